@@ -1,0 +1,64 @@
+# Two commands on a fresh machine: `make demo` shows what Strandline does, `make test` proves it.
+# Everything is kept in .venv and .cache of this folder, except the Iceberg runtime, which all checkouts share.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+STAMP := .cache/stamps
+SOURCES := $(shell find src -name '*.py' 2>/dev/null)
+ONLY ?=
+PYTEST_ARGS ?=
+
+.PHONY: help install install-s3 demo test test-parts check bench docs lock clean
+
+help:
+	@echo 'make demo      set everything up and run the main job, start to end'
+	@echo 'make test      set everything up, real servers too, and run all tests (PYTEST_ARGS=… is passed on)'
+	@echo 'make check     lint, types, layers, and the tests that need no Spark'
+	@echo 'make install   make the environment: .venv, Java, the Iceberg runtime'
+	@echo 'make bench     measure; ONLY=ingest,read picks groups'
+	@echo 'make docs      write docs/settings.md from the code'
+	@echo 'make lock      resolve the dependencies again and write the lock files'
+	@echo 'make clean     remove what was built here; .venv and .cache too'
+
+install: $(STAMP)/bytecode
+	@scripts/java.sh $(PYTHON)
+	@$(PYTHON) -m strandline.tables.runtime
+
+install-s3: install
+	@$(PYTHON) -m strandline.tables.runtime --s3
+
+$(STAMP)/venv: pyproject.toml requirements-dev.lock scripts/venv.sh
+	@scripts/venv.sh
+	@mkdir -p $(STAMP) && touch $@
+
+# The project itself is installed as a link to src/, so its bytecode is not made by the installer.
+$(STAMP)/bytecode: $(STAMP)/venv $(SOURCES)
+	@$(PYTHON) -m compileall -q src
+	@touch $@
+
+demo: install
+	@.venv/bin/strandline demo
+
+test-parts: install-s3
+	@scripts/test_parts.sh
+
+test: test-parts
+	@scripts/check.sh lint
+	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)/bytecode
+	@scripts/check.sh all
+
+bench: install
+	@$(PYTHON) -m bench $(if $(ONLY),--only $(ONLY))
+
+docs: $(STAMP)/bytecode
+	@$(PYTHON) scripts/settings_reference.py
+
+lock:
+	@scripts/lock.sh
+
+clean:
+	rm -rf .venv .cache dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

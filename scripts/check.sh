@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# check.sh lint: ruff, mypy, import-linter. check.sh all: and the tests without Spark. Side by side; prints what failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+names=() pids=()
+start() {
+  local name=$1
+  shift
+  "$@" >"$out/$name" 2>&1 &
+  names+=("$name") pids+=($!)
+}
+
+start types "$bin/mypy"
+start lint "$bin/ruff" check .
+start layers "$bin/lint-imports" --no-timing
+if [ "${1:-all}" = all ]; then
+  start tests "$bin/python" -m pytest -q -n 2 --ignore=tests/spark --ignore=tests/e2e
+fi
+
+failed=0
+for i in "${!names[@]}"; do
+  if wait "${pids[$i]}"; then
+    echo "ok      ${names[$i]}: $(tail -n 1 "$out/${names[$i]}")"
+  else
+    failed=1
+    echo "FAILED  ${names[$i]}"
+    cat "$out/${names[$i]}"
+  fi
+done
+exit $failed

@@ -1,0 +1,223 @@
+"""Settings: one TOML file, frozen values, each with the reason for its default.
+
+`docs/settings.md` is made from this module (`make docs`), so the descriptions here are what users read. A value
+`env:NAME` is read from the environment when it is needed, and is never stored.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from strandline.errors import ConfigError, UnsafeCatalog
+
+CONFIG_NAME = "strandline.toml"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WarehouseSettings(_Section):
+    """Where table files, the witness and the lake's own folders live."""
+
+    url: str = Field(
+        "warehouse",
+        description="A folder (relative to the settings file) or `s3://bucket/prefix`.",
+    )
+    endpoint: str | None = Field(None, description="S3 only: address of a store that is not Amazon's.")
+    region: str = Field("us-east-1", description="S3 only: the bucket's region.")
+    access_key: str | None = Field(None, description="S3 only: usually `env:NAME`. Empty: the usual chain of AWS.")
+    secret_key: str | None = Field(None, description="S3 only: usually `env:NAME`.")
+
+    @property
+    def is_s3(self) -> bool:
+        return self.url.startswith("s3://")
+
+
+class CatalogSettings(_Section):
+    """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
+
+    kind: Literal["sqlite", "rest"] = Field(
+        "sqlite",
+        description="`sqlite` on one machine, `rest` beyond. JDBC over a network database is refused: when the "
+        "answer to a commit is lost it deletes live metadata.",
+    )
+    path: str = Field("catalog.db", description="`sqlite` only: the catalog's file. A file apart from the ledger, "
+                      "so that Spark and Python do not wait for each other.")
+    uri: str | None = Field(None, description="`rest` only: the catalog's address.")
+    options: dict[str, str] = Field(
+        default_factory=dict, description="`rest` only: further options of Iceberg's REST client, such as `token`."
+    )
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _no_network_jdbc(cls, value: object) -> object:
+        if value in ("jdbc", "postgres", "postgresql", "mysql"):
+            raise UnsafeCatalog(
+                "Iceberg's JDBC catalog over a network database is not safe: when the answer to a commit is lost it "
+                "takes its own success for a conflict and deletes live metadata.",
+                hint='Set catalog.kind = "sqlite" on one machine, or "rest" beyond one.',
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _rest_has_an_address(self) -> CatalogSettings:
+        if self.kind == "rest" and not self.uri:
+            raise ValueError('catalog.kind = "rest" needs catalog.uri')
+        return self
+
+
+class LedgerSettings(_Section):
+    """Strandline's own durable state."""
+
+    url: str = Field("ledger.db", description="A SQLite file (relative to the settings file) or `postgresql://…`.")
+    busy_timeout_seconds: int = Field(
+        60, ge=1, le=3600,
+        description="How long to wait for another process's transaction. They last milliseconds; after a restore, "
+        "one that opens the lake may take as long as a few Iceberg commits.",
+    )
+
+
+class SparkSettings(_Section):
+    """The engine. The embedded default runs inside the process."""
+
+    master: str = Field("local[*]", description="`local[*]` in this process, or `spark://host:port`, `yarn`, `k8s://…`.")
+    driver_memory: str = Field("2g", description="Heap of the driver; with a local master, of the executors too.")
+    options: dict[str, str] = Field(default_factory=dict, description="Any further Spark settings, passed as they are.")
+
+
+class IngestSettings(_Section):
+    """How batches enter."""
+
+    lease_seconds: int = Field(
+        120, ge=1, le=86_400,
+        description="A writer that has not renewed its block for this long is taken for dead. It renews at a third of it.",
+    )
+    commit_attempts_max: int = Field(
+        50, ge=1, le=1000, description="How often an Iceberg commit that lost against another is tried again."
+    )
+    files_at_once_max: int = Field(
+        2, ge=1, le=64, description="How many files `ingest` works on side by side, each a batch of its own."
+    )
+    rejects_max: int = Field(
+        100_000, ge=0, description="More rows than this that do not fit, and the file is refused: it is not what it claims to be."
+    )
+    adopt_rows_max: int = Field(
+        1_000_000, ge=1, description="Rows numbered in one step of `dataset adopt`; a step is what a crash can cost."
+    )
+
+
+class SealSettings(_Section):
+    poll_seconds: float = Field(
+        0.5, gt=0, le=60, description="How often a watch on the sealed watermark looks for other processes' progress."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings of a lake."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="STRANDLINE_", env_nested_delimiter="__", nested_model_default_partial_update=True
+    )
+
+    warehouse: WarehouseSettings = WarehouseSettings()
+    catalog: CatalogSettings = CatalogSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    spark: SparkSettings = SparkSettings()
+    ingest: IngestSettings = IngestSettings()
+    seal: SealSettings = SealSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (env_settings, init_settings)
+
+
+class LakeConfig:
+    """Settings, and the folder that their relative paths start from."""
+
+    def __init__(self, settings: Settings, home: Path) -> None:
+        self.settings = settings
+        self.home = home
+
+    def path(self, value: str) -> Path:
+        return (self.home / value).resolve()
+
+    @property
+    def warehouse_url(self) -> str:
+        """`file:///…` or `s3://…`, without a slash at the end."""
+        url = self.settings.warehouse.url
+        if self.settings.warehouse.is_s3:
+            return url.rstrip("/")
+        # Not as_uri(): Iceberg takes a location as it is, and would write to a folder called `a%20b`.
+        return f"file://{self.path(url.removeprefix('file://'))}"
+
+    @property
+    def warehouse_folder(self) -> Path | None:
+        """The local folder, or None where the warehouse is a bucket."""
+        if self.settings.warehouse.is_s3:
+            return None
+        return self.path(self.settings.warehouse.url.removeprefix("file://"))
+
+    @property
+    def ledger_url(self) -> str:
+        """As SQLAlchemy wants it."""
+        url = self.settings.ledger.url
+        if url.startswith(("postgresql://", "postgres://")):
+            return "postgresql+psycopg://" + url.partition("://")[2]
+        if "://" in url and not url.startswith("sqlite:///"):
+            raise ConfigError(
+                f"ledger.url names a database that is not supported: {url.partition('://')[0]}",
+                hint="Use a SQLite file or postgresql://…",
+            )
+        return "sqlite:///" + str(self.path(url.removeprefix("sqlite:///")))
+
+
+def find_config(explicit: str | Path | None, environ: Mapping[str, str], here: Path) -> Path:
+    """Which settings file is meant: the one named, the environment's, or the one in this folder."""
+    named = explicit or environ.get("STRANDLINE_CONFIG")
+    path = Path(named) if named else here / CONFIG_NAME
+    if path.is_dir():
+        path = path / CONFIG_NAME
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no settings file at {path}",
+            hint="Make a lake with `strandline init`, or name its file with --config.",
+        )
+    return path
+
+
+def load_config(path: Path) -> LakeConfig:
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not TOML: {e}") from e
+    try:
+        return LakeConfig(Settings(**values), path.parent.resolve())
+    except ValidationError as e:
+        lines = "; ".join(f"{'.'.join(map(str, err['loc']))}: {err['msg']}" for err in e.errors())
+        raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
+
+
+def resolve_secret(value: str | None) -> str | None:
+    """The value itself, or what `env:NAME` names right now."""
+    if value is None or not value.startswith("env:"):
+        return value
+    name = value.removeprefix("env:")
+    found = os.environ.get(name)
+    if found is None:
+        raise ConfigError(f"the environment variable {name} is not set", hint=f"A setting says env:{name}.")
+    return found

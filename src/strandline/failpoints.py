@@ -1,0 +1,95 @@
+"""Named places where a test may kill, stop or fail the process.
+
+`STRANDLINE_FAILPOINT=name=action` arms one point; several are separated by commas. Actions: `kill` (SIGKILL),
+`stop` (SIGSTOP; the process goes on after SIGCONT), `fail` (raises `FailpointError`). `name=action@3` acts on the
+third hit. Unarmed, a point is one look into an empty dictionary.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+POINTS: tuple[str, ...] = (
+    "reserve.before_witness",
+    "reserve.after_witness",
+    "reserve.after_commit",
+    "stage.before_branch",
+    "stage.after_branch",
+    "stage.before_commit",
+    "stage.after_commit",
+    "stage.before_mark",
+    "stage.after_mark",
+    "publish.before_commit",
+    "publish.after_commit",
+    "settle.before_mark",
+    "settle.after_mark",
+    "abandon.before_witness",
+    "abandon.after_witness",
+    "abandon.after_commit",
+    "abandon.after_branch",
+    "open.before_epoch",
+    "open.after_epoch",
+    "open.after_roll_forward",
+    "open.before_commit",
+    "open.after_commit",
+    "adopt.after_reserve",
+    "adopt.before_commit",
+    "adopt.after_commit",
+    "adopt.after_mark",
+)
+"""Every point, in the order of the protocol. A test fails for one that is never hit."""
+
+
+class FailpointError(RuntimeError):
+    """Raised by a point that is armed with `fail`."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    hits_left: int
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def arm(spec: str) -> None:
+    """Replace what is armed by what `spec` says; an empty one disarms everything."""
+    _armed.clear()
+    for part in filter(None, (p.strip() for p in spec.split(","))):
+        name, _, action = part.partition("=")
+        action, _, nth = action.partition("@")
+        if name not in POINTS:
+            raise ValueError(f"no failpoint is named {name!r}")
+        if action not in ("kill", "stop", "fail"):
+            raise ValueError(f"a failpoint can kill, stop or fail; not {action!r}")
+        _armed[name] = _Armed(action, int(nth or 1))
+
+
+def arm_from(environ: Mapping[str, str]) -> None:
+    """Arm what the environment asks for; called once, where a process begins."""
+    if spec := environ.get("STRANDLINE_FAILPOINT"):
+        arm(spec)
+
+
+def hit(name: str) -> None:
+    if not _armed:
+        return
+    if name not in POINTS:
+        raise ValueError(f"no failpoint is named {name!r}")
+    armed = _armed.get(name)
+    if armed is None:
+        return
+    armed.hits_left -= 1
+    if armed.hits_left != 0:
+        return
+    match armed.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case _:
+            raise FailpointError(name)

@@ -1,0 +1,1 @@
+"""Ways in: everything that turns rows from outside into stamped, staged and published blocks."""

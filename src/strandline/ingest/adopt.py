@@ -1,0 +1,138 @@
+"""Numbering rows that were in a table before it became a dataset, or that a foreign writer adds without a number.
+
+Bounded steps, each under a block of its own that records its input files. Such a block is never abandoned by lease,
+because its commit lands in main without passing the ledger: a crashed pass is taken over by numbering the same files
+again. The old commit, should it still come, then fails on files that are gone; only when that is certain, and no row
+has the old numbers, is the old block abandoned.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import functions as F
+
+from strandline import failpoints
+from strandline.errors import CommitUnknown, FailedError, RefusedError
+from strandline.ingest import stamp
+from strandline.ingest.lease import renewed
+from strandline.ingest.opening import with_opening
+from strandline.ingest.workbench import Workbench
+from strandline.ledger import blocks
+from strandline.tables import rewrite
+from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    rows: int
+    steps: int
+
+
+def number_rows(work: Workbench, dataset: Dataset, *, on_step: Callable[[int], None] | None = None) -> Numbered:
+    """Until no row is without a number, as far as main shows when it looks."""
+    rows = steps = 0
+    for left in _open_passes(work, dataset):
+        rows += _take_over(work, dataset, left)
+    skip: set[str] = set()
+    while True:
+        group = rewrite.unnumbered_group(
+            work.tables, dataset.name, rows_max=work.settings.adopt_rows_max, skip=frozenset(skip)
+        )
+        if group is None:
+            return Numbered(rows, steps)
+        try:
+            done = _number_group(work, dataset, group)
+        except rewrite.FilesGone:
+            continue  # compacted meanwhile: look again
+        if done == 0:
+            skip.update(group.paths)  # no metrics, yet every row has its number
+            continue
+        rows += done
+        steps += 1
+        if on_step is not None:
+            on_step(rows)
+
+
+def _open_passes(work: Workbench, dataset: Dataset) -> list[Reserved]:
+    with work.ledger.read() as connection:
+        found = blocks.open_blocks(connection, dataset.id)
+    return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
+
+
+def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
+    """A pass that did not end: its commit landed, or the same files are numbered again."""
+    held = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
+    if held is None:
+        raise RefusedError(
+            f"another process is numbering {dataset.name} (block {left.head.rows})",
+            hint=f"It is taken for dead after {work.settings.lease_seconds} s without a sign of life.",
+        )
+    if settle_if_landed(work, dataset, held):
+        return 0
+    with work.ledger.read() as connection:
+        paths = blocks.input_files(connection, held.head.id)
+    done = 0
+    group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths)
+    if group is not None:
+        try:
+            done = _number_group(work, dataset, group)
+        except rewrite.FilesGone:
+            pass  # by the old pass itself, or by a compaction: in either case it cannot land any more
+    if not settle_if_landed(work, dataset, held):
+        with_opening(work, lambda: blocks.abandon(
+            work.ledger, work.witness, held, "its files were numbered under another block or are gone"
+        ))
+    return done
+
+
+def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
+    view = work.tables.view(dataset.name)
+    landed = view.published_as(str(work.wap(held.head)))
+    if landed is None and work.tables.count(dataset.name, held.head.rows, view.main) == 0:
+        return False
+    return blocks.mark_published(work.ledger, held, row_count=len(held.head.rows), snapshot=landed)
+
+
+def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -> int:
+    with rewrite.reading(work.tables, group) as df:
+        columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
+        missing = F.col(SEQ_COLUMN).isNull()
+        pinned = stamp.pin(work.tables.spark, df.where(missing))
+        counted = stamp.count(pinned, columns, digest=False)
+        if counted.rows == 0:
+            return 0
+        wanted = blocks.NewBlock(
+            dataset.id, counted.rows, f"adopt-{uuid.uuid4().hex}", None, BlockKind.ADOPTED, group.paths
+        )
+        held, _ = with_opening(
+            work,
+            lambda: blocks.reserve(work.ledger, work.witness, wanted, lease_seconds=work.settings.lease_seconds),
+        )
+        if not isinstance(held, Reserved):
+            raise FailedError("a new block is not reserved")
+        failpoints.hit("adopt.after_reserve")
+        with renewed(work, held):
+            files = rewrite.write(
+                work.tables, group, stamp.stamp(pinned, columns, held.head.rows, counted, dataset.deliver_by)
+            )
+            stamp.check_staged(rewrite.bounds(work.tables, group, files), held.head.rows, counted)
+            kept = df.where(~missing)
+            if not kept.isEmpty():
+                files = [*files, *rewrite.write(work.tables, group, kept)]
+            try:
+                rewrite.commit(work.tables, group, files, work.wap(held.head))
+            except CommitUnknown:
+                if not settle_if_landed(work, dataset, held):
+                    raise
+                return counted.rows
+            except rewrite.FilesGone:
+                # Nothing landed and nothing can: these files will not come back.
+                with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its files are gone"))
+                raise
+    if not settle_if_landed(work, dataset, held):
+        raise FailedError(f"numbering {held.head.rows} landed, but the ledger gave the block to another")
+    failpoints.hit("adopt.after_mark")
+    return counted.rows

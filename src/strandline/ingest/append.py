@@ -1,0 +1,203 @@
+"""The one door: reserve, stamp, stage, publish, settle."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from strandline.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
+from strandline.ingest import stamp
+from strandline.ingest.lease import renewed
+from strandline.ingest.opening import with_opening
+from strandline.ingest.recover import Recovered, recover_reserved
+from strandline.ingest.settle import after_lost_mark, publish_staged
+from strandline.ingest.workbench import Workbench
+from strandline.ledger import blocks
+from strandline.ledger.engine import utc_now
+from strandline.tables.spark_tables import CATALOG
+from strandline.types import (
+    INTERNAL_COLUMNS,
+    Abandoned,
+    Block,
+    Dataset,
+    Published,
+    Reserved,
+    SeqRange,
+    SnapshotId,
+    Staged,
+)
+
+Progress = Callable[[str, int | None], None]
+"""What is being done, and how many rows it is about, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    batch_id: str
+    rows: SeqRange | None
+    """None for an empty batch, which has no block."""
+    row_count: int
+    duplicate: bool
+    """The batch was in already: this is the first one's outcome."""
+    rejected: int
+
+
+def _silent(step: str, rows: int | None) -> None:
+    pass
+
+
+def append(
+    work: Workbench,
+    dataset: Dataset,
+    df: DataFrame,
+    *,
+    batch_id: str | None = None,
+    rejects_max: int = 0,
+    on_rejects: Callable[[DataFrame, int], None] | None = None,
+    progress: Progress = _silent,
+) -> Appended:
+    """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
+
+    A frame with a column `_reject` carries rows that do not fit, each with its reason: up to `rejects_max` of them
+    are handed to `on_rejects` before anything is reserved; more refuse the batch.
+    """
+    view = work.tables.view(dataset.name)
+    work.check_fit(view, dataset)
+    columns = check_columns(work, dataset, df)
+    name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
+    if batch_id is not None and not batch_id:
+        raise SchemaError("a batch id must not be empty")
+    progress("counting", None)
+    pinned = stamp.pin(work.tables.spark, df)
+    counted = stamp.count(pinned, columns, digest=batch_id is not None)
+    if counted.rejected:
+        if counted.rejected > rejects_max:
+            raise InputRefused(
+                f"{counted.rejected:,} of {counted.rejected + counted.rows:,} rows do not fit the schema",
+                hint="Mend them, or allow more with ingest.rejects_max (and without --strict).",
+            )
+        if on_rejects is not None:
+            on_rejects(pinned.df, counted.rejected)
+    if counted.rows == 0:
+        return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
+    wanted = blocks.NewBlock(dataset.id, counted.rows, name, counted.digest)
+    held = _reserve(work, dataset, wanted)
+    if isinstance(held, Published):
+        return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
+    progress("writing", counted.rows)
+    published = _write(work, dataset, pinned, columns, counted, held, progress)
+    return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
+
+
+def check_columns(work: Workbench, dataset: Dataset, df: DataFrame) -> list[str]:
+    """The dataset's own columns in its order; the frame must have the required ones and no others."""
+    table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
+    fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
+    given = [f.name for f in df.schema.fields if f.name != stamp.REJECT_COLUMN and not _is_source_column(df, f.name)]
+    if ours := [n for n in given if n in INTERNAL_COLUMNS]:
+        raise SchemaError(
+            f"the rows have a column {ours[0]!r}, which is Strandline's own", hint="Rename or drop it; numbers are given at ingest."
+        )
+    known = {f.name for f in fields}
+    if unknown := [n for n in given if n not in known]:
+        raise SchemaError(
+            f"{dataset.name} has no column {unknown[0]!r}",
+            hint=f"Its columns: {', '.join(sorted(known))}. Add one with `strandline dataset alter`.",
+        )
+    if missing := [f.name for f in fields if f.name not in given and not f.nullable]:
+        raise SchemaError(f"the rows lack the required column {missing[0]!r}")
+    if len(set(given)) != len(given):
+        raise SchemaError("the rows have two columns of one name")
+    return [f.name for f in fields if f.name in given]
+
+
+def _is_source_column(df: DataFrame, name: str) -> bool:
+    """Line number and text that the file readers put beside rows that may be rejected."""
+    return stamp.REJECT_COLUMN in df.columns and name in ("_line", "_raw")
+
+
+def _reserve(work: Workbench, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
+    """A block of our own, or the outcome of the one that has this batch already, waited for if need be."""
+    while True:
+        block, new = with_opening(
+            work, lambda: blocks.reserve(work.ledger, work.witness, wanted, lease_seconds=work.settings.lease_seconds)
+        )
+        if new and isinstance(block, Reserved):
+            return block
+        settled = _settle_other(work, dataset, block)
+        if settled is not None:
+            return settled
+
+
+def _settle_other(work: Workbench, dataset: Dataset, block: Block) -> Published | None:
+    match block:
+        case Published():
+            return block
+        case Staged():
+            return publish_staged(work, dataset, block)
+        case Reserved() if blocks.lease_left_seconds(block, utc_now()) > 0:
+            time.sleep(0.2)  # its writer lives: its outcome will be ours
+        case Reserved():
+            with_opening(work, lambda: recover_reserved(work, dataset, block, Recovered()))
+        case Abandoned():
+            pass
+    return None
+
+
+def _write(
+    work: Workbench, dataset: Dataset, pinned: stamp.Pinned, columns: list[str], counted: stamp.Counted,
+    held: Reserved, progress: Progress,
+) -> Published:
+    head = held.head
+    with renewed(work, held):
+        try:
+            work.tables.create_branch(dataset.name, head.branch)
+            stamped = stamp.stamp(pinned, columns, head.rows, counted, dataset.deliver_by)
+            snapshot = _stage(work, dataset, stamped, held)
+            stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, counted)
+        except StrandlineError as e:
+            _give_up(work, dataset, held, e)
+            if stamp.is_mismatch(e):
+                raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
+            raise
+    if not with_opening(work, lambda: blocks.mark_staged(work.ledger, work.witness, held, snapshot)):
+        return after_lost_mark(work, dataset, head)
+    progress("publishing", counted.rows)
+    return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
+
+
+def _stage(work: Workbench, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
+    """Whatever the write said, the branch tells whether it landed."""
+    head = held.head
+    try:
+        work.tables.stage(stamped, dataset.name, head.branch, work.wap(head))
+    except StrandlineError:
+        landed = work.tables.own_head(dataset.name, head.branch, work.wap(head))
+        if landed is None:
+            raise
+        return landed
+    landed = work.tables.own_head(dataset.name, head.branch, work.wap(head))
+    if landed is None:
+        raise FailedError(f"branch {head.branch} of {dataset.name} does not end in what was just staged")
+    return landed
+
+
+def _give_up(work: Workbench, dataset: Dataset, held: Reserved, why: StrandlineError) -> None:
+    """The batch failed before its commit point, and we know it: say so at once rather than let the lease run out.
+    If even that fails, recovery does it later."""
+    try:
+        if with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
+            work.tables.remove_branch(dataset.name, held.head.branch)
+    except StrandlineError as e:
+        why.add_note(f"block {held.head.rows} stays reserved until its lease ends: {e.message}")
+
+
+def column_fields(work: Workbench, dataset: Dataset) -> T.StructType:
+    """The dataset's schema as its users see it."""
+    table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
+    return T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])

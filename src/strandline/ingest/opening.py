@@ -1,0 +1,198 @@
+"""The opening procedure: what a ledger does when the witness says that it does not know everything.
+
+It holds the counter's lock from beginning to end, so nobody takes a number meanwhile. Every step can be repeated: a
+crash in the middle leaves witness and counter apart, and the next opening begins again. Raising the epoch in the
+tables comes first, because from then on another live copy of the ledger can no longer publish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from strandline import failpoints
+from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
+from strandline.ingest.recover import branch_complete
+from strandline.ingest.workbench import Workbench
+from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.tables.metadata import (
+    ADOPTED_PROPERTY,
+    DELIVER_BY_PROPERTY,
+    HISTORY_PROPERTY,
+    LAKE_PROPERTY,
+    TableView,
+    WapId,
+    batch_elsewhere,
+)
+from strandline.types import (
+    BRANCH_PREFIX,
+    BlockKind,
+    Dataset,
+    History,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    gap: SeqRange | None
+    """The numbers that this ledger did not know; None where the witness was behind instead."""
+    epoch: int
+    rolled_forward: tuple[SeqRange, ...]
+    batches: int
+    datasets_found: tuple[str, ...]
+
+
+def with_opening(work: Workbench, step: Callable[[], T]) -> T:
+    """Do it; if the ledger must be opened first, open it and do it then."""
+    for _ in range(3):
+        try:
+            return step()
+        except OpeningNeeded:
+            open_ledger(work)
+    return step()
+
+
+def open_ledger(work: Workbench, *, rebuild: bool = False) -> Opened | None:
+    """None if witness and counter agree, which they nearly always do."""
+    with work.ledger.write() as connection:
+        counter = sequence.lock(connection)
+        mark = work.witness.read()
+        if mark.lake != counter.lake:
+            raise WrongLake(
+                f"the ledger is of lake {counter.lake}, the warehouse of lake {mark.lake}",
+                hint="Check ledger.url and warehouse.url in the settings.",
+            )
+        if mark.highest == counter.last and not rebuild:
+            return None
+        opened = _open(work, connection, counter, mark.highest, rebuild=rebuild)
+    failpoints.hit("open.after_commit")
+    return opened
+
+
+def _open(
+    work: Workbench, connection: sa.Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
+) -> Opened:
+    gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
+    views = _own_tables(work)
+    found = _register(connection, views)
+    epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
+    failpoints.hit("open.before_epoch")
+    for name in views:
+        work.tables.raise_epoch(name, epoch)
+    failpoints.hit("open.after_epoch")
+    rolled = [r for name in views for r in _roll_forward(work, connection, name, gap, epoch)]
+    failpoints.hit("open.after_roll_forward")
+    batches = 0
+    for dataset in datasets.every(connection):
+        if dataset.name in views and gap is not None:
+            batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), gap, work.lake)
+            blocks.insert_published(
+                connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
+            )
+    fenced = blocks.fence_open_blocks(connection)
+    # One number more: another copy of this ledger that stands at the same counter must notice, too.
+    last = max(highest, counter.last) + 1
+    failpoints.hit("open.before_commit")
+    work.witness.raise_to(last, expected=highest)
+    sequence.move(connection, last=last, epoch=epoch)
+    audit.record(
+        connection, "ledger_rebuilt" if rebuild else "ledger_opened", counter=counter.last, witness=highest,
+        epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, fenced=fenced, datasets_found=found,
+    )
+    return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
+
+
+def _own_tables(work: Workbench) -> dict[str, TableView]:
+    """Every table of the catalog that says it is this lake's, whether the ledger knows it or not."""
+    views: dict[str, TableView] = {}
+    for name in work.tables.names():
+        try:
+            view = work.tables.view(name)
+        except NoSuchDataset:
+            continue  # dropped since it was listed
+        if view.properties.get(LAKE_PROPERTY) == work.lake:
+            views[name] = view
+    return views
+
+
+def _register(connection: sa.Connection, views: dict[str, TableView]) -> list[str]:
+    """Datasets that were made after the copy; one whose table was made anew replaces the old."""
+    added = []
+    for name, view in views.items():
+        known = datasets.find(connection, name)
+        if known is not None and known.table_uuid == view.uuid:
+            continue
+        if known is not None:
+            datasets.mark_dropped(connection, known.id)
+        datasets.add(
+            connection, name=name, table_uuid=view.uuid,
+            deliver_by=tuple(json.loads(view.properties.get(DELIVER_BY_PROPERTY, "[]"))),
+            adopted=view.properties.get(ADOPTED_PROPERTY) == "true",
+            history=History(view.properties.get(HISTORY_PROPERTY, History.DELIVER.value)),
+        )
+        added.append(name)
+    return added
+
+
+def _roll_forward(
+    work: Workbench, connection: sa.Connection, name: str, gap: SeqRange | None, epoch: int
+) -> list[SeqRange]:
+    """Complete branches in the gap were staged, perhaps past their commit point. Of one batch only the highest number:
+    a lower one was abandoned before the higher one was taken."""
+    view = work.tables.view(name)
+    dataset = datasets.get(connection, name)
+    newest: dict[str, tuple[WapId, SnapshotId]] = {}
+    for branch, head in view.branches.items():
+        wap = _wap_of(view, head, work.lake)
+        lo = int(branch.removeprefix(BRANCH_PREFIX))
+        if wap is None or gap is None or lo not in gap or wap.rows.lo != lo:
+            continue
+        if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
+            newest[wap.batch_id] = (wap, head)
+    rolled = []
+    for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
+        known = blocks.known_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
+            continue
+        if not branch_complete(work, name, view, head, wap):
+            continue
+        work.tables.publish(name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch)
+        rolled.append(wap.rows)
+    return rolled
+
+
+def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
+    found = view.snapshots.get(snapshot)
+    wap = None if found is None else WapId.parse(found.wap)
+    return wap if wap is not None and wap.lake == lake else None
+
+
+def _take_back_batches(
+    connection: sa.Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str
+) -> int:
+    """The batches that retained history tells of, so that offering one of them again is still a repeat."""
+    taken = 0
+    for snapshot in view.ancestors(view.main):
+        wap = _wap_of(view, snapshot.id, lake)
+        if wap is None or wap.rows.lo not in gap:
+            continue
+        known = blocks.known_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Reserved):
+            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+        taken += blocks.insert_published(
+            connection, dataset.id, wap.rows, kind=BlockKind.BATCH, batch_id=wap.batch_id, digest=wap.digest,
+            row_count=len(wap.rows), snapshot=snapshot.id,
+        )
+    return taken
+

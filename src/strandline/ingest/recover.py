@@ -1,0 +1,111 @@
+"""Settling what a dead writer left: run on open, before ingest, and by the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strandline import failpoints
+from strandline.errors import BlockHeld
+from strandline.ingest.settle import publish_staged
+from strandline.ingest.stamp import staged_exactly
+from strandline.ingest.workbench import Workbench
+from strandline.ledger import audit, blocks, datasets
+from strandline.ledger.engine import utc_now
+from strandline.tables.metadata import Abandon, RollForward, SettlePublished, TableView, WapId, plan_recovery
+from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
+
+
+@dataclass(slots=True)
+class Recovered:
+    published: list[SeqRange] = field(default_factory=list)
+    abandoned: list[SeqRange] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    waiting: list[SeqRange] = field(default_factory=list)
+    """Reserved by a writer whose lease still runs."""
+    branches_removed: int = 0
+
+
+def recover(work: Workbench) -> Recovered:
+    """Every open block, lowest first; a block that must be held does not stop the others."""
+    report = Recovered()
+    with work.ledger.read() as connection:
+        known = datasets.every(connection)
+        todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
+    for dataset in known:
+        for found in todo[dataset.id]:
+            if found.head.kind is BlockKind.ADOPTED:
+                continue  # never by lease: the next pass of adopt takes it over
+            _recover_block(work, dataset, found, report)
+        report.branches_removed += remove_strays(work, dataset)
+    return report
+
+
+def _recover_block(work: Workbench, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
+    try:
+        if isinstance(found, Reserved):
+            recover_reserved(work, dataset, found, report)
+        else:
+            publish_staged(work, dataset, found)
+            report.published.append(found.head.rows)
+    except BlockHeld as e:
+        report.held.append(e.message)
+
+
+def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report: Recovered) -> None:
+    held = blocks.take_over(work.ledger, found, lease_seconds=work.settings.lease_seconds)
+    if held is None:
+        report.waiting.append(found.head.rows)
+        return
+    head, wap = held.head, work.wap(held.head)
+    view = work.tables.view(dataset.name)
+    plan = plan_recovery(
+        view, head.branch, wap,
+        branch_complete=branch_complete(work, dataset.name, view, view.refs.get(head.branch), wap),
+        rows_in_main=work.tables.count(dataset.name, head.rows, view.main),
+    )
+    match plan:
+        case RollForward(snapshot):
+            if blocks.mark_staged(work.ledger, work.witness, held, snapshot):
+                publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
+                report.published.append(head.rows)
+        case SettlePublished(snapshot):
+            work.tables.remove_branch(dataset.name, head.branch)
+            if blocks.mark_published(work.ledger, held, row_count=len(head.rows), snapshot=snapshot):
+                report.published.append(head.rows)
+        case Abandon(why):
+            if blocks.abandon(work.ledger, work.witness, held, why):
+                report.abandoned.append(head.rows)
+                work.tables.remove_branch(dataset.name, head.branch)
+                failpoints.hit("abandon.after_branch")
+
+
+def branch_complete(
+    work: Workbench, name: str, view: TableView, head: SnapshotId | None, wap: WapId
+) -> bool:
+    """The branch's head is the append of exactly this block. Its writer may have died before it could check what
+    it wrote, so it is checked here."""
+    snapshot = None if head is None else view.snapshots.get(head)
+    if snapshot is None or snapshot.wap != str(wap):
+        return False
+    exact = staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)
+    if exact is not None:
+        return exact
+    own = work.tables.read(name, snapshot.id).where(f"{SEQ_COLUMN} BETWEEN {wap.rows.lo} AND {wap.rows.hi}")
+    return bool(own.select(SEQ_COLUMN).distinct().count() == len(wap.rows) == own.select(SEQ_COLUMN).count())
+
+
+def remove_strays(work: Workbench, dataset: Dataset) -> int:
+    """Branches whose block was abandoned or is not in the ledger: a writer that died after it lost its block. Not
+    one of them was acknowledged; the opening procedure rolled forward whatever could have been."""
+    removed = 0
+    for branch in work.tables.view(dataset.name).branches:
+        with work.ledger.read() as connection:
+            owner = blocks.of_number(connection, int(branch.removeprefix(BRANCH_PREFIX)))
+        # Looked up after the branch was seen: a writer reserves before it makes its branch.
+        if owner is not None and owner.head.dataset == dataset.id and isinstance(owner, Reserved | Staged):
+            continue
+        work.tables.remove_branch(dataset.name, branch)
+        removed += 1
+        with work.ledger.write() as connection:
+            audit.record(connection, "stray_branch_removed", dataset=dataset.name, branch=branch)
+    return removed

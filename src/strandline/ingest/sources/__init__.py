@@ -1,0 +1,39 @@
+"""The files that `strandline ingest` reads: JSON lines, CSV and Parquet.
+
+    identify.py     which format and compression a file has, and the batch id of its bytes   (no Spark, no Arrow)
+    read.py         a file as a DataFrame: the dataset's columns, `_line`, `_reject`, `_raw`
+    rejects.py      the rows that did not fit, as one JSON-lines file
+    failures.py     what went wrong inside a Spark task, as an error that names the file
+
+    values.py       the rules: one written value, one type                                   (plain Python)
+    rows.py         the rules: one line of a file, one schema; says why a row does not fit   (plain Python)
+    columns.py      the same rules over whole Arrow columns
+    lines.py        bytes to blocks of numbered lines
+    maps.py         JSON objects that are maps, rewritten for Arrow's parser
+    blocks.py       a block to typed columns: all at once, or down to the rows that do not fit
+    jsonl.py, delimited.py, parquet.py   one format each
+
+`rows.py` is the judge. `columns.py` is fast and may be stricter, never more lenient: it takes a block whole or not at
+all; a block that it does not take is halved until few rows are left, and those are read by the judge. So a row is
+rejected, or read, as `rows.py` says, whoever reads it.
+
+What fits
+---------
+A value is never coerced, rounded or dropped without a word; a row with one value that does not fit is rejected whole.
+
+- *boolean*: `true`, `false` (CSV: in any case).
+- *int, long*: written as an integer in JSON's grammar, and in range; `1.0` is not one.
+- *float, double*: a JSON number in range, or the strings `NaN`, `Infinity`, `-Infinity`.
+- *decimal*: a JSON number, or a string with one, that is exact in the column's precision and scale.
+- *string*: a JSON string; never a number or an object. *binary*: base64 with padding.
+- *date*: `YYYY-MM-DD`, years 0001 to 9999.
+- *timestamp*: a date, or a date, `T` or a space, and `HH[:MM[:SS[.ffffff]]]`; what is left out is zero. No offset. More
+  than six digits of a second do not fit: they would be lost.
+- *timestamptz*: the same, and after the time `Z`, `±HH`, `±HHMM` or `±HH:MM`; without one it is taken as UTC.
+- *struct*: an object. *list*: an array. *map*: an object, its keys written as in CSV. Checked at every level.
+- A column that is left out is null. Null in a required column, an unknown column, a key twice in one object: rejected.
+
+CSV: comma, double quotes, a header. An empty field is null, `""` is the empty string. Nested columns have no form.
+A file as a whole is refused (`InputError`) where its header or its Parquet schema cannot fit, or its bytes are damaged.
+Blank lines are skipped, and counted in line numbers.
+"""

@@ -1,0 +1,97 @@
+"""A block of records to Arrow batches: all at once where every record fits, else halved down to those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from strandline.errors import SchemaError
+from strandline.ingest.sources.columns import Array, Unfit, arrow_type, required_columns
+from strandline.ingest.sources.lines import Block
+from strandline.ingest.sources.rows import RowReader
+from strandline.ingest.sources.values import Misfit
+
+LINE, REJECT, RAW = "_line", "_reject", "_raw"
+
+JUDGED_ROWS_MAX = 32
+"""Below this, reading row by row costs less than another attempt at all of them."""
+RAW_CHARS_MAX = 64 * 1024
+"""Rejected rows are gathered on the driver; one that is longer is cut, its line number says where the rest is."""
+
+ColumnsReader = Callable[[Block], list[Array]]
+"""The typed columns of all the block's records, in the schema's order; raises Unfit or ArrowInvalid."""
+
+
+def result_schema(fields: t.StructType) -> t.StructType:
+    """What reading a file gives: rejected rows are null in every column of the dataset."""
+    taken = [name for name in (LINE, REJECT, RAW) if name in fields.fieldNames()]
+    if taken:
+        raise SchemaError(
+            f"files cannot be read into a dataset with a column named {taken[0]}",
+            hint="Rename the column, or use append().",
+        )
+    columns = [t.StructField(f.name, f.dataType, True) for f in fields]
+    reading = [(LINE, t.LongType()), (REJECT, t.StringType()), (RAW, t.StringType())]
+    return t.StructType(columns + [t.StructField(name, dt) for name, dt in reading])
+
+
+def to_batches(
+    blocks: Iterable[Block], fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
+) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        yield from _convert(block, fields, read_columns, read_row)
+
+
+def _convert(
+    block: Block, fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
+) -> Iterator[pa.RecordBatch]:
+    try:
+        columns = _all_at_once(block, fields, read_columns)
+    except (Unfit, pa.ArrowInvalid):
+        if len(block) <= JUDGED_ROWS_MAX:
+            yield _one_by_one(block, fields, read_row)
+        else:
+            middle = len(block) // 2
+            yield from _convert(block.part(0, middle), fields, read_columns, read_row)
+            yield from _convert(block.part(middle, len(block)), fields, read_columns, read_row)
+    else:
+        none = pa.nulls(len(block), pa.string())
+        yield _batch(fields, columns, pa.array(block.lines), none, none)
+
+
+def _all_at_once(block: Block, fields: t.StructType, read_columns: ColumnsReader) -> list[Array]:
+    if block.suspect is not None and block.suspect.any():
+        raise Unfit
+    columns = read_columns(block)
+    required_columns(columns, fields)
+    return columns
+
+
+def _one_by_one(block: Block, fields: t.StructType, read_row: RowReader) -> pa.RecordBatch:
+    rows: list[dict[str, Any]] = []
+    reasons: list[str | None] = []
+    raws: list[str | None] = []
+    for index in range(len(block)):
+        record = block.record(index)
+        try:
+            rows.append(read_row(record))
+            reasons.append(None)
+            raws.append(None)
+        except Misfit as e:
+            rows.append({})
+            reasons.append(str(e))
+            raws.append(_as_text(record))
+    columns = [pa.array([row.get(f.name) for row in rows], arrow_type(f.dataType)) for f in fields]
+    return _batch(fields, columns, pa.array(block.lines), pa.array(reasons, pa.string()), pa.array(raws, pa.string()))
+
+
+def _as_text(record: bytes) -> str:
+    text = record[: 4 * RAW_CHARS_MAX].decode("utf-8", "backslashreplace")
+    return text if len(text) <= RAW_CHARS_MAX else text[:RAW_CHARS_MAX] + "…"
+
+
+def _batch(fields: t.StructType, columns: list[Array], *reading: Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*columns, *reading], names=[*fields.fieldNames(), LINE, REJECT, RAW])

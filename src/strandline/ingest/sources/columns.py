@@ -1,0 +1,243 @@
+"""The rules of values.py over whole Arrow columns: an array is taken whole, or `Unfit` is raised.
+
+A *carrier* is what Arrow's JSON parser makes of a column before the rules are applied: text for everything that JSON
+writes as text, a list of key and value for a map. That parser is strict about JSON's own types already: it converts no
+number to text, no fraction to an integer, and refuses unknown and doubled keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+from pyspark.sql import types as t
+
+from strandline.ingest.sources.values import DECIMAL, INTEGER, NUMBER, unsupported
+
+Array = Any
+"""A pyarrow array: its stubs are generic over types that are only known at run time here."""
+
+ArrowType = Any
+pc: Any = pyarrow.compute
+
+KEY, VALUE = "key", "value"
+
+_FIXED: dict[type[t.DataType], ArrowType] = {
+    t.BooleanType: pa.bool_(),
+    t.ByteType: pa.int8(),
+    t.ShortType: pa.int16(),
+    t.IntegerType: pa.int32(),
+    t.LongType: pa.int64(),
+    t.FloatType: pa.float32(),
+    t.DoubleType: pa.float64(),
+    t.StringType: pa.string(),
+    t.BinaryType: pa.binary(),
+    t.DateType: pa.date32(),
+    t.TimestampType: pa.timestamp("us", "UTC"),
+    t.TimestampNTZType: pa.timestamp("us"),
+}
+_TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
+
+_DAY_MIN = -719_162
+"""0001-01-01; nobody agrees on what came before."""
+_DAY_MAX = 2_932_896
+_MICROSECONDS_PER_DAY = 86_400_000_000
+
+_ZONED = r"^.{11}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+
+
+class Unfit(Exception):
+    """At least one value of the array does not fit, or cannot be read this way."""
+
+
+def arrow_type(dt: t.DataType) -> ArrowType:
+    """As Spark takes it. Nullable at every level: what is required was checked before."""
+    match dt:
+        case t.DecimalType():
+            return pa.decimal128(dt.precision, dt.scale)
+        case t.ArrayType():
+            return pa.list_(arrow_type(dt.elementType))
+        case t.MapType():
+            return pa.map_(arrow_type(dt.keyType), arrow_type(dt.valueType))
+        case t.StructType():
+            return pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in dt])
+        case _ if type(dt) in _FIXED:
+            return _FIXED[type(dt)]
+    raise unsupported(dt)
+
+
+def carrier_type(dt: t.DataType) -> ArrowType:
+    match dt:
+        case t.ArrayType():
+            return pa.list_(carrier_type(dt.elementType))
+        case t.MapType():
+            return pa.list_(pa.struct([pa.field(KEY, pa.string()), pa.field(VALUE, carrier_type(dt.valueType))]))
+        case t.StructType():
+            return pa.struct([pa.field(f.name, carrier_type(f.dataType)) for f in dt])
+        case _ if isinstance(dt, _TEXT):
+            return pa.string()
+        case _:
+            return arrow_type(dt)
+
+
+def from_carrier(array: Array, dt: t.DataType) -> Array:
+    """UTF-8 and the precision of decimals are the caller's to validate: one call does it for a whole table."""
+    match dt:
+        case t.FloatType() | t.DoubleType():
+            # not JSON as we take it (a bare NaN), or overflown
+            return _demand(array, pc.is_finite(array))
+        case t.ArrayType():
+            elements = _required(from_carrier(array.values, dt.elementType), dt.containsNull)
+            return _rebuilt(array, arrow_type(dt), 2, [elements])
+        case t.StructType():
+            return _struct(array, dt)
+        case t.MapType():
+            return _map(array, dt)
+        case _ if isinstance(dt, _TEXT):
+            return from_text(array, dt)
+        case _:
+            return array
+
+
+def from_text(array: Array, dt: t.DataType) -> Array:
+    match dt:
+        case t.StringType():
+            return array
+        case t.BooleanType():
+            lower = pc.ascii_lower(array)
+            return pc.equal(_demand(lower, pc.is_in(lower, pa.array(["true", "false", None]))), "true")
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
+            return _matching(array, INTEGER).cast(arrow_type(dt))
+        case t.FloatType() | t.DoubleType():
+            number = _matching(array, NUMBER).cast(arrow_type(dt))
+            return _demand(number, pc.is_finite(number))
+        case t.DecimalType():
+            number = _matching(array, DECIMAL).cast(arrow_type(dt))
+            number.validate(full=True)
+            return number
+        case t.DateType():
+            return _within(array.cast(pa.date32()), pa.int32(), _DAY_MIN, _DAY_MAX)
+        case t.TimestampType() | t.TimestampNTZType():
+            return _timestamp(array, dt)
+        case t.BinaryType():
+            return _base64(array)
+    raise unsupported(dt)
+
+
+def required_columns(arrays: Sequence[Array], fields: t.StructType) -> None:
+    for array, field in zip(arrays, fields, strict=True):
+        _required(array, field.nullable)
+
+
+def _required(array: Array, nullable: bool) -> Array:
+    if not nullable and array.null_count:
+        raise Unfit
+    return array
+
+
+def _demand(array: Array, fits: Array) -> Array:
+    if pc.all(fits).as_py() is False:
+        raise Unfit
+    return array
+
+
+def _matching(array: Array, pattern: str) -> Array:
+    return _demand(array, pc.match_substring_regex(array, f"^(?:{pattern})$"))
+
+
+def _within(array: Array, storage: ArrowType, lowest: int, highest: int) -> Array:
+    bounds = pc.min_max(array.view(storage)).as_py()
+    if bounds["min"] is not None and not lowest <= bounds["min"] <= bounds["max"] <= highest:
+        raise Unfit
+    return array
+
+
+def _timestamp(array: Array, dt: t.DataType) -> Array:
+    if isinstance(dt, t.TimestampType):
+        zoned = pc.match_substring_regex(array, _ZONED)
+        if pc.all(zoned).as_py() is False:
+            day_only = pc.equal(pc.binary_length(array), 10)
+            utc = pc.if_else(day_only, pa.scalar("T00Z"), pa.scalar("Z"))
+            array = pc.if_else(zoned, array, pc.binary_join_element_wise(array, utc, ""))
+    moments = array.cast(arrow_type(dt))
+    first, last = _DAY_MIN * _MICROSECONDS_PER_DAY, (_DAY_MAX + 1) * _MICROSECONDS_PER_DAY - 1
+    return _within(moments, pa.int64(), first, last)
+
+
+def _rebuilt(array: Array, new_type: ArrowType, own_buffers: int, children: list[Array]) -> Array:
+    """The same nesting around converted children."""
+    buffers = array.buffers()[:own_buffers]
+    return pa.Array.from_buffers(new_type, len(array), buffers, array.null_count, array.offset, children)
+
+
+def _struct(array: Array, dt: t.StructType) -> Array:
+    children = []
+    for index, field in enumerate(dt):
+        child = array.field(index)
+        if not field.nullable and child.null_count and pc.any(pc.and_(array.is_valid(), child.is_null())).as_py():
+            raise Unfit
+        children.append(from_carrier(child, field.dataType))
+    return _rebuilt(array, arrow_type(dt), 1, children)
+
+
+def _map(array: Array, dt: t.MapType) -> Array:
+    entries = array.values
+    keys = _required(from_text(entries.field(0), dt.keyType), nullable=False)
+    values = _required(from_carrier(entries.field(1), dt.valueType), dt.valueContainsNull)
+    owners = pc.list_parent_indices(array)
+    if len(keys) > 1:
+        distinct = pa.Table.from_arrays([owners, keys], names=["owner", "key"]).group_by(["owner", "key"]).aggregate([])
+        if distinct.num_rows != len(keys):
+            raise Unfit
+    pair = pa.struct([pa.field(KEY, keys.type, nullable=False), pa.field(VALUE, values.type)])
+    paired = pa.Array.from_buffers(pair, len(keys), [None], 0, 0, [keys, values])
+    return _rebuilt(array, arrow_type(dt), 2, [paired])
+
+
+def _sextets() -> npt.NDArray[np.uint8]:
+    table = np.full(256, 255, np.uint8)
+    table[np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)] = np.arange(64)
+    table[ord("=")] = 64
+    return table
+
+
+_SEXTETS = _sextets()
+
+
+def _base64(array: Array) -> Array:
+    """Arrow has no base64; four characters to three bytes over the whole column at once."""
+    if array.null_count == len(array):
+        return pa.nulls(len(array), pa.binary())
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    lengths = np.diff(offsets)
+    if np.any(lengths % 4):
+        raise Unfit
+    text = np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    six = _SEXTETS[text]
+    ends = (offsets[1:] - offsets[0])[lengths > 0]
+    padding = np.zeros(len(lengths), np.int64)
+    padding[lengths > 0] = (six[ends - 1] == 64).astype(np.int64) + ((six[ends - 1] == 64) & (six[ends - 2] == 64))
+    if np.any(six == 255) or np.count_nonzero(six == 64) != padding.sum():
+        raise Unfit
+    quads = (six & 63).reshape(-1, 4)
+    plain = np.empty((len(quads), 3), np.uint8)
+    plain[:, 0] = (quads[:, 0] << 2) | (quads[:, 1] >> 4)
+    plain[:, 1] = (quads[:, 1] << 4) | (quads[:, 2] >> 2)
+    plain[:, 2] = (quads[:, 2] << 6) | quads[:, 3]
+    kept = np.ones(plain.size, bool)
+    plain_ends = np.cumsum(lengths // 4 * 3)
+    kept[plain_ends[padding >= 1] - 1] = False
+    kept[plain_ends[padding == 2] - 2] = False
+    sizes = lengths // 4 * 3 - padding
+    plain_offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    validity = array.is_valid()
+    decoded = pa.Array.from_buffers(
+        pa.binary(),
+        len(array),
+        [None, pa.py_buffer(plain_offsets.tobytes()), pa.py_buffer(plain.reshape(-1)[kept].tobytes())],
+    )
+    return pc.if_else(validity, decoded, pa.scalar(None, pa.binary()))

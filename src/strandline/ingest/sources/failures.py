@@ -1,0 +1,60 @@
+"""From a failure inside a Spark task to an error that names the file.
+
+Spark hands the driver only the text of what a Python worker raised, wrapped more than once; so the text carries a mark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from strandline.errors import InputError, StrandlineError
+from strandline.ingest.sources.identify import SourceFile
+
+_MARK = re.compile(r"strandline-input-failure (\{.*?\}) \.")
+
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE",
+    "ParquetDecodingException",
+    "is not a Parquet file",
+    "Could not read footer",
+    "CANNOT_MERGE_SCHEMAS",
+    "FileNotFoundException",
+)
+
+
+class TaskFailure(Exception):
+    """Raised where tasks run: this file, and not one row of it, is at fault."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"strandline-input-failure {json.dumps({'path': path, 'message': message})} .")
+
+
+def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
+    """What the failure of a Spark action says about the file; None if it says nothing about it."""
+    for text in _texts(error):
+        marked = _MARK.search(text)
+        if marked:
+            return InputError(json.loads(marked[1])["message"])
+        if any(sign in text for sign in _UNREADABLE):
+            return InputError(f"{source.path} cannot be read as {source.format}: it is damaged, or changed meanwhile")
+    return None
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Of the error and of everything it was caused by, in Python and in the JVM."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield str(current)
+        origin = getattr(current, "_origin", None)
+        while origin is not None:
+            yield str(origin.toString())
+            origin = origin.getCause()
+        waiting += [current.__cause__, current.__context__, getattr(current, "_cause", None)]

@@ -1,0 +1,110 @@
+"""Which format a file has, and the batch id of its bytes. Light: neither Spark nor Arrow is loaded here."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from strandline.errors import InputError, UsageError
+
+Format = Literal["jsonl", "csv", "parquet"]
+Compression = Literal["none", "gz", "zst"]
+
+FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst"}
+_FORMAT_NAMES = ("jsonl", "csv", "parquet")
+
+_MAGIC = {
+    "gzip": b"\x1f\x8b",
+    "zstd": b"\x28\xb5\x2f\xfd",
+    "Parquet": b"PAR1",
+    "UTF-16": b"\xff\xfe",
+    "UTF-16 (big endian)": b"\xfe\xff",
+}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    path: Path
+    format: Format
+    compression: Compression
+    size_bytes: int
+
+
+def identify(path: Path, format: str | None = None) -> SourceFile:
+    """By its name; `format` overrides the name. The first bytes must not contradict."""
+    suffixes = [s.lower() for s in path.suffixes]
+    compression: Compression = "none"
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        compression = COMPRESSIONS[suffixes.pop()]
+    found = _format(path, suffixes[-1] if suffixes else "", format)
+    if found == "parquet" and compression != "none":
+        raise UsageError(
+            f"{path}: Parquet compresses inside the file",
+            hint="Unpack it first, or name it .parquet if it is not packed.",
+        )
+    size_bytes, head = _look(path)
+    if size_bytes:
+        _check_magic(path, found, compression, head)
+    return SourceFile(path, found, compression, size_bytes)
+
+
+def file_batch_id(path: Path) -> str:
+    """The same bytes are the same batch, whatever the file is called."""
+    try:
+        with path.open("rb") as f:
+            return "file-" + hashlib.file_digest(f, "sha256").hexdigest()
+    except OSError as e:
+        raise unreadable(path, e) from e
+
+
+def unreadable(path: Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"there is no file {path}")
+    if isinstance(error, IsADirectoryError):
+        return InputError(f"{path} is a folder, not a file", hint="Name the files in it.")
+    if isinstance(error, PermissionError):
+        return InputError(f"no permission to read {path}")
+    return InputError(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _format(path: Path, suffix: str, named: str | None) -> Format:
+    if named is not None:
+        if named not in _FORMAT_NAMES:
+            raise UsageError(f"unknown format {named}", hint=f"It is one of {', '.join(_FORMAT_NAMES)}.")
+        return cast(Format, named)
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"{path}: the name does not say which format this is",
+            hint=f"Known are {' '.join(FORMATS)}, the text formats also with .gz or .zst; or say --format.",
+        )
+    return FORMATS[suffix]
+
+
+def _look(path: Path) -> tuple[int, bytes]:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(path)
+        with path.open("rb") as f:
+            head = f.read(4)
+            return f.seek(0, 2), head
+    except OSError as e:
+        raise unreadable(path, e) from e
+
+
+def _check_magic(path: Path, format: Format, compression: Compression, head: bytes) -> None:
+    content = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+    claimed = {"gz": "gzip", "zst": "zstd", "none": "Parquet" if format == "parquet" else None}[compression]
+    if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":
+        return  # a zstd stream may begin with a frame to skip
+    if content != claimed:
+        is_what = f"the content is {content}" if content else f"the content is not {claimed}"
+        raise InputError(f"{path} is not what its name says: {is_what}", hint="Rename the file, or say --format.")

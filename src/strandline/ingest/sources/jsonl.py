@@ -1,0 +1,57 @@
+"""JSON lines: one object a line."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+from pyspark.sql import types as t
+
+from strandline.ingest.sources.blocks import to_batches
+from strandline.ingest.sources.columns import Array, Unfit, carrier_type, from_carrier
+from strandline.ingest.sources.identify import SourceFile
+from strandline.ingest.sources.lines import Block, ByteRange, read_blocks, split_lines
+from strandline.ingest.sources.maps import rewrite_maps
+from strandline.ingest.sources.rows import json_row
+
+_BRACES = b"{}"
+
+
+def read_range(source: SourceFile, span: ByteRange, fields: t.StructType) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
+    map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    return to_batches(
+        read_blocks(source, span, split_lines),
+        fields,
+        lambda block: read_columns(block, fields, schema, map_columns),
+        lambda line: json_row(line, fields),
+    )
+
+
+def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
+    _demand_objects(block)
+    if map_columns:
+        text = rewrite_maps(block, map_columns)
+    else:
+        text = block.data[block.starts[0] : block.ends[-1]]
+    table = pj.read_json(
+        io.BytesIO(text),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+    )
+    if table.num_rows != len(block):
+        raise Unfit
+    table = table.combine_chunks()
+    table.validate(full=True)  # UTF-8, and decimals within their precision: the parser checks neither
+    return [from_carrier(table.column(i).chunk(0), field.dataType) for i, field in enumerate(fields)]
+
+
+def _demand_objects(block: Block) -> None:
+    """The parser takes values one after another and does not care for lines. Where every line begins and ends with a
+    brace, no value spans two lines (`}` and `{` never meet inside one), so as many values as lines is one a line."""
+    array = np.frombuffer(block.data, np.uint8)
+    if (array[block.starts] != _BRACES[0]).any() or (array[block.ends - 1] != _BRACES[1]).any():
+        raise Unfit

@@ -1,0 +1,205 @@
+"""Bytes to blocks of numbered lines, with bounded memory and no Python per line.
+
+A plain file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. What is
+compressed, and CSV (where only all that came before tells whether a newline is inside quotes), is one task.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.ingest.sources.failures import TaskFailure
+from strandline.ingest.sources.identify import SourceFile
+
+CHUNK_BYTES = 2 * 1024 * 1024
+"""About as many lines as Spark's own Arrow batches have, and small beside a worker."""
+LINE_BYTES_MAX = 64 * 1024 * 1024
+"""A row passes through Spark and Parquet in one piece, several copies of it at a time."""
+RANGE_BYTES_MAX = 128 * 1024 * 1024
+RANGE_BYTES_MIN = 4 * 1024 * 1024
+
+_CODECS: dict[str, Literal["gzip", "zstd"]] = {"gz": "gzip", "zst": "zstd"}
+_BOM = b"\xef\xbb\xbf"
+_NEWLINE = 10
+_RETURN = 13
+
+Offsets = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    start: int
+    end: int
+    first_line: int
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Records of a file: where each begins and ends in `data`, without its line end, and the line where it begins."""
+
+    data: bytes
+    starts: Offsets
+    ends: Offsets
+    lines: Offsets
+    suspect: npt.NDArray[np.bool_] | None = None
+    """Records that only the judge may read; None if there is none."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def record(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.ends[index]]
+
+    def part(self, lo: int, hi: int) -> Block:
+        suspect = None if self.suspect is None else self.suspect[lo:hi]
+        return Block(self.data, self.starts[lo:hi], self.ends[lo:hi], self.lines[lo:hi], suspect)
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Block:
+        if keep.all():
+            return self
+        suspect = None if self.suspect is None else self.suspect[keep]
+        return Block(self.data, self.starts[keep], self.ends[keep], self.lines[keep], suspect)
+
+
+Splitter = Callable[[bytes, int, bool], tuple[Block, int, int]]
+"""(bytes, number of their first line, are these the last) to the whole records in them, how many bytes those took, and
+the number of the line after them."""
+
+
+def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
+    """Cut a plain file so that every core has work, as Spark cuts its own; and count the lines before each cut."""
+    if source.size_bytes == 0:
+        return []
+    if source.format != "jsonl" or source.compression != "none":
+        return [ByteRange(0, source.size_bytes, 1)]
+    cores = max(parallelism, 1)
+    rounds = -(-source.size_bytes // (RANGE_BYTES_MAX * cores))
+    step = max(RANGE_BYTES_MIN, -(-source.size_bytes // (rounds * cores)))
+    cuts = [0]
+    with source.path.open("rb") as f:
+        for nominal in range(step, source.size_bytes, step):
+            f.seek(max(nominal, cuts[-1]) - 1)
+            f.readline(LINE_BYTES_MAX)
+            if cuts[-1] < f.tell() < source.size_bytes:
+                cuts.append(f.tell())
+    spans = list(zip(cuts, [*cuts[1:], source.size_bytes], strict=True))
+    if len(spans) == 1:
+        return [ByteRange(*spans[0], 1)]
+    with ThreadPoolExecutor(max_workers=min(4, cores)) as pool:
+        counts = list(pool.map(lambda span: _count_newlines(source.path, *span), spans[:-1]))
+    firsts = [1, *(1 + int(n) for n in np.cumsum(counts))]
+    return [ByteRange(start, end, first) for (start, end), first in zip(spans, firsts, strict=True)]
+
+
+def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterator[Block]:
+    """The blocks of one range, in order. What is left of a chunk is carried on to the next."""
+    line = span.first_line
+    pieces: list[bytes] = []
+    carried_bytes = 0
+    chunks = _chunks(source, span)
+    ahead = next(chunks, None)
+    while ahead is not None:
+        chunk, ahead = ahead, next(chunks, None)
+        pieces.append(chunk)
+        carried_bytes += len(chunk)
+        # nothing can end where there is no line end; joining such pieces one by one would be quadratic
+        if ahead is not None and b"\n" not in chunk:
+            _check_length(carried_bytes, line, source)
+            continue
+        data = b"".join(pieces)
+        block, taken, line = split(data, line, ahead is None)
+        if len(block):
+            yield block
+        pieces = [data[taken:]]
+        carried_bytes = len(data) - taken
+        _check_length(carried_bytes, line, source)
+
+
+def split_lines(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
+    """Lines of JSON: spaces around them dropped, blank ones left out."""
+    array = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(array == _NEWLINE)
+    ends = newlines
+    taken = int(newlines[-1]) + 1 if len(newlines) else 0
+    if last and taken < len(data):
+        ends = np.append(newlines, len(data))
+        taken = len(data)
+    starts = np.concatenate(([0], newlines + 1))[: len(ends)]
+    lines = np.arange(first_line, first_line + len(ends), dtype=np.int64)
+    block = Block(data, *_trimmed(data, array, starts, ends), lines)
+    return block.only(block.ends > block.starts), taken, first_line + len(newlines)
+
+
+def _trimmed(data: bytes, array: Bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+    ends = without_return(array, starts, ends)
+    if not len(starts):
+        return starts, ends
+    odd = np.flatnonzero(
+        (ends > starts) & ((array[np.minimum(starts, len(array) - 1)] <= 32) | (array[np.maximum(ends - 1, 0)] <= 32))
+    )
+    if len(odd):  # rare, so one by one
+        starts, ends = starts.copy(), ends.copy()
+        for i in odd:
+            text = data[starts[i] : ends[i]]
+            starts[i] += len(text) - len(text.lstrip(b" \t\r"))
+            ends[i] = max(starts[i], ends[i] - (len(text) - len(text.rstrip(b" \t\r"))))
+    return starts, ends
+
+
+def without_return(array: Bytes, starts: Offsets, ends: Offsets) -> Offsets:
+    """Ends moved before a carriage return, for files with CRLF."""
+    if not len(ends):
+        return ends
+    trimmed: Offsets = ends - ((ends > starts) & (array[np.maximum(ends - 1, 0)] == _RETURN))
+    return trimmed
+
+
+def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
+    """Never empty; the mark of UTF-8 at the start of the file is dropped."""
+    left = span.end - span.start if source.compression == "none" else sys.maxsize
+    first = span.start == 0
+    try:
+        with pa.OSFile(str(source.path), "rb") as file:
+            file.seek(span.start)
+            stream = file if source.compression == "none" else _decompressed(file, source)
+            while chunk := stream.read(min(CHUNK_BYTES, left)):
+                left -= len(chunk)
+                if first:
+                    chunk = chunk.removeprefix(_BOM)
+                    first = False
+                if chunk:
+                    yield chunk
+    except OSError as e:
+        raise TaskFailure(str(source.path), f"{source.path} cannot be read: {e}") from e
+
+
+def _decompressed(file: pa.NativeFile, source: SourceFile) -> pa.NativeFile:
+    """Unlike most readers of zstd, Arrow's says so when a stream ends too early."""
+    return pa.CompressedInputStream(file, _CODECS[source.compression])
+
+
+def _count_newlines(path: Path, start: int, end: int) -> int:
+    total = 0
+    with path.open("rb") as f:
+        f.seek(start)
+        while start < end and (chunk := f.read(min(CHUNK_BYTES, end - start))):
+            total += int(np.count_nonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE))
+            start += len(chunk)
+    return total
+
+
+def _check_length(length: int, line: int, source: SourceFile) -> None:
+    if length > LINE_BYTES_MAX + CHUNK_BYTES:
+        mebibytes = LINE_BYTES_MAX // 1024 // 1024
+        quote = "; a quote may be missing" if source.format == "csv" else ""
+        raise TaskFailure(str(source.path), f"{source.path}: line {line} is longer than {mebibytes} MiB{quote}")

@@ -1,0 +1,57 @@
+"""A file as a DataFrame: the dataset's columns, then the line, and for a row that does not fit why, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from strandline.errors import InputError
+from strandline.ingest.sources import delimited, jsonl, parquet
+from strandline.ingest.sources.blocks import result_schema
+from strandline.ingest.sources.columns import arrow_type
+from strandline.ingest.sources.failures import TaskFailure, translate
+from strandline.ingest.sources.identify import SourceFile, unreadable
+from strandline.ingest.sources.lines import ByteRange, plan_ranges
+
+RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
+
+
+def read_source(spark: SparkSession, source: SourceFile, fields: t.StructType) -> DataFrame:
+    """Lazy: only the header or footer is read here, and the lines of a large plain file are counted, so that its parts
+    know their numbers. Running it twice gives the same rows in the same partitions and order."""
+    schema = result_schema(fields)
+    arrow_type(fields)  # a type that no file can hold is refused now, not in a task
+    if source.size_bytes == 0 and source.format != "parquet":
+        return spark.createDataFrame([], schema)
+    try:
+        match source.format:
+            case "parquet":
+                return parquet.read_parquet(spark, source, fields)
+            case "jsonl":
+                return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields))
+            case "csv":
+                header = delimited.read_header(source, fields)
+                if header is None:
+                    return spark.createDataFrame([], schema)
+                return _in_tasks(
+                    spark, source, schema, lambda span: delimited.read_records(source, span, fields, header)
+                )
+    except OSError as e:
+        raise unreadable(source.path, e) from e
+    except TaskFailure as e:
+        raise translate(e, source) or InputError(f"{source.path} cannot be read") from e
+
+
+def _in_tasks(spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader) -> DataFrame:
+    spans = plan_ranges(source, spark.sparkContext.defaultParallelism)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0):
+                yield from read(spans[int(index.as_py())])
+
+    # one partition for each range: `range` deals its numbers out evenly and in order
+    return spark.range(0, len(spans), 1, len(spans)).mapInArrow(run, schema)

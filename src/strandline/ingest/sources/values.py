@@ -1,0 +1,221 @@
+"""The rules, for one written value and one type. Plain Python, the judge of what fits; the package says them in words.
+
+Times are microseconds since 1970 (UTC for a timestamptz), dates are days: what Arrow takes without another look.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from strandline.errors import SchemaError
+
+SHOWN_CHARS_MAX = 60
+
+NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+INTEGER = r"-?(?:0|[1-9][0-9]*)"
+DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?"
+SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+_NUMBER = re.compile(NUMBER)
+_INTEGER = re.compile(INTEGER)
+_DECIMAL = re.compile(DECIMAL)
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?)?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+INTEGER_BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
+
+
+class Misfit(Exception):
+    """Why a value does not fit, without its column."""
+
+
+class Number(str):
+    """A JSON number as it was written: a float would have lost digits before anyone looked."""
+
+
+def named(dt: t.DataType) -> str:
+    """A type in Iceberg's words, with its article."""
+    match dt:
+        case t.DecimalType():
+            return f"a decimal({dt.precision},{dt.scale})"
+        case t.TimestampType():
+            return "a timestamptz"
+        case t.TimestampNTZType():
+            return "a timestamp"
+        case t.BinaryType():
+            return "base64"
+        case t.ArrayType():
+            return "a list"
+        case t.StructType() | t.MapType():
+            return "an object"
+        case t.IntegerType():
+            return "an int"
+        case _:
+            return f"a {dt.typeName()}"
+
+
+def show(value: Any) -> str:
+    """A value as it was written, short enough for a message, and always valid text."""
+    text = str(value) if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
+    if len(text) > SHOWN_CHARS_MAX:
+        text = text[: SHOWN_CHARS_MAX - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def from_json_scalar(value: Any, dt: t.DataType) -> Any:
+    """A JSON value that is neither null, object nor list."""
+    match dt:
+        case t.BooleanType():
+            if isinstance(value, bool):
+                return value
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
+            if isinstance(value, Number):
+                return _integer(value, dt)
+        case t.FloatType() | t.DoubleType():
+            if isinstance(value, Number) or (isinstance(value, str) and value in SPECIAL_FLOATS):
+                return _float(value, dt)
+        case t.DecimalType():
+            if isinstance(value, str):
+                return _decimal(value, dt)
+        case _:
+            if isinstance(value, str) and not isinstance(value, Number):
+                return from_text(value, dt)
+    raise _misfit(value, dt)
+
+
+def from_text(text: str, dt: t.DataType) -> Any:
+    """What CSV and the keys of maps hold: text for every type."""
+    match dt:
+        case t.StringType():
+            return _string(text)
+        case t.BooleanType():
+            if text.isascii() and text.lower() in ("true", "false"):
+                return text.lower() == "true"
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
+            return _integer(text, dt)
+        case t.FloatType() | t.DoubleType():
+            return _float(text, dt)
+        case t.DecimalType():
+            return _decimal(text, dt)
+        case t.DateType():
+            return _date(text, dt)
+        case t.TimestampType() | t.TimestampNTZType():
+            return _timestamp(text, dt)
+        case t.BinaryType():
+            return _base64(text, dt)
+    raise _misfit(text, dt)
+
+
+def unsupported(dt: t.DataType) -> SchemaError:
+    return SchemaError(f"files cannot be read into the type {dt.simpleString()}")
+
+
+def _misfit(value: Any, dt: t.DataType) -> Misfit:
+    return Misfit(f"{show(value)} is not {named(dt)}")
+
+
+def _string(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise Misfit(f"{show(text)} has half a surrogate pair") from e
+    return text
+
+
+def _integer(text: str, dt: t.DataType) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _misfit(text, dt)
+    bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
+    # longer than any 64-bit number, and Python refuses to convert very long ones
+    if len(text) > 20 or not -bound <= int(text) < bound:
+        raise Misfit(f"{show(Number(text))} is out of range for {named(dt)}")
+    return int(text)
+
+
+def _float(text: str, dt: t.DataType) -> float:
+    if not isinstance(text, Number) and text in SPECIAL_FLOATS:
+        return SPECIAL_FLOATS[text]
+    if not _NUMBER.fullmatch(text):
+        raise _misfit(text, dt)
+    # by way of a double, a float would be rounded twice
+    value = float(pa.scalar(str(text)).cast(pa.float32()).as_py()) if isinstance(dt, t.FloatType) else float(text)
+    if math.isinf(value):
+        raise Misfit(f"{show(Number(text))} is out of range for {named(dt)}")
+    return value
+
+
+def _decimal(text: str, dt: t.DecimalType) -> Decimal:
+    if not (_NUMBER if isinstance(text, Number) else _DECIMAL).fullmatch(text):
+        raise _misfit(text, dt)
+    try:
+        sign, digits, exponent = Decimal(text).as_tuple()
+    except ArithmeticError as e:
+        raise _misfit(text, dt) from e
+    significant = "".join(map(str, digits)).lstrip("0")
+    stripped = significant.rstrip("0")
+    power = int(exponent) + len(significant) - len(stripped) + dt.scale
+    if not stripped:
+        return Decimal((0, (0,), -dt.scale))
+    if power < 0 or len(stripped) + power > dt.precision:
+        raise Misfit(f"{show(Number(text))} does not fit {named(dt)}")
+    unscaled = tuple(map(int, stripped)) + (0,) * power
+    return Decimal((sign, unscaled, -dt.scale))
+
+
+def _date(text: str, dt: t.DataType) -> int:
+    found = _DATE.fullmatch(text)
+    if not found:
+        raise _misfit(text, dt)
+    try:
+        return (date(*map(int, found.groups())) - _EPOCH_DAY).days
+    except ValueError as e:
+        raise _misfit(text, dt) from e
+
+
+def _timestamp(text: str, dt: t.DataType) -> int:
+    found = _TIMESTAMP.fullmatch(text)
+    if not found:
+        raise _misfit(text, dt)
+    *clock, fraction, zone = found.groups()
+    if zone and isinstance(dt, t.TimestampNTZType):
+        raise Misfit(f"{show(text)} has an offset, and a timestamp has none")
+    if fraction and len(fraction) > 6:
+        raise Misfit(f"{show(text)} has more than six digits of a second")
+    try:
+        year, month, day, hour, minute, second = (int(part or 0) for part in clock)
+        local = datetime(year, month, day, hour, minute, second, int((fraction or "0").ljust(6, "0")), tzinfo=UTC)
+        return (local - _offset(zone) - _EPOCH) // _MICROSECOND
+    except (ValueError, OverflowError) as e:
+        raise _misfit(text, dt) from e
+
+
+def _offset(zone: str | None) -> timedelta:
+    if zone is None or zone == "Z":
+        return timedelta(0)
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 23 or minutes > 59:
+        raise ValueError(zone)
+    return timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+
+
+def _base64(text: str, dt: t.DataType) -> bytes:
+    try:
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (ValueError, binascii.Error) as e:
+        raise _misfit(text, dt) from e

@@ -1,0 +1,192 @@
+"""Counting and stamping, on the executors.
+
+The numbers of a batch are `lo + position`: the position of a row is that of its partition's first row, from the count,
+plus its place in the partition. Both passes run over the partitions of one RDD, so a plan that would be cut
+differently the second time (adaptive execution, a shuffle) cannot renumber rows; and where the source itself changed
+between the passes, the stamp refuses a row too many, and the check of the staged files a row too few.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.errors import FailedError, StampMismatch
+from strandline.partition import NULL_PART, encode_part
+from strandline.tables.spark_tables import StagedFile, explain
+from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
+
+REJECT_COLUMN = "_reject"
+
+_PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows per partition of the pinned frame, and a digest of all of them that does not depend on their order."""
+
+    per_partition: tuple[int, ...]
+    rejected: int
+    digest: str | None
+
+    @property
+    def rows(self) -> int:
+        return sum(self.per_partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    df: DataFrame
+    partitions: int
+
+
+def pin(spark: SparkSession, df: DataFrame) -> Pinned:
+    """The same rows over one RDD: its partitions are what they are, however often they are computed."""
+    if not hasattr(df, "_jdf"):
+        raise FailedError(
+            "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
+        )
+    try:
+        rdd = df._jdf.queryExecution().toRdd()
+        pinned = spark._jsparkSession.internalCreateDataFrame(rdd, df._jdf.schema(), False)
+        partitions = rdd.getNumPartitions()
+    except Exception as e:
+        raise explain(e, "the batch cannot be computed") from e
+    return Pinned(DataFrame(pinned, spark), partitions)
+
+
+def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
+    """One pass. Rows that have a reason in `_reject` are counted apart and left out of the digest."""
+    pinned = source.df
+    fits = F.col(REJECT_COLUMN).isNull() if REJECT_COLUMN in pinned.columns else F.lit(True)
+    measures = [F.count_if(fits).alias("fit"), F.count_if(~fits).alias("rejected")]
+    if digest:
+        fields = [f for f in pinned.schema.fields if f.name in columns]
+        values = [_hashable(F.col(_quoted(f.name)), f.dataType) for f in sorted(fields, key=lambda f: f.name)]
+        for seed in (1, 2):
+            row = F.when(fits, F.xxhash64(F.lit(seed), *values))
+            # Sums of halves: the rows' order does not matter, equal rows do not cancel out, and no sum overflows.
+            measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
+            measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
+    try:
+        found = pinned.groupBy(F.spark_partition_id().alias("partition")).agg(*measures).collect()
+    except Exception as e:
+        raise explain(e, "the batch cannot be counted") from e
+    per_partition = [0] * source.partitions
+    for r in found:
+        per_partition[r["partition"]] = r["fit"]
+    text = None
+    if digest:
+        halves = [sum(r[name] or 0 for r in found) for name in ("low1", "high1", "low2", "high2")]
+        text = "".join(f"{h % 2**64:016x}" for h in halves) + f"-{sum(per_partition)}"
+    return Counted(tuple(per_partition), sum(r["rejected"] for r in found), text)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _hashable(value: Column, kind: T.DataType) -> Column:
+    """Hash functions skip nulls and refuse maps: say "null here" in so many words, and sort maps by key."""
+    match kind:
+        case T.StructType():
+            inner: Any = F.struct(*(_hashable(value.getField(f.name), f.dataType).alias(f"f{i}")
+                                    for i, f in enumerate(kind.fields))) if kind.fields else F.lit(0)
+        case T.ArrayType():
+            inner = F.transform(value, lambda x: _hashable(x, kind.elementType))
+        case T.MapType():
+            entries = T.StructType([T.StructField("key", kind.keyType), T.StructField("value", kind.valueType)])
+            inner = F.array_sort(F.transform(F.map_entries(value), lambda x: _hashable(x, entries)))
+        case T.VariantType():
+            inner = F.to_json(value)
+        case _:
+            inner = value
+    return F.struct(value.isNull().alias("n"), inner.alias("v"))
+
+
+def stamp(
+    source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[str]
+) -> DataFrame:
+    """The rows that fit, numbered, with internal columns first."""
+    pinned = source.df
+    starts = [0, *accumulate(counted.per_partition)][:-1]
+    if REJECT_COLUMN in pinned.columns:
+        pinned = pinned.where(F.col(REJECT_COLUMN).isNull())
+    partition = F.spark_partition_id() + 1
+    place = F.monotonically_increasing_id().bitwiseAND(F.lit(_PLACE_BITS))
+    counts = F.array(*map(_long, counted.per_partition))
+    number = _long(rows.lo) + F.element_at(F.array(*map(_long, starts)), partition) + place
+    checked = F.when(place < F.element_at(counts, partition), number).otherwise(
+        F.raise_error(F.lit(MORE_ROWS)).cast("long")
+    )
+    internal = [checked.alias(SEQ_COLUMN)]
+    if deliver_by:
+        internal.append(partition_of(deliver_by).alias(PARTITION_COLUMN))
+    return pinned.select(*internal, *(F.col(_quoted(c)) for c in columns))
+
+
+MORE_ROWS = "strandline: more rows in a partition than were counted"
+
+
+def _long(value: int) -> Column:
+    return F.lit(value).cast("long")
+
+
+def partition_of(deliver_by: Sequence[str]) -> Column:
+    """What `partition.encode_partition` does, as an expression."""
+    parts = [
+        F.concat(F.lit(encode_part(name) + "="),
+                 F.coalesce(F.url_encode(F.col(_quoted(name)).cast("string")), F.lit(NULL_PART)))
+        for name in deliver_by
+    ]
+    return F.concat_ws("/", *parts)
+
+
+def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: Counted) -> None:
+    """Each partition has as many rows as were counted. A total alone would hide a row more here and one fewer there.
+
+    A file comes from one task, so its bounds lie inside one partition's numbers; places inside a partition are
+    consecutive by construction and the stamp refused any beyond the count. So equal counts prove: dense and unique.
+    """
+    starts = [rows.lo + s for s in [0, *accumulate(counted.per_partition)]]
+    found = [0] * len(counted.per_partition)
+    for file in files:
+        at = bisect_right(starts, file.lo) - 1
+        if not rows.lo <= file.lo <= file.hi <= rows.hi or bisect_right(starts, file.hi) != bisect_right(starts, file.lo):
+            raise StampMismatch(f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT)
+        found[at] += file.records
+    if tuple(found) != counted.per_partition:
+        raise StampMismatch(
+            f"the batch changed while it was written: counted {counted.rows} rows, wrote {sum(found)}",
+            hint=MISMATCH_HINT,
+        )
+
+
+MISMATCH_HINT = (
+    "Its source gives other rows each time it is read (a changing file, a random filter). Write it to files first."
+)
+
+
+def staged_exactly(files: Sequence[StagedFile], rows: SeqRange) -> bool | None:
+    """For recovery, which has no counts: True if the files' bounds prove that every number stands once, False if
+    the count is wrong, None if only the rows themselves can tell (files of a partitioned table interleave)."""
+    if sum(f.records for f in files) != len(rows):
+        return False
+    expected = rows.lo
+    for file in sorted(files, key=lambda f: f.lo):
+        if file.lo != expected or file.hi - file.lo + 1 != file.records:
+            return None
+        expected = type(rows.lo)(file.hi + 1)
+    return True
+
+
+def is_mismatch(error: Exception) -> bool:
+    return isinstance(error, PySparkException | FailedError) and MORE_ROWS in str(error)

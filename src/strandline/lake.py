@@ -1,0 +1,416 @@
+"""A lake: the one place where the parts are put together.
+
+Opening one is light. Spark starts when something needs it, and the first thing done with it is to open the ledger
+(if the witness says so) and to settle what dead writers left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline import counting, failpoints, status
+from strandline.config import CONFIG_NAME, LakeConfig, find_config, load_config
+from strandline.errors import LedgerUnreadable, RefusedError, UsageError, WitnessUnreadable, WrongLake
+from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.ledger.engine import Ledger
+from strandline.ledger.witness import Mark, Witness, open_witness
+from strandline.seal import SealedWatermark
+from strandline.tables.identifier import full_name
+from strandline.types import Dataset, History, Seq, Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from strandline.ingest.adopt import Numbered
+    from strandline.ingest.append import Appended, Progress
+    from strandline.ingest.opening import Opened
+    from strandline.ingest.recover import Recovered
+    from strandline.ingest.workbench import Workbench
+    from strandline.read import Rows
+    from strandline.tables.alteration import Alteration
+    from strandline.tables.light import LightCatalog
+    from strandline.tables.schema import Column
+
+SETTINGS_TEMPLATE = """\
+# Settings of a Strandline lake. Everything has a default; docs/settings.md explains each.
+
+[warehouse]
+url = "{warehouse}"
+
+[catalog]
+kind = "sqlite"
+path = "catalog.db"
+
+[ledger]
+url = "{ledger}"
+"""
+
+
+def open_lake(path: str | Path | None = None) -> Lake:
+    """The lake of a settings file, or of a folder that has one; by default this folder's."""
+    failpoints.arm_from(os.environ)
+    lake = Lake(load_config(find_config(path, os.environ, Path.cwd())))
+    lake.open()
+    return lake
+
+
+def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger.db") -> Lake:
+    """A new lake: settings, witness, ledger. What an interrupted init left is gone on with."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / CONFIG_NAME
+    if not path.exists():
+        path.write_text(SETTINGS_TEMPLATE.format(warehouse=warehouse, ledger=ledger), "utf-8")
+    lake = Lake(load_config(path))
+    # The witness comes first: a ledger without one would refuse everything, a witness without a ledger is rebuilt from.
+    try:
+        mark = lake.witness.read()
+    except WitnessUnreadable:
+        if lake.ledger.exists():
+            raise
+        mark = Mark(str(uuid.uuid4()), 0)
+        lake.witness.create(mark)
+    if lake.ledger.exists():
+        raise RefusedError(f"there is a lake already at {home}", hint="`strandline status` shows it.")
+    if mark.highest > 0:
+        raise RefusedError(
+            f"the warehouse has a lake already, whose ledger is gone (highest number {mark.highest})",
+            hint="`strandline ledger rebuild` makes its ledger again.",
+        )
+    lake.ledger.create(mark.lake)
+    lake.open()
+    return lake
+
+
+class Lake:
+    def __init__(self, config: LakeConfig) -> None:
+        self.config = config
+        self.ledger = Ledger(config)
+        self.witness: Witness = open_witness(config)
+        self._watches: dict[str, SealedWatermark] = {}
+        self._starting = threading.Lock()
+        self._work: Workbench | None = None
+        self.on_start: Callable[[str], None] | None = None
+        """Told what a slow first start does (fetching the runtime, starting Spark)."""
+
+    def open(self) -> None:
+        """Check that there is a ledger of this lake that this program understands."""
+        self.ledger.open()
+        with self.ledger.read() as connection:
+            self.id = sequence.read(connection).lake
+        try:
+            mark = self.witness.read()
+        except WitnessUnreadable:
+            return  # reading goes on; stamping is refused where it happens
+        if mark.lake != self.id:
+            raise WrongLake(
+                f"the ledger is of lake {self.id}, the warehouse of lake {mark.lake}",
+                hint="Check ledger.url and warehouse.url in the settings.",
+            )
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+        self.ledger.close()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # The heavy parts, made when first needed.
+
+    @property
+    def spark(self) -> SparkSession:
+        """A session of this lake's own; its tables are `lake.<namespace>.<table>`."""
+        return self._bench().tables.spark
+
+    @cached_property
+    def catalog(self) -> LightCatalog:
+        from strandline.tables.light import open_catalog
+
+        return open_catalog(self.config)
+
+    def _bench(self) -> Workbench:
+        with self._starting:
+            if self._work is None:
+                from strandline.ingest.workbench import Workbench
+                from strandline.tables.session import open_session
+                from strandline.tables.spark_tables import SparkTables
+
+                settings = self.config.settings.ingest
+                tables = SparkTables(
+                    open_session(self.config, progress=self.on_start), attempts_max=settings.commit_attempts_max
+                )
+                self._work = Workbench(self.id, self.ledger, self.witness, tables, settings)
+            return self._work
+
+    @property
+    def work(self) -> Workbench:
+        return self._bench()
+
+    # Datasets.
+
+    def dataset(self, name: str) -> Dataset:
+        with self.ledger.read() as connection:
+            return datasets.get(connection, full_name(name))
+
+    def datasets(self) -> list[Dataset]:
+        with self.ledger.read() as connection:
+            return datasets.every(connection)
+
+    def create_dataset(
+        self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
+    ) -> Dataset:
+        """The table first, then the ledger: a table that says whose it is can be found again, a ledger row cannot."""
+        name = full_name(name)
+        with self.ledger.read() as connection:
+            if datasets.find(connection, name) is not None:
+                raise UsageError(f"there is a dataset {name} already")
+            epoch = sequence.read(connection).epoch
+        table = self._left_over(name, columns, deliver_by)
+        if table is None:
+            table = str(self.catalog.create_dataset_table(
+                name, columns, lake_id=self.id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
+            ).metadata.table_uuid)
+        with self.ledger.write() as connection:
+            return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
+
+    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
+        """The table of a `create` that died before it reached the ledger, if this is the same one and it is empty."""
+        from strandline.tables.metadata import LAKE_PROPERTY
+
+        if not self.catalog.exists(name):
+            return None
+        table = self.catalog.load(name)
+        same = [f.name for f in table.schema().fields][-len(columns):] == [c.name for c in columns]
+        if table.properties.get(LAKE_PROPERTY) == self.id and table.current_snapshot() is None and same:
+            return str(table.metadata.table_uuid)
+        return None
+
+    def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None:
+        dataset = self.dataset(name)
+        self.catalog.alter(dataset.name, alterations)
+        with self.ledger.write() as connection:
+            audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
+
+    def drop_dataset(self, name: str) -> Dataset:
+        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken."""
+        dataset = self.dataset(name)
+        with self.ledger.read() as connection:
+            still_open = blocks.open_blocks(connection, dataset.id)
+        if still_open:
+            raise RefusedError(
+                f"{dataset.name} has {len(still_open)} open block(s)",
+                hint="Let them settle first: `strandline status` shows them.",
+            )
+        if self.catalog.exists(dataset.name):
+            self.catalog.drop(dataset.name)
+        with self.ledger.write() as connection:
+            datasets.mark_dropped(connection, dataset.id)
+            audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
+        return dataset
+
+    def adopt_dataset(
+        self, name: str, *, history: History = History.DELIVER, deliver_by: Sequence[str] = (),
+        on_step: Callable[[int], None] | None = None,
+    ) -> Numbered:
+        """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since."""
+        from strandline.ingest.adopt import number_rows
+        from strandline.tables.metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
+
+        name = full_name(name)
+        with self.ledger.read() as connection:
+            known = datasets.find(connection, name)
+            epoch = sequence.read(connection).epoch
+        if known is None or not known.adopted:
+            by = tuple(deliver_by) if known is None else known.deliver_by
+            table = self.catalog.add_sequence_column(
+                name, lake_id=self.id, epoch=epoch, deliver_by=by,
+                properties={ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value},
+            )
+            with self.ledger.write() as connection:
+                if known is None:
+                    known = datasets.add(
+                        connection, name=name, table_uuid=str(table.metadata.table_uuid), deliver_by=by, adopted=True,
+                        history=history,
+                    )
+                else:
+                    known = datasets.mark_adopted(connection, known, history)
+                audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
+        self.recover()
+        return number_rows(self.work, known, on_step=on_step)
+
+    # Ways in.
+
+    def append(
+        self, dataset: str, df: DataFrame, *, batch_id: str | None = None, progress: Progress | None = None,
+        rejects_max: int = 0, on_rejects: Callable[[DataFrame, int], None] | None = None,
+    ) -> Appended:
+        """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
+        from strandline.ingest import append
+
+        options: dict[str, Any] = {} if progress is None else {"progress": progress}
+        target = self.dataset(dataset)
+        done = append.append(
+            self.work, target, df, batch_id=batch_id, rejects_max=rejects_max, on_rejects=on_rejects, **options
+        )
+        if target.name in self._watches:
+            self._watches[target.name].refresh()
+        return done
+
+    def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
+        """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch."""
+        target = self.dataset(dataset).name
+
+        def write(df: DataFrame, epoch: int) -> None:
+            query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            if query is None:
+                raise UsageError("a stream writer is called by foreachBatch only", hint="Use lake.append for a batch.")
+            self.append(target, df, batch_id=f"stream-{query}-{epoch}")
+
+        return write
+
+    def recover(self) -> Recovered:
+        """Settle what dead writers left; the ledger is opened first if the witness says so."""
+        from strandline.ingest.opening import open_ledger, with_opening
+        from strandline.ingest.recover import recover
+
+        open_ledger(self.work)
+        return with_opening(self.work, lambda: recover(self.work))
+
+    # Seal and read.
+
+    def sealed(self, dataset: str) -> Seq | None:
+        target = self.dataset(dataset)
+        with self.ledger.read() as connection:
+            return blocks.sealed(connection, target.id)
+
+    def watch(self, dataset: str) -> SealedWatermark:
+        """One watch per dataset and process."""
+        target = self.dataset(dataset)
+
+        def look() -> Seq | None:
+            with self.ledger.read() as connection:
+                return blocks.sealed(connection, target.id)
+
+        made = SealedWatermark(look, poll_seconds=self.config.settings.seal.poll_seconds)
+        return self._watches.setdefault(target.name, made)
+
+    def read_since(
+        self, dataset: str, continuation: str | None = None, *, until: int | None = None,
+        partition: str | Mapping[str, str | None] | None = None, columns: Sequence[str] | None = None,
+        limit: int | None = None, internal: bool = False,
+    ) -> Rows:
+        """The settled rows behind a token, or from the beginning, and the token to go on with."""
+        from strandline import continuation as tokens
+        from strandline import read
+        from strandline.partition import encode_partition
+
+        target = self.dataset(dataset)
+        with self.ledger.read() as connection:  # the ledger first, the table after
+            seal = blocks.sealed(connection, target.id)
+            newest = None if seal is None else blocks.sealed_block(connection, target.id, seal)
+            owned = blocks.owned_ranges(connection, target.id)
+        token = None if continuation is None else tokens.decode(continuation)
+        after = None
+        if token is not None:
+            after = tokens.check(token, lake=self.id, table=target.table_uuid, name=target.name, sealed=seal)
+        if until is not None and (seal is None or until > seal):
+            raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
+        view = self.work.tables.view(target.name)
+        self.work.check_fit(view, target)
+        read.check_descends(self.work.tables, target, view, newest)
+        counts = counting.count(self.config, self.ledger, target, view, self.id)
+        clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
+        if isinstance(partition, Mapping):
+            partition = encode_partition([(c, partition[c]) for c in target.deliver_by])
+        return read.bounded(
+            self.work.tables, target, view, read.Bounds(after, seal if until is None else Seq(until)),
+            tokens.Continuation(self.id, target.table_uuid, after), owned=None if clean else owned,
+            partition=partition, columns=columns, limit=limit, internal=internal,
+        )
+
+    # The ledger itself.
+
+    def status(self) -> status.LakeStatus:
+        return status.look(self.config, self.ledger, self.witness)
+
+    def open_ledger(self) -> Opened | None:
+        from strandline.ingest.opening import open_ledger
+
+        return open_ledger(self.work)
+
+    def void_block(self, lo: int, reason: str) -> None:
+        """A person gives up a staged block that cannot be published. Its branch, if there is one, goes with it."""
+        with self.ledger.read() as connection:
+            found = blocks.of_number(connection, lo)
+            named = {d.id: d for d in datasets.every(connection)}
+        if not isinstance(found, Staged):
+            raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
+        with self.ledger.write() as connection:
+            # A number is taken, as for abandoning: a restore that undoes this must be noticed.
+            sequence.take(connection, self.witness, 1, step="abandon")
+            if not blocks.void(connection, found, reason):
+                raise RefusedError(f"block {found.head.rows} was settled meanwhile")
+            audit.record(connection, "block_voided", block=str(found.head.rows), batch=found.head.batch_id, reason=reason)
+        if found.head.dataset in named:
+            self.work.tables.remove_branch(named[found.head.dataset].name, found.head.branch)
+
+
+def rebuild_ledger(config: LakeConfig, *, force: bool = False, lost_witness: bool = False,
+                   on_start: Callable[[str], None] | None = None) -> Opened:
+    """A usable ledger from tables and witness. A ledger that is there is moved aside, never deleted."""
+    from strandline.ingest.opening import open_ledger
+
+    lake = Lake(config)
+    lake.on_start = on_start
+    mark = _witness_or_new(lake, lost_witness=lost_witness)
+    if lake.ledger.exists():
+        _move_aside(lake, force=force)
+    lake.ledger.create(mark.lake)
+    lake.open()
+    opened = open_ledger(lake.work, rebuild=True)
+    if opened is None:
+        raise LedgerUnreadable("the rebuilt ledger could not be opened")
+    lake.recover()
+    lake.close()
+    return opened
+
+
+def _move_aside(lake: Lake, *, force: bool) -> None:
+    if lake.ledger.path is None:
+        raise RefusedError(
+            "the PostgreSQL database has a ledger already",
+            hint="Rename or drop that database yourself, make an empty one of the same name, and run this again.",
+        )
+    try:
+        lake.ledger.open()
+        usable = True
+    except (RefusedError, LedgerUnreadable):
+        usable = False
+    if usable and not force:
+        raise RefusedError("the ledger is there and can be read", hint="Nothing to rebuild; --force does it anyway.")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    for suffix in ("", "-wal", "-journal", "-shm"):
+        part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)
+        if part.exists():
+            part.rename(part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))
+
+
+def _witness_or_new(lake: Lake, *, lost_witness: bool) -> Mark:
+    try:
+        return lake.witness.read()
+    except WitnessUnreadable:
+        if not lost_witness:
+            raise
+    raise RefusedError("not yet")

@@ -1,0 +1,1 @@
+"""Durable state: the only place with SQL. One module per noun."""

@@ -1,0 +1,336 @@
+"""Blocks: reserve, mark, take over, and the questions that the seal and recovery ask of them.
+
+Every change is one transaction and a compare-and-set: it names the state and the fence it expects, and says by its
+result whether it was the one to make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline import failpoints
+from strandline.errors import BatchConflict, LedgerUnreadable
+from strandline.ledger import sequence
+from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.schema import block, input_file
+from strandline.ledger.witness import Witness
+from strandline.types import (
+    SEQ_MAX,
+    Abandoned,
+    Block,
+    BlockHead,
+    BlockId,
+    BlockKind,
+    DatasetId,
+    Fence,
+    OpenBlock,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+    Staged,
+    merge_ranges,
+)
+
+OPEN_STATES = ("reserved", "staged")
+
+
+def _block(row: Any) -> Block:
+    head = BlockHead(
+        BlockId(row.id), DatasetId(row.dataset_id), SeqRange(Seq(row.lo), Seq(row.hi)), BlockKind(row.kind),
+        row.batch_id, row.digest, row.reserved_at,
+    )
+    snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
+    match row.state:
+        case "reserved":
+            return Reserved(head, Fence(row.fence), row.lease_until)
+        case "staged" if snapshot is not None:
+            return Staged(head, Fence(row.fence), snapshot, row.changed_at)
+        case "published":
+            return Published(head, row.row_count, snapshot, row.changed_at)
+        case "abandoned":
+            return Abandoned(head, row.reason, row.changed_at)
+    raise LedgerUnreadable(f"block {row.id} has the state {row.state!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    dataset: DatasetId
+    rows: int
+    batch_id: str
+    digest: str | None
+    kind: BlockKind = BlockKind.BATCH
+    input_files: tuple[str, ...] = ()
+
+
+def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float) -> tuple[Block, bool]:
+    """A block for this batch, and whether it is new. The same batch gets the block it has; with another digest it
+    is refused. Durable before one row is stamped."""
+    if wanted.rows < 1:
+        raise ValueError("an empty batch has no block")
+    with ledger.read() as connection:
+        known = _of_batch(connection, wanted.dataset, wanted.batch_id)
+    if known is not None:
+        return _same_batch(known, wanted), False
+    now = utc_now()
+    lease_until = now + timedelta(seconds=lease_seconds)
+    with ledger.write() as connection:
+        rows, _ = sequence.take(connection, witness, wanted.rows, step="reserve")
+        values = {
+            "dataset_id": wanted.dataset, "lo": rows.lo, "hi": rows.hi, "kind": wanted.kind.value,
+            "batch_id": wanted.batch_id, "digest": wanted.digest, "state": "reserved", "fence": 1,
+            "lease_until": lease_until, "reserved_at": now, "changed_at": now,
+        }
+        # Two callers with the same batch: the second one's numbers stay unused, which costs nothing. Rolling back
+        # instead would leave the witness ahead of the counter.
+        inserted = connection.execute(
+            insert_into(connection, block).values(values).on_conflict_do_nothing(
+                index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'")
+            ).returning(block.c.id)
+        ).scalar()
+        if inserted is not None and wanted.input_files:
+            files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
+            connection.execute(input_file.insert(), files)
+        known = None if inserted is not None else _of_batch(connection, wanted.dataset, wanted.batch_id)
+    failpoints.hit("reserve.after_commit")
+    if inserted is None:
+        if known is None:
+            raise LedgerUnreadable(f"batch {wanted.batch_id!r} is taken and cannot be read")
+        return _same_batch(known, wanted), False
+    head = BlockHead(
+        BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now
+    )
+    return Reserved(head, Fence(1), lease_until), True
+
+
+def _same_batch(known: Block, wanted: NewBlock) -> Block:
+    head = known.head
+    # A recovered batch may have lost its digest with the ledger; then its id alone decides.
+    if head.digest is not None and wanted.digest is not None and head.digest != wanted.digest:
+        raise BatchConflict(
+            f"batch {wanted.batch_id!r} came in before with other rows (block {head.rows})",
+            hint="Give the new rows a batch id of their own.",
+        )
+    return known
+
+
+def _of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+    row = connection.execute(
+        sa.select(block).where(
+            block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
+        )
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def of_batch(ledger: Ledger, dataset: DatasetId, batch_id: str) -> Block | None:
+    with ledger.read() as connection:
+        return _of_batch(connection, dataset, batch_id)
+
+
+def get(connection: sa.Connection, id: BlockId) -> Block | None:
+    row = connection.execute(sa.select(block).where(block.c.id == id)).one_or_none()
+    return None if row is None else _block(row)
+
+
+def look(ledger: Ledger, head: BlockHead) -> Block | None:
+    """The block as it is now; None if the ledger does not know it (it was restored from an older copy)."""
+    with ledger.read() as connection:
+        found = get(connection, head.id)
+    # A restored ledger may have given the same row to another block.
+    return found if found is not None and found.head.rows == head.rows else None
+
+
+def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any) -> bool:
+    where = [block.c.id == head.id, block.c.lo == head.rows.lo, block.c.state == expected]
+    if fence is not None:
+        where.append(block.c.fence == fence)
+    changed = connection.execute(block.update().where(*where).values(changed_at=utc_now(), **values))
+    return changed.rowcount == 1
+
+
+def renew(ledger: Ledger, held: Reserved, *, lease_seconds: float) -> bool:
+    with ledger.write() as connection:
+        until = utc_now() + timedelta(seconds=lease_seconds)
+        return _change(connection, held.head, "reserved", held.fence, lease_until=until)
+
+
+def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: SnapshotId) -> bool:
+    """The commit point of a batch. A ledger that was restored under its writer may have brought back a block that
+    was abandoned, fence and all; so the witness is asked here too, under the lock."""
+    failpoints.hit("stage.before_mark")
+    with ledger.write() as connection:
+        sequence.check(connection, witness)
+        done = _change(
+            connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
+        )
+    failpoints.hit("stage.after_mark")
+    return done
+
+
+def mark_published(ledger: Ledger, open_block: OpenBlock, *, row_count: int, snapshot: SnapshotId | None) -> bool:
+    """True if the block is published now, by us or by another: it can happen only once, and in one way."""
+    failpoints.hit("settle.before_mark")
+    state = "reserved" if isinstance(open_block, Reserved) else "staged"
+    fence = open_block.fence if isinstance(open_block, Reserved) else None
+    with ledger.write() as connection:
+        done = _change(
+            connection, open_block.head, state, fence, state="published", row_count=row_count, snapshot_id=snapshot,
+            lease_until=None,
+        )
+        if not done:
+            now = get(connection, open_block.head.id)
+            done = isinstance(now, Published) and now.head.rows == open_block.head.rows
+    failpoints.hit("settle.after_mark")
+    return done
+
+
+def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
+    """Fence off a writer whose lease ran out. None if it renewed, or another was faster."""
+    now = utc_now()
+    until = now + timedelta(seconds=lease_seconds)
+    with ledger.write() as connection:
+        if found.lease_until > now:
+            return None
+        current = get(connection, found.head.id)
+        if not isinstance(current, Reserved) or current.lease_until > now:
+            return None
+        fence = Fence(found.fence + 1)
+        if not _change(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
+            return None
+    return Reserved(found.head, fence, until)
+
+
+def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bool:
+    """Takes a number, so that a restored ledger which undoes this is noticed."""
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        current = get(connection, held.head.id)
+        if not isinstance(current, Reserved) or current.fence != held.fence or current.head.rows != held.head.rows:
+            return False
+        sequence.take(connection, witness, 1, step="abandon")
+        done = _change(
+            connection, held.head, "reserved", held.fence, state="abandoned", reason=reason, lease_until=None
+        )
+    failpoints.hit("abandon.after_commit")
+    return done
+
+
+def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
+    """Only within the opening procedure, which takes a number itself."""
+    return _change(
+        connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
+    )
+
+
+def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
+    """A person's decision about a block that cannot be published."""
+    return _change(
+        connection, staged.head, "staged", staged.fence, state="abandoned", reason=f"voided: {reason}", snapshot_id=None
+    )
+
+
+def fence_open_blocks(connection: sa.Connection) -> int:
+    """Whoever held an open block before the ledger was restored holds it no longer."""
+    changed = connection.execute(
+        block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
+    )
+    return int(changed.rowcount)
+
+
+def insert_published(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    rows: SeqRange,
+    *,
+    kind: BlockKind,
+    batch_id: str,
+    digest: str | None = None,
+    row_count: int | None = None,
+    snapshot: SnapshotId | None = None,
+) -> bool:
+    """A block that the table's history tells of; False if the ledger has its batch or its number already."""
+    now = utc_now()
+    inserted = connection.execute(
+        insert_into(connection, block).values(
+            dataset_id=dataset, lo=rows.lo, hi=rows.hi, kind=kind.value, batch_id=batch_id, digest=digest,
+            state="published", fence=1, row_count=row_count, snapshot_id=snapshot, reserved_at=now, changed_at=now,
+        ).on_conflict_do_nothing()
+    )
+    return bool(inserted.rowcount == 1)
+
+
+def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> list[OpenBlock]:
+    query = sa.select(block).where(block.c.state.in_(OPEN_STATES)).order_by(block.c.lo)
+    if dataset is not None:
+        query = query.where(block.c.dataset_id == dataset)
+    return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
+
+
+def known_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+    return _of_batch(connection, dataset, batch_id)
+
+
+def of_number(connection: sa.Connection, lo: int) -> Block | None:
+    """The block that begins at this number, recovered ranges aside."""
+    row = connection.execute(
+        sa.select(block).where(block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The highest number up to which every block of the dataset is settled."""
+    found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
+    return None if found is None else Seq(int(found))
+
+
+_first_open = (
+    sa.select(sa.func.min(block.c.lo))
+    .where(block.c.dataset_id == sa.bindparam("dataset"), block.c.state.in_(OPEN_STATES))
+    .scalar_subquery()
+)
+_SEALED = sa.select(sa.func.max(block.c.hi)).where(
+    block.c.dataset_id == sa.bindparam("dataset"),
+    block.c.state == "published",
+    block.c.hi < sa.func.coalesce(_first_open, SEQ_MAX),
+)
+
+
+def sealed_block(connection: sa.Connection, dataset: DatasetId, seal: Seq) -> Published | None:
+    """The published block that ends at the seal and knows its snapshot best."""
+    rows = connection.execute(
+        sa.select(block)
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi <= seal,
+               block.c.snapshot_id.is_not(None))
+        .order_by(block.c.hi.desc()).limit(1)
+    )
+    found = [b for b in map(_block, rows) if isinstance(b, Published)]
+    return found[0] if found else None
+
+
+def owned_ranges(connection: sa.Connection, dataset: DatasetId) -> list[SeqRange]:
+    """Every number of the dataset that is ours, merged; what is outside is foreign."""
+    rows = connection.execute(
+        sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
+    )
+    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in rows)
+
+
+def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
+    return None if found is None else Seq(int(found))
+
+
+def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:
+    return list(connection.execute(sa.select(input_file.c.path).where(input_file.c.block_id == id)).scalars())
+
+
+def lease_left_seconds(held: Reserved, now: datetime) -> float:
+    return (held.lease_until - now).total_seconds()

@@ -1,0 +1,89 @@
+"""Datasets, and what was last counted of the rows in them that are not ours."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+
+from strandline.errors import NoSuchDataset, RefusedError
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema import dataset, table_count
+from strandline.types import Dataset, DatasetId, History, SnapshotId, TableCounts
+
+
+def _dataset(row: sa.Row[tuple[object, ...]]) -> Dataset:
+    return Dataset(
+        DatasetId(row.id), row.name, row.table_uuid, tuple(json.loads(row.deliver_by)), bool(row.adopted),
+        History(row.history), row.created_at,
+    )
+
+
+def add(
+    connection: sa.Connection,
+    *,
+    name: str,
+    table_uuid: str,
+    deliver_by: tuple[str, ...] = (),
+    adopted: bool = False,
+    history: History = History.DELIVER,
+) -> Dataset:
+    if find(connection, name) is not None:
+        raise RefusedError(f"there is a dataset named {name} already")
+    connection.execute(
+        dataset.insert().values(
+            name=name, table_uuid=table_uuid, deliver_by=json.dumps(list(deliver_by)), adopted=adopted,
+            history=history.value, created_at=utc_now(),
+        )
+    )
+    return get(connection, name)
+
+
+def find(connection: sa.Connection, name: str) -> Dataset | None:
+    row = connection.execute(
+        sa.select(dataset).where(dataset.c.name == name, dataset.c.dropped_at.is_(None))
+    ).one_or_none()
+    return None if row is None else _dataset(row)
+
+
+def get(connection: sa.Connection, name: str) -> Dataset:
+    found = find(connection, name)
+    if found is None:
+        known = ", ".join(d.name for d in every(connection)) or "none yet"
+        raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {known}.")
+    return found
+
+
+def every(connection: sa.Connection) -> list[Dataset]:
+    rows = connection.execute(sa.select(dataset).where(dataset.c.dropped_at.is_(None)).order_by(dataset.c.name))
+    return [_dataset(r) for r in rows]
+
+
+def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
+    """A dataset whose table no longer requires a number: from now on rows without one are looked for."""
+    connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
+    return get(connection, known.name)
+
+
+def mark_dropped(connection: sa.Connection, id: DatasetId) -> None:
+    connection.execute(dataset.update().where(dataset.c.id == id).values(dropped_at=utc_now()))
+
+
+def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
+    row = connection.execute(sa.select(table_count).where(table_count.c.dataset_id == id)).one_or_none()
+    if row is None:
+        return None
+    snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
+    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at)
+
+
+def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
+    values = {
+        "snapshot_id": found.snapshot, "unnumbered": found.unnumbered, "foreign_rows": found.foreign,
+        "counted_at": found.counted_at,
+    }
+    connection.execute(
+        insert_into(connection, table_count)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
+    )

@@ -1,0 +1,222 @@
+"""Connections, transactions and versions of the ledger, on SQLite and PostgreSQL by the same code."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from strandline.config import LakeConfig
+from strandline.errors import LedgerBusy, LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
+from strandline.ledger import schema
+
+REVISIONS = ("0001", "0002")
+"""Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
+
+# WAL with several connections could lose committed pages before this version of SQLite.
+_WAL_IS_SAFE_FROM = (3, 51, 3)
+
+REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Ledger:
+    """One database. Every transaction is `read()` or `write()`; nothing is cached between them."""
+
+    def __init__(self, config: LakeConfig) -> None:
+        self.config = config
+        self.url = sa.make_url(config.ledger_url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = self._sqlite_engine() if self.is_sqlite else self._postgres_engine()
+
+    @property
+    def path(self) -> Path | None:
+        return Path(self.url.database) if self.is_sqlite and self.url.database else None
+
+    # Each transaction opens the file anew. A ledger that was restored under a running process is then simply read,
+    # and never written to through a file that no longer has a name.
+    def _sqlite_engine(self) -> sa.Engine:
+        path = self.url.database
+        busy_seconds = self.config.settings.ledger.busy_timeout_seconds
+
+        def connect() -> sqlite3.Connection:
+            quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            connection = sqlite3.connect(
+                f"file:{quoted}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+            )
+            cursor = connection.cursor()
+            mode = "WAL" if sqlite3.sqlite_version_info >= _WAL_IS_SAFE_FROM else "DELETE"
+            cursor.execute(f"PRAGMA journal_mode={mode}")
+            cursor.execute("PRAGMA synchronous=FULL")
+            cursor.execute("PRAGMA foreign_keys=ON")
+            return connection
+
+        engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: sa.Connection) -> None:
+            write = connection.get_execution_options().get("strandline_write", False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+        return engine
+
+    def _postgres_engine(self) -> sa.Engine:
+        engine = sa.create_engine(self.url, pool_pre_ping=True, pool_size=4, max_overflow=60)
+        timeout_ms = self.config.settings.ledger.busy_timeout_seconds * 1000
+
+        @event.listens_for(engine, "connect")
+        def _on_connect(dbapi_connection: Any, _record: Any) -> None:
+            with dbapi_connection.cursor() as cursor:
+                cursor.execute(f"SET lock_timeout = {timeout_ms}")
+                # A server that acknowledges before it is durable would break every promise.
+                cursor.execute(
+                    "SELECT set_config('synchronous_commit', 'on', false) "
+                    "WHERE current_setting('synchronous_commit') = 'off'"
+                )
+            dbapi_connection.commit()
+
+        return engine
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        with self._translated(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that commits at the end, or not at all."""
+        with self._translated(), self.engine.connect() as bare:
+            connection = bare.execution_options(strandline_write=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as e:
+            raise self._explain(e) from e
+        except DBAPIError as e:
+            if isinstance(e.orig, sqlite3.DatabaseError) and not isinstance(e.orig, sqlite3.IntegrityError):
+                raise self._explain(e) from e
+            raise
+
+    def _explain(self, error: DBAPIError) -> StrandlineError:
+        text = str(error.orig)
+        if self.is_sqlite:
+            if self.path is not None and not self.path.exists():
+                return LedgerMissing(f"there is no ledger at {self.path}", hint=REBUILD_HINT)
+            if "locked" in text or "busy" in text:
+                return LedgerBusy("the ledger is held by another process", hint="Try again; see `strandline status`.")
+            if "no such table" in text or "not a database" in text or "malformed" in text:
+                return LedgerUnreadable(f"{self.path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
+            if "disk is full" in text or "disk I/O" in text:
+                return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
+        if "lock timeout" in text:
+            return LedgerBusy("the ledger is held by another process", hint="Try again.")
+        if "does not exist" in text:
+            return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
+        return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
+
+    def exists(self) -> bool:
+        """Whether there is a ledger, readable or not."""
+        if self.path is not None:
+            return self.path.exists()
+        with self._translated(), self.engine.connect() as connection:
+            return sa.inspect(connection).has_table(schema.sequence.name)
+
+    def revision(self) -> str:
+        try:
+            with self.read() as connection:
+                found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        except sa.exc.ProgrammingError as e:
+            raise LedgerMissing("the database holds no ledger", hint=REBUILD_HINT) from e
+        if not isinstance(found, str):
+            raise LedgerUnreadable("the ledger does not say its version", hint=REBUILD_HINT)
+        return found
+
+    def create(self, lake: str) -> None:
+        """A new, empty ledger for a lake; refused where there is one already."""
+        if self.exists():
+            raise LedgerUnreadable(f"there is a ledger already at {self.url.render_as_string(hide_password=True)}")
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+        self._upgrade()
+        with self.write() as connection:
+            connection.execute(
+                schema.sequence.insert().values(id=1, lake=lake, last=0, epoch=1, created_at=utc_now())
+            )
+
+    def open(self) -> None:
+        """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
+        if not self.exists():
+            raise LedgerMissing(
+                f"there is no ledger at {self.url.render_as_string(hide_password=True)}", hint=REBUILD_HINT
+            )
+        found = self.revision()
+        if found == REVISIONS[-1]:
+            return
+        if found not in REVISIONS:
+            raise LedgerTooNew(
+                f"the ledger has version {found}, this program knows up to {REVISIONS[-1]}",
+                hint="Use the newer version of Strandline that made it.",
+            )
+        if self.path is not None:
+            self.backup(self.path.with_name(f"{self.path.name}.v{found}.bak"))
+        self._upgrade()
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy of a SQLite ledger, whoever writes to it meanwhile; whole or not there."""
+        if self.path is None:
+            raise StorageError("a PostgreSQL ledger is backed up with PostgreSQL's own tools", hint="Use pg_dump.")
+        if not self.path.exists():
+            raise LedgerMissing(f"there is no ledger at {self.path}", hint=REBUILD_HINT)
+        part = target.with_name(target.name + ".part")
+        part.unlink(missing_ok=True)
+        source = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+        copy = sqlite3.connect(part)
+        try:
+            source.backup(copy)
+        except sqlite3.DatabaseError as e:
+            raise LedgerUnreadable(f"{self.path} cannot be copied: {e}", hint=REBUILD_HINT) from e
+        finally:
+            copy.close()
+            source.close()
+        with part.open("rb") as handle:
+            os.fsync(handle.fileno())
+        part.replace(target)
+
+    def _upgrade(self) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        settings = Config()
+        settings.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with self.write() as connection:
+            settings.attributes["connection"] = connection
+            command.upgrade(settings, "head")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT that knows ON CONFLICT: SQLAlchemy spells it once per database, they understand the same."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    return insert(table)

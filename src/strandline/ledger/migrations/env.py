@@ -1,0 +1,8 @@
+"""Alembic runs here, inside a transaction that the ledger opened."""
+
+from alembic import context
+
+from strandline.ledger.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()

@@ -1,0 +1,166 @@
+"""Bounded reads: the rows between two numbers, none above the seal, none that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from strandline.continuation import Continuation
+from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
+from strandline.tables.metadata import TableView
+from strandline.tables.spark_tables import CATALOG, SparkTables, explain
+from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Published, Seq, SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Rows with `after < _ingest_seq <= until`; `until` is None where nothing is settled yet."""
+
+    after: Seq | None
+    until: Seq | None
+
+    @property
+    def empty(self) -> bool:
+        return self.until is None or (self.after is not None and self.after >= self.until)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows as a frame, and where to go on after them. Iterating gives them in sequence order, each with the
+    token that goes on right behind it."""
+
+    df: DataFrame
+    token: Continuation
+    """Behind the last row."""
+    _ordered: DataFrame = field(repr=False)
+    _drop: tuple[str, ...] = field(repr=False)
+
+    @property
+    def continuation(self) -> str:
+        return self.token.encode()
+
+    def __iter__(self) -> Iterator[tuple[Row, str]]:
+        last = 0
+        try:
+            for row in self._ordered.toLocalIterator(prefetchPartitions=True):
+                number = row[SEQ_COLUMN]
+                if number <= last:
+                    raise DuplicateNumbers(
+                        f"number {number} stands on two rows", hint="Someone copied rows together with their numbers."
+                    )
+                last = number
+                values = {k: v for k, v in zip(row.__fields__, row, strict=True) if k not in self._drop}
+                yield Row(**values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
+        except Exception as e:
+            raise explain(e, "the rows cannot be read") from e
+
+
+def check_descends(tables: SparkTables, dataset: Dataset, view: TableView, sealed: Published | None) -> None:
+    """The table was read after the ledger, so its main must contain what the ledger says was published."""
+    if sealed is None or sealed.snapshot is None:
+        return
+    oldest = None
+    for snapshot in view.ancestors(view.main):
+        if snapshot.id == sealed.snapshot:
+            return
+        oldest = snapshot
+    broken = oldest is not None and oldest.parent is not None
+    if broken and tables.count(dataset.name, sealed.head.rows, view.main) >= (sealed.row_count or 0):
+        return  # history was expired, the rows are all there
+    raise TableRolledBack(
+        f"{dataset.name}: main does not contain snapshot {sealed.snapshot}, which published {sealed.head.rows}; the "
+        "table was rolled back, or the catalog is an old copy",
+        hint="Bring the table back to its newest snapshot (CALL lake.system.set_current_snapshot).",
+    )
+
+
+def bounded(
+    tables: SparkTables,
+    dataset: Dataset,
+    view: TableView,
+    bounds: Bounds,
+    token: Continuation,
+    *,
+    owned: Sequence[SeqRange] | None,
+    partition: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    internal: bool = False,
+) -> Rows:
+    """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have."""
+    if view.main is None or bounds.empty:
+        df = tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
+        behind = bounds.after if bounds.until is None else bounds.until
+    else:
+        df, behind = _between(tables, dataset, view, bounds), bounds.until
+        if owned is not None:
+            df = df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+    if partition is not None:
+        if PARTITION_COLUMN not in df.columns:
+            raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
+        df = df.where(F.col(PARTITION_COLUMN) == partition)
+    chosen = _chosen(df, columns, internal)
+    if limit is not None:
+        last = _last_of(df, limit)
+        if last is not None:
+            df, behind = df.where(F.col(SEQ_COLUMN) <= last), last
+    fetched = df.select(*dict.fromkeys([SEQ_COLUMN, *chosen]))
+    after = None if behind is None else Seq(behind)
+    drop = () if SEQ_COLUMN in chosen else (SEQ_COLUMN,)
+    return Rows(
+        df.select(*chosen), Continuation(token.lake, token.table, after), fetched.orderBy(SEQ_COLUMN), drop
+    )
+
+
+def _between(tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds) -> DataFrame:
+    assert_main = view.main
+    if assert_main is None:
+        raise ValueError("a table without rows has nothing between bounds")
+    if view.main_has_current_schema:
+        df = tables.read(dataset.name, assert_main)
+    else:  # a snapshot is read with the schema it was written with; the newest one came after it
+        df = tables.spark.table(f"{CATALOG}.{dataset.name}")
+    if bounds.after is not None:
+        df = df.where(F.col(SEQ_COLUMN) > bounds.after)
+    return df.where(F.col(SEQ_COLUMN) <= bounds.until)
+
+
+def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> list[str]:
+    hidden = () if internal else INTERNAL_COLUMNS
+    if columns is None:
+        return [c for c in df.columns if c not in hidden]
+    if unknown := [c for c in columns if c not in df.columns]:
+        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(df.columns)}.")
+    return list(columns)
+
+
+def _last_of(df: DataFrame, limit: int) -> int | None:
+    """The number of the last row that a limit lets through; None if it cuts nothing off."""
+    if limit < 1:
+        raise SchemaError("a limit is at least 1")
+    numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
+    try:
+        found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
+    except Exception as e:
+        raise explain(e, "the rows cannot be read") from e
+    return None if found["n"] < limit else int(found["last"])
+
+
+def _is_owned(owned: Sequence[SeqRange]) -> Any:
+    """Only where foreign numbers are about: there may be a hundred thousand ranges, so a search and not a predicate."""
+    los = np.array([r.lo for r in owned], dtype=np.int64)
+    his = np.array([r.hi for r in owned], dtype=np.int64)
+
+    @F.pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
+    def is_owned(numbers: pd.Series) -> pd.Series:
+        values = numbers.to_numpy(dtype=np.int64)
+        at = np.searchsorted(los, values, side="right") - 1
+        return pd.Series((at >= 0) & (values <= his[np.maximum(at, 0)])) if len(los) else pd.Series([False] * len(values))
+
+    return is_owned

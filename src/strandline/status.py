@@ -1,0 +1,109 @@
+"""The one read model behind `status`: CLI, JSON and later the API show these values and no others.
+
+It asks the ledger and glances at the tables' metadata; it starts no JVM. What is not known is None, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from strandline import counting
+from strandline.config import LakeConfig
+from strandline.errors import StorageError, WitnessUnreadable
+from strandline.ledger import blocks, datasets, sequence
+from strandline.ledger.engine import Ledger
+from strandline.ledger.witness import Witness
+from strandline.tables.pointer import read_pointer
+from strandline.types import Dataset, Reserved, SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlockStatus:
+    range: str
+    batch_id: str
+    state: str
+    since: datetime
+    lease_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatus:
+    name: str
+    allocated: int | None
+    """The highest number that any block of it holds."""
+    sealed: int | None
+    rows: int | None
+    open_blocks: int
+    unnumbered: int | None
+    foreign: int | None
+    adopted: bool
+    blocks: tuple[OpenBlockStatus, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    lake: str
+    sequence: int
+    witness: int | None
+    epoch: int
+    problem: str | None
+    datasets: tuple[DatasetStatus, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"sinks": [], "followers": [], "reconcile": None}
+
+
+def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
+    with ledger.read() as connection:
+        counter = sequence.read(connection)
+        known = datasets.every(connection)
+    highest, problem = _witness(witness, counter.last)
+    return LakeStatus(
+        counter.lake, counter.last, highest, counter.epoch, problem,
+        tuple(_dataset(config, ledger, d, counter.lake) for d in known),
+    )
+
+
+def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
+    try:
+        highest = witness.read().highest
+    except WitnessUnreadable as e:
+        return None, e.message
+    if highest == counter:
+        return highest, None
+    # A reservation that is under way looks the same for a moment; the next command that starts Spark settles it.
+    return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
+
+
+def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) -> DatasetStatus:
+    with ledger.read() as connection:
+        allocated = blocks.highest(connection, dataset.id)
+        sealed = blocks.sealed(connection, dataset.id)
+        found = blocks.open_blocks(connection, dataset.id)
+    rows = counts = problem = None
+    try:
+        glance = read_pointer(config, dataset.name)
+        if glance is not None:
+            rows = glance.row_count
+            counts = counting.count(config, ledger, dataset, glance.view, lake)
+    except StorageError as e:
+        problem = e.message
+    open_blocks = tuple(
+        OpenBlockStatus(
+            _range(b.head.rows), b.head.batch_id, "reserved" if isinstance(b, Reserved) else "staged",
+            b.head.reserved_at, b.lease_until if isinstance(b, Reserved) else None,
+        )
+        for b in found
+    )
+    return DatasetStatus(
+        dataset.name, allocated, sealed, rows, len(open_blocks),
+        None if counts is None else counts.unnumbered, None if counts is None else counts.foreign,
+        dataset.adopted, open_blocks, problem,
+    )
+
+
+def _range(rows: SeqRange) -> str:
+    return f"{rows.lo}-{rows.hi}"

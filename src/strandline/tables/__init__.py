@@ -1,0 +1,1 @@
+"""Spark, the catalog and Iceberg tables: the only room that knows Iceberg."""

@@ -1,0 +1,143 @@
+"""Rewriting chosen files of main in one commit: how rows that were there before us get their numbers.
+
+The files are read and written through Iceberg's own rewrite groups, so nothing is visible until the commit, and the
+commit fails if any of the files it replaces is no longer there. That is what makes a pass that was taken over harmless.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from strandline import failpoints
+from strandline.errors import CommitUnknown
+from strandline.tables.metadata import BLOCK_SUMMARY, WapId
+from strandline.tables.spark_tables import (
+    JAVA_ERRORS,
+    SparkTables,
+    StagedFile,
+    explain,
+    iterate,
+    java_class,
+    root_cause,
+)
+from strandline.types import SEQ_COLUMN, SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one snapshot that are rewritten together."""
+
+    id: str
+    table: Any
+    snapshot: SnapshotId
+    tasks: Any
+    paths: tuple[str, ...]
+
+
+class FilesGone(Exception):
+    """A file of the group is no longer in the table: another pass or a compaction was faster."""
+
+
+def unnumbered_group(
+    tables: SparkTables, name: str, *, rows_max: int, skip: frozenset[str] = frozenset(),
+    only: Sequence[str] | None = None,
+) -> FileGroup | None:
+    """The next files that have, or may have, rows without a number; by their metrics, without opening them.
+
+    `only` asks for exactly these files and gets None if one of them is gone.
+    """
+    table = tables.load(name)
+    current = table.currentSnapshot()
+    if current is None:
+        return None
+    jvm: Any = tables.spark._jvm
+    is_null = jvm.org.apache.iceberg.expressions.Expressions.isNull(SEQ_COLUMN)
+    scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
+    tasks = jvm.java.util.ArrayList()
+    paths: list[str] = []
+    records = 0
+    planned = scan.planFiles()
+    try:
+        for task in iterate(planned):
+            path = task.file().location()
+            if path in skip or (only is not None and path not in only):
+                continue
+            if paths and only is None and records + task.file().recordCount() > rows_max:
+                break
+            tasks.add(task)
+            paths.append(path)
+            records += task.file().recordCount()
+    except JAVA_ERRORS as e:
+        raise explain(e, f"the files of {name} cannot be listed") from e
+    finally:
+        planned.close()
+    if not paths or (only is not None and len(paths) < len(set(only))):
+        return None
+    return FileGroup(f"strandline-{uuid.uuid4().hex}", table, SnapshotId(current.snapshotId()), tasks, tuple(paths))
+
+
+@contextmanager
+def reading(tables: SparkTables, group: FileGroup) -> Iterator[DataFrame]:
+    """The live rows of exactly these files, deletes applied."""
+    jvm: Any = tables.spark._jvm
+    cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
+    staged = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
+    cache.add(group.id, group.table)
+    staged.stageTasks(group.table, group.id, group.tasks)
+    try:
+        yield tables.spark.read.format("iceberg").load(group.id)
+    finally:
+        staged.removeTasks(group.table, group.id)
+        jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().clearRewrite(group.table, group.id)
+        cache.remove(group.id)
+
+
+def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
+    """The files of this one write, known to nobody yet."""
+    try:
+        (
+            df.write.format("iceberg").mode("append").option("distribution-mode", "none")
+            .option("fanout-enabled", "true").save(group.id)
+        )
+    except Exception as e:
+        raise explain(e, "numbered rows cannot be written") from e
+    jvm: Any = tables.spark._jvm
+    coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+    return list(coordinator.fetchNewFiles(group.table, group.id))
+
+
+def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:
+    return [tables.staged_file(group.table, f) for f in files]
+
+
+def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId) -> None:
+    """Replace the group's files. Raises `FilesGone` if one of them is not there; a lost answer is read back by the
+    caller, who finds the block in main's history or its rows in main."""
+    rewrite = group.table.newRewrite()
+    rewrite.validateFromSnapshot(group.snapshot)
+    for task in group.tasks:
+        rewrite.deleteFile(task.file())
+    for file in new_files:
+        rewrite.addFile(file)
+    started_at = group.table.snapshot(group.snapshot).sequenceNumber()
+    if started_at > 0:
+        # Deletes by value that were committed meanwhile must still apply to these rows.
+        rewrite.dataSequenceNumber(started_at)
+    rewrite.set(BLOCK_SUMMARY, str(wap))
+    failpoints.hit("adopt.before_commit")
+    try:
+        rewrite.commit()
+    except JAVA_ERRORS as e:
+        kind = java_class(e)
+        if kind.endswith("ValidationException"):
+            raise FilesGone(root_cause(e)) from e
+        if kind.endswith("CommitStateUnknownException"):
+            raise CommitUnknown(f"numbering {wap.rows}: the outcome of the commit is not known yet") from e
+        raise explain(e, f"numbering {wap.rows} cannot be committed") from e
+    failpoints.hit("adopt.after_commit")

@@ -1,0 +1,283 @@
+"""Iceberg through Spark's JVM: load, branch, stage, publish. Thin: it reads metadata, asks a pure function, commits.
+
+A commit that removes a branch succeeds only on the very metadata it was planned on; Iceberg refuses it otherwise with
+"refresh is required". So what was decided on `view` holds when the commit lands.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from strandline import failpoints
+from strandline.errors import CommitUnknown, FailedError, NoSuchDataset, StorageError, StrandlineError, Superseded
+from strandline.tables.metadata import (
+    EPOCH_PROPERTY,
+    AlreadyPublished,
+    CherryPick,
+    CountRows,
+    PublishPlan,
+    RemoveBranch,
+    TableView,
+    WapId,
+    parse_view,
+    plan_publish,
+)
+from strandline.types import SEQ_COLUMN, SeqRange, SnapshotId
+
+CATALOG = "lake"
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    records: int
+    lo: int
+    hi: int
+
+
+class _Again:
+    """A commit was made: look again and say what is so."""
+
+
+T = TypeVar("T")
+
+
+class SparkTables:
+    def __init__(self, spark: SparkSession, *, attempts_max: int) -> None:
+        self.spark = spark
+        self.attempts_max = attempts_max
+        self._jvm: Any = spark._jvm  # PySpark has no public door to Iceberg's Java API
+        # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
+        try:
+            spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
+        except Exception as e:
+            raise explain(e, "the catalog cannot be opened") from e
+
+    # Reading.
+
+    def load(self, name: str) -> Any:
+        try:
+            return self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+                self.spark._jsparkSession, f"{CATALOG}.{name}"
+            )
+        except JAVA_ERRORS as e:
+            if "NoSuchTable" in java_class(e) or "TABLE_OR_VIEW_NOT_FOUND" in str(e) or "SCHEMA_NOT_FOUND" in str(e):
+                raise NoSuchDataset(f"the catalog has no table {name}") from e
+            raise explain(e, f"table {name} cannot be loaded") from e
+
+    def view(self, name: str) -> TableView:
+        return self._view_of(self.load(name))
+
+    def _view_of(self, table: Any) -> TableView:
+        return parse_view(self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
+
+    def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
+        """Rows of this range in one snapshot; a count of numbers, so that a delete file is respected."""
+        if snapshot is None:
+            return 0
+        found = self.read(name, snapshot).where(F.col(SEQ_COLUMN).between(rows.lo, rows.hi))
+        return int(found.select(SEQ_COLUMN).count())
+
+    def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
+        return self.spark.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
+
+    def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
+        """What one snapshot added, from its manifests: a line per file, never per row."""
+        table = self.load(name)
+        return [self.staged_file(table, f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
+
+    def staged_file(self, table: Any, file: Any) -> StagedFile:
+        field = table.schema().findField(SEQ_COLUMN).fieldId()
+        long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
+        number = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        lower, upper = file.lowerBounds(), file.upperBounds()
+        lo = None if lower is None else lower.get(field)
+        hi = None if upper is None else upper.get(field)
+        if lo is None or hi is None:
+            raise FailedError(f"{table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
+        return StagedFile(file.recordCount(), number(long_type, lo), number(long_type, hi))
+
+    def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
+        """Read back: the branch's head, if that is the append of this block."""
+        view = self.view(name)
+        head = view.refs.get(branch)
+        snapshot = None if head is None else view.snapshots.get(head)
+        return snapshot.id if snapshot is not None and snapshot.wap == str(wap) else None
+
+    def names(self) -> list[str]:
+        """Every table of the catalog, in every namespace."""
+        catalog = self.spark._jsparkSession.sessionState().catalogManager().catalog(CATALOG).icebergCatalog()
+        found: list[str] = []
+
+        def walk(namespace: Any) -> None:
+            for child in catalog.listNamespaces(namespace):
+                found.extend(t.toString() for t in catalog.listTables(child))
+                walk(child)
+
+        try:
+            walk(self._jvm.org.apache.iceberg.catalog.Namespace.empty())
+        except JAVA_ERRORS as e:
+            raise explain(e, "the catalog cannot be listed") from e
+        return sorted(found)
+
+    # Committing.
+
+    def create_branch(self, name: str, branch: str) -> None:
+        """From main as it is now; nothing happens where it exists already."""
+        failpoints.hit("stage.before_branch")
+
+        def attempt() -> None:
+            table = self.load(name)
+            manage = table.manageSnapshots()
+            if branch in self._view_of(table).refs:
+                return
+            manage.createBranch(branch)
+            manage.commit()
+
+        self._repeat(attempt, f"branch {branch} of {name} cannot be created")
+        failpoints.hit("stage.after_branch")
+
+    def stage(self, stamped: DataFrame, name: str, branch: str, wap: WapId) -> None:
+        """Append to the block's own branch. Nobody who reads main sees it. The write's tasks commit once each, and
+        no shuffle follows the stamp, so a task that runs again numbers its rows again in full or not at all."""
+        failpoints.hit("stage.before_commit")
+        try:
+            (
+                stamped.writeTo(f"{CATALOG}.{name}.branch_{branch}")
+                .option("snapshot-property.wap.id", str(wap))
+                .option("distribution-mode", "none")
+                .option("fanout-enabled", "true")
+                .append()
+            )
+        except Exception as e:
+            raise explain(e, f"rows cannot be staged in {name}") from e
+        failpoints.hit("stage.after_commit")
+
+    def publish(self, name: str, branch: str, snapshot: SnapshotId, wap: WapId, *, epoch: int) -> PublishPlan:
+        """Cherry-pick into main and remove the branch, in one commit. Whoever calls this, and however often, the rows
+        are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`."""
+
+        def attempt() -> PublishPlan | _Again:
+            table = self.load(name)
+            manage = table.manageSnapshots()
+            view = self._view_of(table)  # the metadata that `manage` will replace, or fail
+            if view.epoch > epoch:
+                raise Superseded(
+                    f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
+                    hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
+                )
+            plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
+            if isinstance(plan, CountRows):
+                counted = self.count(name, wap.rows, view.main)
+                plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
+            match plan:
+                case CherryPick(source):
+                    manage.cherrypick(source)
+                case RemoveBranch():
+                    pass
+                case _:
+                    return plan
+            manage.removeBranch(branch)
+            failpoints.hit("publish.before_commit")
+            manage.commit()
+            failpoints.hit("publish.after_commit")
+            # Read back rather than assume; the next look ends in AlreadyPublished.
+            return AlreadyPublished(plan.published) if isinstance(plan, RemoveBranch) else _Again()
+
+        return self._repeat(attempt, f"{wap.rows} cannot be published in {name}")
+
+    def remove_branch(self, name: str, branch: str) -> None:
+        def attempt() -> None:
+            table = self.load(name)
+            manage = table.manageSnapshots()
+            if branch not in self._view_of(table).refs:
+                return
+            manage.removeBranch(branch)
+            manage.commit()
+
+        self._repeat(attempt, f"branch {branch} of {name} cannot be removed")
+
+    def set_properties(self, name: str, values: Mapping[str, str]) -> None:
+        def attempt() -> None:
+            update = self.load(name).updateProperties()
+            for key, value in values.items():
+                update.set(key, value)
+            update.commit()
+
+        self._repeat(attempt, f"properties of {name} cannot be set")
+
+    def raise_epoch(self, name: str, epoch: int) -> None:
+        self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
+
+    def _repeat(self, attempt: Callable[[], T | _Again], what: str) -> T:
+        """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
+        every attempt begins by reading, so what did land is found and not repeated."""
+        last: Exception | None = None
+        for n in range(self.attempts_max):
+            try:
+                done = attempt()
+            except JAVA_ERRORS as e:
+                if not _worth_another_look(e):
+                    raise explain(e, what) from e
+                last = e
+                time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
+                continue
+            if not isinstance(done, _Again):
+                return done
+        raise CommitUnknown(
+            f"{what}: {self.attempts_max} attempts, the last one: {'' if last is None else root_cause(last)}",
+            hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
+        )
+
+
+def iterate(iterable: Any) -> Iterator[Any]:
+    """A Java Iterable; py4j makes Python iterators of collections only."""
+    found = iterable.iterator()
+    while found.hasNext():
+        yield found.next()
+
+
+def _worth_another_look(error: Exception) -> bool:
+    kind, text = java_class(error), root_cause(error)
+    return (
+        kind.endswith(("CommitFailedException", "CommitStateUnknownException", "UncheckedSQLException"))
+        or kind.endswith("DuplicateWAPCommitException")
+        or "Branch does not exist" in text
+        or "already exists" in text
+    )
+
+
+def java_class(error: Exception) -> str:
+    """PySpark translates the Java errors that it knows, and leaves the others as they are."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getName())
+    return type(error).__name__
+
+
+def root_cause(error: Exception) -> str:
+    if not isinstance(error, Py4JJavaError):
+        return str(error)
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+
+
+def explain(error: Exception, what: str) -> StrandlineError:
+    """The root of a Java error in one line; the stack trace stays in the cause."""
+    if isinstance(error, StrandlineError):
+        return error
+    text = root_cause(error)
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    if "No space left" in text:
+        return StorageError(f"{what}: the disk is full", hint="Free some space and run it again; nothing is half-visible.")
+    return FailedError(f"{what}: {first[:500]}")

@@ -1,0 +1,128 @@
+"""Fixtures that several folders share: real servers, lakes in temporary folders, and one Spark per test process.
+
+Tests in tests/spark share one JVM: it starts before the first of them, ready for S3 too, and ends with the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from strandline.config import CONFIG_NAME, LakeConfig, load_config
+from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres, start_s3, start_toxiproxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+MakeHome = Callable[..., LakeConfig]
+_Started = TypeVar("_Started")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        if folder in ("spark", "e2e"):
+            item.add_marker(pytest.mark.spark)
+
+
+def _start(start: Callable[[], _Started]) -> _Started:
+    try:
+        return start()
+    except ServerMissing as e:
+        if os.environ.get("CI", "").lower() in ("", "0", "false"):
+            pytest.skip(str(e))
+        pytest.fail(f"{e}, and a test run under CI must not leave anything out")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    server = _start(start_postgres)
+    yield server
+    server.server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server: Postgres) -> str:
+    """The server's own database; for a database of the test's own see `postgres_database`."""
+    return postgres_server.url
+
+
+@pytest.fixture
+def postgres_database(postgres_server: Postgres) -> Iterator[str]:
+    """A fresh, empty database: `postgresql://…`."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    server = _start(start_s3)
+    yield server
+    server.server.stop()
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[Toxiproxy]:
+    server = _start(start_toxiproxy)
+    yield server
+    server.server.stop()
+
+
+@pytest.fixture(scope="session")
+def make_home() -> MakeHome:
+    """`make_home(folder, {"ledger": {"url": …}})` writes a strandline.toml there and loads it."""
+
+    def make(folder: Path, settings: Mapping[str, Mapping[str, Any]] | None = None) -> LakeConfig:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / CONFIG_NAME
+        path.write_text(_toml(settings or {}), "utf-8")
+        return load_config(path)
+
+    return make
+
+
+def _toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    # A TOML basic string and a JSON string are the same for everything that tests put in one.
+    lines: list[str] = []
+    for section, values in settings.items():
+        lines.append(f"[{section}]")
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                inner = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in value.items())
+                lines.append(f"{key} = {{ {inner} }}")
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="session")
+def spark_started(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[SparkSession]:
+    """The one JVM of this process, with S3 on its class path, so that any lake can be opened in it later."""
+    from strandline.tables.session import open_session, stop_spark
+
+    session = open_session(make_home(tmp_path_factory.mktemp("shared")), with_s3=True)
+    yield session
+    stop_spark()
+
+
+@pytest.fixture(scope="session")
+def spark(spark_started: SparkSession) -> SparkSession:
+    """A session on a lake of its own, shared by all tests of the process; give tables names of your own."""
+    return spark_started
+
+
+@pytest.fixture(scope="session")
+def lake_home(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Callable[..., LakeConfig]:
+    """A factory of fresh lakes' settings, each in a new folder."""
+
+    def make(settings: Mapping[str, Mapping[str, Any]] | None = None) -> LakeConfig:
+        return make_home(tmp_path_factory.mktemp("lake"), settings)
+
+    return make

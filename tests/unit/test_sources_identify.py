@@ -1,0 +1,115 @@
+"""What a file is, and which batch its bytes are."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from strandline.errors import InputError, UsageError
+from strandline.ingest.sources.identify import file_batch_id, identify
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.jsonl", b"{}\n", ("jsonl", "none")),
+        ("a.ndjson", b"{}\n", ("jsonl", "none")),
+        ("a.json", b"{}\n", ("jsonl", "none")),
+        ("a.JSONL.GZ", gzip.compress(b"{}"), ("jsonl", "gz")),
+        ("a.b.jsonl.zst", zstandard.compress(b"{}"), ("jsonl", "zst")),
+        ("a.csv", b"x\n", ("csv", "none")),
+        ("a.csv.gz", gzip.compress(b"x\n"), ("csv", "gz")),
+        ("part-0.gz.parquet", b"PAR1....PAR1", ("parquet", "none")),
+        ("empty.jsonl.gz", b"", ("jsonl", "gz")),
+    ],
+)
+def test_a_file_is_known_by_its_name(tmp_path: Path, name: str, content: bytes, expected: tuple[str, str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    source = identify(path)
+    assert (source.format, source.compression, source.size_bytes) == (*expected, len(content))
+
+
+def test_a_named_format_overrides_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "export.txt"
+    path.write_bytes(b"a,b\n")
+    assert identify(path, "csv").format == "csv"
+
+
+@pytest.mark.parametrize(("name", "format"), [("a.txt", None), ("a", None), ("a.gz", None), ("a.csv", "xml")])
+def test_an_unknown_format_is_wrong_usage_with_a_hint(tmp_path: Path, name: str, format: str | None) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"x")
+    with pytest.raises(UsageError) as e:
+        identify(path, format)
+    assert e.value.hint
+
+
+def test_packed_parquet_is_wrong_usage(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(UsageError, match="inside the file"):
+        identify(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", gzip.compress(b"{}"), "gzip"),
+        ("a.csv", zstandard.compress(b"{}"), "zstd"),
+        ("a.jsonl", "{}".encode("utf-16"), "UTF-16"),
+        ("a.csv", b"PAR1xxxx", "Parquet"),
+        ("a.jsonl.gz", b"{}\n", "not gzip"),
+        ("a.jsonl.zst", b"{}\n", "not zstd"),
+        ("a.parquet", b"id,name\n", "not Parquet"),
+    ],
+)
+def test_content_that_contradicts_the_name_is_refused(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        identify(path)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no file .*gone\.jsonl"):
+        identify(tmp_path / "gone.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(InputError, match="folder"):
+        identify(tmp_path / "folder.jsonl")
+    with pytest.raises(InputError, match="no file"):
+        file_batch_id(tmp_path / "gone.jsonl")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}")
+    path.chmod(0)
+    with pytest.raises(InputError, match="permission"):
+        identify(path)
+
+
+def test_the_same_bytes_are_the_same_batch_under_any_name(tmp_path: Path) -> None:
+    content = b'{"a": 1}\n' * 100_000
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(content)
+    expected = "file-" + hashlib.sha256(content).hexdigest()
+    assert file_batch_id(tmp_path / "a.jsonl") == file_batch_id(tmp_path / "b.jsonl") == expected
+    (tmp_path / "b.jsonl").write_bytes(content + b"\n")
+    assert file_batch_id(tmp_path / "b.jsonl") != expected
+
+
+def test_identifying_a_file_loads_neither_spark_nor_arrow() -> None:
+    code = (
+        "import sys, strandline.ingest.sources.identify;"
+        "sys.exit(any(m in sys.modules for m in ('pyspark', 'pyarrow', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
