@@ -16,7 +16,7 @@ start() {
 
 start types "$bin/mypy"
 start lint "$bin/ruff" check .
-start layers "$bin/lint-imports" --no-timing
+start layers "$bin/lint-imports"
 if [ "${1:-all}" = all ]; then
   start tests "$bin/python" -m pytest -q -n 2 --ignore=tests/spark --ignore=tests/e2e
 fi

@@ -28,13 +28,13 @@ class WarehouseSettings(_Section):
     """Where table files, the witness and the lake's own folders live."""
 
     url: str = Field(
-        "warehouse",
+        default="warehouse",
         description="A folder (relative to the settings file) or `s3://bucket/prefix`.",
     )
-    endpoint: str | None = Field(None, description="S3 only: address of a store that is not Amazon's.")
-    region: str = Field("us-east-1", description="S3 only: the bucket's region.")
-    access_key: str | None = Field(None, description="S3 only: usually `env:NAME`. Empty: the usual chain of AWS.")
-    secret_key: str | None = Field(None, description="S3 only: usually `env:NAME`.")
+    endpoint: str | None = Field(default=None, description="S3 only: address of a store that is not Amazon's.")
+    region: str = Field(default="us-east-1", description="S3 only: the bucket's region.")
+    access_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`. Without: AWS's usual chain.")
+    secret_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`.")
 
     @property
     def is_s3(self) -> bool:
@@ -45,13 +45,16 @@ class CatalogSettings(_Section):
     """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
 
     kind: Literal["sqlite", "rest"] = Field(
-        "sqlite",
+        default="sqlite",
         description="`sqlite` on one machine, `rest` beyond. JDBC over a network database is refused: when the "
         "answer to a commit is lost it deletes live metadata.",
     )
-    path: str = Field("catalog.db", description="`sqlite` only: the catalog's file. A file apart from the ledger, "
-                      "so that Spark and Python do not wait for each other.")
-    uri: str | None = Field(None, description="`rest` only: the catalog's address.")
+    path: str = Field(
+        default="catalog.db",
+        description="`sqlite` only: the catalog's file. A file apart from the ledger, "
+        "so that Spark and Python do not wait for each other.",
+    )
+    uri: str | None = Field(default=None, description="`rest` only: the catalog's address.")
     options: dict[str, str] = Field(
         default_factory=dict, description="`rest` only: further options of Iceberg's REST client, such as `token`."
     )
@@ -77,9 +80,13 @@ class CatalogSettings(_Section):
 class LedgerSettings(_Section):
     """Strandline's own durable state."""
 
-    url: str = Field("ledger.db", description="A SQLite file (relative to the settings file) or `postgresql://…`.")
+    url: str = Field(
+        default="ledger.db", description="A SQLite file (relative to the settings file) or `postgresql://…`."
+    )
     busy_timeout_seconds: int = Field(
-        60, ge=1, le=3600,
+        default=60,
+        ge=1,
+        le=3600,
         description="How long to wait for another process's transaction. They last milliseconds; after a restore, "
         "one that opens the lake may take as long as a few Iceberg commits.",
     )
@@ -88,35 +95,43 @@ class LedgerSettings(_Section):
 class SparkSettings(_Section):
     """The engine. The embedded default runs inside the process."""
 
-    master: str = Field("local[*]", description="`local[*]` in this process, or `spark://host:port`, `yarn`, `k8s://…`.")
-    driver_memory: str = Field("2g", description="Heap of the driver; with a local master, of the executors too.")
-    options: dict[str, str] = Field(default_factory=dict, description="Any further Spark settings, passed as they are.")
+    master: str = Field(
+        default="local[*]", description="`local[*]` is this process; or `spark://host:port`, `yarn`, `k8s://…`."
+    )
+    driver_memory: str = Field(
+        default="2g", description="Heap of the driver; with a local master, of the executors too."
+    )
+    options: dict[str, str] = Field(default_factory=dict, description="Further Spark settings, passed as they are.")
 
 
 class IngestSettings(_Section):
     """How batches enter."""
 
     lease_seconds: int = Field(
-        120, ge=1, le=86_400,
-        description="A writer that has not renewed its block for this long is taken for dead. It renews at a third of it.",
+        default=120,
+        ge=1,
+        le=86_400,
+        description="A writer that did not renew its block for so long is taken for dead. It renews at a third.",
     )
     commit_attempts_max: int = Field(
-        50, ge=1, le=1000, description="How often an Iceberg commit that lost against another is tried again."
+        default=50, ge=1, le=1000, description="How often an Iceberg commit that lost is tried again."
     )
     files_at_once_max: int = Field(
-        2, ge=1, le=64, description="How many files `ingest` works on side by side, each a batch of its own."
+        default=2, ge=1, le=64, description="How many files `ingest` works on side by side, each a batch of its own."
     )
     rejects_max: int = Field(
-        100_000, ge=0, description="More rows than this that do not fit, and the file is refused: it is not what it claims to be."
+        default=100_000,
+        ge=0,
+        description="More rows than this that do not fit, and the file is refused: it is something else.",
     )
     adopt_rows_max: int = Field(
-        1_000_000, ge=1, description="Rows numbered in one step of `dataset adopt`; a step is what a crash can cost."
+        default=1_000_000, ge=1, description="Rows numbered in one step of `dataset adopt`: what a crash can cost."
     )
 
 
 class SealSettings(_Section):
     poll_seconds: float = Field(
-        0.5, gt=0, le=60, description="How often a watch on the sealed watermark looks for other processes' progress."
+        default=0.5, gt=0, le=60, description="How often a watch on the sealed watermark asks the ledger."
     )
 
 
@@ -124,7 +139,11 @@ class Settings(BaseSettings):
     """All settings of a lake."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix="STRANDLINE_", env_nested_delimiter="__", nested_model_default_partial_update=True
+        frozen=True,
+        extra="forbid",
+        env_prefix="STRANDLINE_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
     )
 
     warehouse: WarehouseSettings = WarehouseSettings()

@@ -1,34 +1,34 @@
 """Every error that Strandline raises on purpose.
 
-    StrandlineError
-    ├── UsageError            the request itself is wrong                     exit 2
-    │   ├── ConfigError       settings that do not parse or contradict
-    │   ├── TokenError        a continuation that cannot be used
-    │   ├── SchemaError       a schema or a change of one that cannot be
-    │   └── NoSuchDataset
-    ├── RefusedError          a guard said no                                 exit 3
-    │   ├── BatchConflict     the same batch id with other rows
-    │   ├── InputRefused      rows that do not fit, and --strict
-    │   ├── LedgerMissing     no ledger where there should be one
-    │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
-    │   ├── LedgerTooNew      made by a newer program
-    │   ├── WrongLake         ledger and warehouse belong to different lakes
-    │   ├── WitnessUnreadable stamping is refused without it
-    │   ├── Superseded        another ledger took this lake over
-    │   ├── TableRolledBack   main is behind what was published
-    │   ├── TableUnfit        the table lost something that the protocol needs
-    │   └── UnsafeCatalog     JDBC over a network database
-    └── FailedError           it was tried and did not work                   exit 1
-        ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
-        ├── InputError        a file that cannot be read as what it claims to be
-        ├── StampMismatch     the batch changed between counting and writing
-        ├── BlockLost         the ledger no longer knows the block, or gave it to another
-        ├── BlockHeld         published or not cannot be told; a person decides
-        ├── CommitUnknown     the outcome could not be read back yet
-        ├── StorageError      the warehouse cannot be read or written
-        ├── DuplicateNumbers  one number on two rows
-        ├── LedgerBusy        another process holds the ledger
-        └── OpeningNeeded     witness and counter differ: the opening procedure must run
+StrandlineError
+├── UsageError            the request itself is wrong                     exit 2
+│   ├── ConfigError       settings that do not parse or contradict
+│   ├── TokenError        a continuation that cannot be used
+│   ├── SchemaError       a schema or a change of one that cannot be
+│   └── NoSuchDataset
+├── RefusedError          a guard said no                                 exit 3
+│   ├── BatchConflict     the same batch id with other rows
+│   ├── InputRefused      rows that do not fit, and --strict
+│   ├── LedgerMissing     no ledger where there should be one
+│   ├── LedgerUnreadable  damaged, truncated, or not a ledger
+│   ├── LedgerTooNew      made by a newer program
+│   ├── WrongLake         ledger and warehouse belong to different lakes
+│   ├── WitnessUnreadable stamping is refused without it
+│   ├── Superseded        another ledger took this lake over
+│   ├── TableRolledBack   main is behind what was published
+│   ├── TableUnfit        the table lost something that the protocol needs
+│   └── UnsafeCatalog     JDBC over a network database
+└── FailedError           it was tried and did not work                   exit 1
+    ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
+    ├── InputError        a file that cannot be read as what it claims to be
+    ├── StampMismatch     the batch changed between counting and writing
+    ├── BlockLost         the ledger no longer knows the block, or gave it to another
+    ├── BlockHeld         published or not cannot be told; a person decides
+    ├── CommitUnknown     the outcome could not be read back yet
+    ├── StorageError      the warehouse cannot be read or written
+    ├── DuplicateNumbers  one number on two rows
+    ├── LedgerBusy        another process holds the ledger
+    └── OpeningNeeded     witness and counter differ: the opening procedure must run
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from strandline.ingest.adopt import Numbered
     from strandline.ingest.append import Appended, Progress
+    from strandline.ingest.files import FileOutcome, FileProgress
     from strandline.ingest.opening import Opened
     from strandline.ingest.recover import Recovered
     from strandline.ingest.workbench import Workbench
@@ -179,9 +180,11 @@ class Lake:
             epoch = sequence.read(connection).epoch
         table = self._left_over(name, columns, deliver_by)
         if table is None:
-            table = str(self.catalog.create_dataset_table(
-                name, columns, lake_id=self.id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
-            ).metadata.table_uuid)
+            table = str(
+                self.catalog.create_dataset_table(
+                    name, columns, lake_id=self.id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
+                ).metadata.table_uuid
+            )
         with self.ledger.write() as connection:
             return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
 
@@ -192,7 +195,7 @@ class Lake:
         if not self.catalog.exists(name):
             return None
         table = self.catalog.load(name)
-        same = [f.name for f in table.schema().fields][-len(columns):] == [c.name for c in columns]
+        same = [f.name for f in table.schema().fields][-len(columns) :] == [c.name for c in columns]
         if table.properties.get(LAKE_PROPERTY) == self.id and table.current_snapshot() is None and same:
             return str(table.metadata.table_uuid)
         return None
@@ -221,7 +224,11 @@ class Lake:
         return dataset
 
     def adopt_dataset(
-        self, name: str, *, history: History = History.DELIVER, deliver_by: Sequence[str] = (),
+        self,
+        name: str,
+        *,
+        history: History = History.DELIVER,
+        deliver_by: Sequence[str] = (),
         on_step: Callable[[int], None] | None = None,
     ) -> Numbered:
         """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since."""
@@ -235,13 +242,20 @@ class Lake:
         if known is None or not known.adopted:
             by = tuple(deliver_by) if known is None else known.deliver_by
             table = self.catalog.add_sequence_column(
-                name, lake_id=self.id, epoch=epoch, deliver_by=by,
+                name,
+                lake_id=self.id,
+                epoch=epoch,
+                deliver_by=by,
                 properties={ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value},
             )
             with self.ledger.write() as connection:
                 if known is None:
                     known = datasets.add(
-                        connection, name=name, table_uuid=str(table.metadata.table_uuid), deliver_by=by, adopted=True,
+                        connection,
+                        name=name,
+                        table_uuid=str(table.metadata.table_uuid),
+                        deliver_by=by,
+                        adopted=True,
                         history=history,
                     )
                 else:
@@ -253,8 +267,14 @@ class Lake:
     # Ways in.
 
     def append(
-        self, dataset: str, df: DataFrame, *, batch_id: str | None = None, progress: Progress | None = None,
-        rejects_max: int = 0, on_rejects: Callable[[DataFrame, int], None] | None = None,
+        self,
+        dataset: str,
+        df: DataFrame,
+        *,
+        batch_id: str | None = None,
+        progress: Progress | None = None,
+        rejects_max: int = 0,
+        on_rejects: Callable[[DataFrame, int], None] | None = None,
     ) -> Appended:
         """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
         from strandline.ingest import append
@@ -267,6 +287,44 @@ class Lake:
         if target.name in self._watches:
             self._watches[target.name].refresh()
         return done
+
+    def ingest(
+        self,
+        dataset: str,
+        paths: Sequence[str | Path],
+        *,
+        batch_id: str | None = None,
+        strict: bool = False,
+        again: bool = False,
+        format: str | None = None,
+        rejects_folder: Path | None = None,
+        progress: FileProgress | None = None,
+        on_done: Callable[[FileOutcome], None] | None = None,
+    ) -> list[FileOutcome]:
+        """Files, each a batch of its own, or all of them one batch with an id. Says how each one went; what dead
+        writers left is settled first, where Spark has to start at all."""
+        from strandline.ingest import files
+
+        target = self.dataset(dataset)
+        rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
+
+        def ready() -> Workbench:
+            self.recover()
+            return self.work
+
+        outcomes = files.ingest_files(
+            ready,
+            self.ledger,
+            target,
+            [Path(p) for p in paths],
+            files.Options(batch_id, again, strict, format, rejects),
+            files_at_once_max=self.config.settings.ingest.files_at_once_max,
+            progress=progress or (lambda path, step, rows: None),
+            on_done=on_done or (lambda outcome: None),
+        )
+        if target.name in self._watches:
+            self._watches[target.name].refresh()
+        return outcomes
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
         """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch."""
@@ -307,9 +365,15 @@ class Lake:
         return self._watches.setdefault(target.name, made)
 
     def read_since(
-        self, dataset: str, continuation: str | None = None, *, until: int | None = None,
-        partition: str | Mapping[str, str | None] | None = None, columns: Sequence[str] | None = None,
-        limit: int | None = None, internal: bool = False,
+        self,
+        dataset: str,
+        continuation: str | None = None,
+        *,
+        until: int | None = None,
+        partition: str | Mapping[str, str | None] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        internal: bool = False,
     ) -> Rows:
         """The settled rows behind a token, or from the beginning, and the token to go on with."""
         from strandline import continuation as tokens
@@ -335,9 +399,16 @@ class Lake:
         if isinstance(partition, Mapping):
             partition = encode_partition([(c, partition[c]) for c in target.deliver_by])
         return read.bounded(
-            self.work.tables, target, view, read.Bounds(after, seal if until is None else Seq(until)),
-            tokens.Continuation(self.id, target.table_uuid, after), owned=None if clean else owned,
-            partition=partition, columns=columns, limit=limit, internal=internal,
+            self.work.tables,
+            target,
+            view,
+            read.Bounds(after, seal if until is None else Seq(until)),
+            tokens.Continuation(self.id, target.table_uuid, after),
+            owned=None if clean else owned,
+            partition=partition,
+            columns=columns,
+            limit=limit,
+            internal=internal,
         )
 
     # The ledger itself.
@@ -362,22 +433,32 @@ class Lake:
             sequence.take(connection, self.witness, 1, step="abandon")
             if not blocks.void(connection, found, reason):
                 raise RefusedError(f"block {found.head.rows} was settled meanwhile")
-            audit.record(connection, "block_voided", block=str(found.head.rows), batch=found.head.batch_id, reason=reason)
+            audit.record(
+                connection, "block_voided", block=str(found.head.rows), batch=found.head.batch_id, reason=reason
+            )
         if found.head.dataset in named:
             self.work.tables.remove_branch(named[found.head.dataset].name, found.head.branch)
 
 
-def rebuild_ledger(config: LakeConfig, *, force: bool = False, lost_witness: bool = False,
-                   on_start: Callable[[str], None] | None = None) -> Opened:
-    """A usable ledger from tables and witness. A ledger that is there is moved aside, never deleted."""
+def rebuild_ledger(
+    config: LakeConfig, *, force: bool = False, lost_witness: bool = False, on_start: Callable[[str], None] | None = None
+) -> Opened:
+    """A usable ledger from tables and witness, or a new witness from a ledger that is whole.
+
+    A ledger that is in the way is moved aside, never deleted. Where both are gone nobody can tell which numbers were
+    taken, and that is refused: a number must never be used twice.
+    """
     from strandline.ingest.opening import open_ledger
 
     lake = Lake(config)
     lake.on_start = on_start
-    mark = _witness_or_new(lake, lost_witness=lost_witness)
-    if lake.ledger.exists():
-        _move_aside(lake, force=force)
-    lake.ledger.create(mark.lake)
+    if lost_witness:
+        _replace_witness(lake)
+    else:
+        mark = lake.witness.read()
+        if lake.ledger.exists():
+            _move_aside(lake, force=force)
+        lake.ledger.create(mark.lake)
     lake.open()
     opened = open_ledger(lake.work, rebuild=True)
     if opened is None:
@@ -385,6 +466,20 @@ def rebuild_ledger(config: LakeConfig, *, force: bool = False, lost_witness: boo
     lake.recover()
     lake.close()
     return opened
+
+
+def _replace_witness(lake: Lake) -> None:
+    try:
+        found = lake.witness.read()
+    except WitnessUnreadable:
+        pass
+    else:
+        raise RefusedError(f"the witness is there and stands at {found.highest}", hint="Leave out --lost-witness.")
+    lake.ledger.open()
+    with lake.ledger.write() as connection:
+        counter = sequence.lock(connection)
+        lake.witness.replace(Mark(counter.lake, counter.last))
+        audit.record(connection, "witness_replaced", highest=counter.last)
 
 
 def _move_aside(lake: Lake, *, force: bool) -> None:
@@ -396,7 +491,7 @@ def _move_aside(lake: Lake, *, force: bool) -> None:
     try:
         lake.ledger.open()
         usable = True
-    except (RefusedError, LedgerUnreadable):
+    except RefusedError:
         usable = False
     if usable and not force:
         raise RefusedError("the ledger is there and can be read", hint="Nothing to rebuild; --force does it anyway.")
@@ -405,12 +500,3 @@ def _move_aside(lake: Lake, *, force: bool) -> None:
         part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)
         if part.exists():
             part.rename(part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))
-
-
-def _witness_or_new(lake: Lake, *, lost_witness: bool) -> Mark:
-    try:
-        return lake.witness.read()
-    except WitnessUnreadable:
-        if not lost_witness:
-            raise
-    raise RefusedError("not yet")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 
 from strandline.continuation import Continuation
 from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
@@ -109,21 +110,17 @@ def bounded(
     if limit is not None:
         last = _last_of(df, limit)
         if last is not None:
-            df, behind = df.where(F.col(SEQ_COLUMN) <= last), last
+            df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     fetched = df.select(*dict.fromkeys([SEQ_COLUMN, *chosen]))
-    after = None if behind is None else Seq(behind)
     drop = () if SEQ_COLUMN in chosen else (SEQ_COLUMN,)
-    return Rows(
-        df.select(*chosen), Continuation(token.lake, token.table, after), fetched.orderBy(SEQ_COLUMN), drop
-    )
+    return Rows(df.select(*chosen), Continuation(token.lake, token.table, behind), fetched.orderBy(SEQ_COLUMN), drop)
 
 
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds) -> DataFrame:
-    assert_main = view.main
-    if assert_main is None:
+    if view.main is None or bounds.until is None:
         raise ValueError("a table without rows has nothing between bounds")
     if view.main_has_current_schema:
-        df = tables.read(dataset.name, assert_main)
+        df = tables.read(dataset.name, view.main)
     else:  # a snapshot is read with the schema it was written with; the newest one came after it
         df = tables.spark.table(f"{CATALOG}.{dataset.name}")
     if bounds.after is not None:
@@ -157,10 +154,11 @@ def _is_owned(owned: Sequence[SeqRange]) -> Any:
     los = np.array([r.lo for r in owned], dtype=np.int64)
     his = np.array([r.hi for r in owned], dtype=np.int64)
 
-    @F.pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
+    @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
     def is_owned(numbers: pd.Series) -> pd.Series:
         values = numbers.to_numpy(dtype=np.int64)
         at = np.searchsorted(los, values, side="right") - 1
-        return pd.Series((at >= 0) & (values <= his[np.maximum(at, 0)])) if len(los) else pd.Series([False] * len(values))
+        inside = (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else np.zeros(len(values), dtype=bool)
+        return pd.Series(inside)
 
     return is_owned

@@ -62,7 +62,11 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         known = datasets.every(connection)
     highest, problem = _witness(witness, counter.last)
     return LakeStatus(
-        counter.lake, counter.last, highest, counter.epoch, problem,
+        counter.lake,
+        counter.last,
+        highest,
+        counter.epoch,
+        problem,
         tuple(_dataset(config, ledger, d, counter.lake) for d in known),
     )
 
@@ -93,15 +97,25 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) ->
         problem = e.message
     open_blocks = tuple(
         OpenBlockStatus(
-            _range(b.head.rows), b.head.batch_id, "reserved" if isinstance(b, Reserved) else "staged",
-            b.head.reserved_at, b.lease_until if isinstance(b, Reserved) else None,
+            _range(b.head.rows),
+            b.head.batch_id,
+            "reserved" if isinstance(b, Reserved) else "staged",
+            b.head.reserved_at,
+            b.lease_until if isinstance(b, Reserved) else None,
         )
         for b in found
     )
     return DatasetStatus(
-        dataset.name, allocated, sealed, rows, len(open_blocks),
-        None if counts is None else counts.unnumbered, None if counts is None else counts.foreign,
-        dataset.adopted, open_blocks, problem,
+        dataset.name,
+        allocated,
+        sealed,
+        rows,
+        len(open_blocks),
+        None if counts is None else counts.unnumbered,
+        None if counts is None else counts.foreign,
+        dataset.adopted,
+        open_blocks,
+        problem,
     )
 
 

@@ -21,6 +21,7 @@ from strandline.tables.schema import Primitive, iceberg_schema
 from strandline.tables.schema_file import parse_columns, parse_type
 from strandline.tables.session import open_session
 from strandline.types import Seq, SeqRange
+from tests.servers import S3
 
 WRITABLE = {
     "boolean": "true",
@@ -100,10 +101,10 @@ def test_an_altered_table_is_read_and_written_by_spark(both: Both) -> None:
 )
 def test_types_that_are_refused_are_those_that_spark_cannot_write(both: Both, kind: str) -> None:
     """When this fails, Spark or Iceberg has learnt the type: stop refusing it."""
+    both.sql("CREATE NAMESPACE IF NOT EXISTS lake.default")
     jvm = both.spark._jvm
     schema = json.dumps(iceberg_schema(parse_columns([{"name": "v", "type": kind}])))
     catalog = both.spark._jsparkSession.sessionState().catalogManager().catalog("lake").icebergCatalog()
-    both.sql("CREATE NAMESPACE IF NOT EXISTS lake.default")
     identifier = jvm.org.apache.iceberg.catalog.TableIdentifier.parse("default.t")
     builder = catalog.buildTable(identifier, jvm.org.apache.iceberg.SchemaParser.fromJson(schema))
     builder.withProperty("format-version", "3").create()
@@ -164,3 +165,22 @@ def test_deletes_by_value_make_the_count_unknown_only_where_they_matter(both: Bo
     assert both.not_ours("events", (1, 5)) is None
     both.sql("INSERT INTO lake.default.events VALUES (99, 1)")
     assert both.not_ours("events", (1, 10)) == (0, 1), "rows that came later are not touched by it"
+
+
+def test_a_warehouse_in_a_bucket_is_shared_too(
+    lake_home: Callable[..., LakeConfig], s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUCKET_SECRET", s3.secret_key)
+    warehouse = {
+        "url": f"s3://{s3.make_bucket()}/wh", "endpoint": s3.endpoint, "access_key": s3.access_key,
+        "secret_key": "env:BUCKET_SECRET",
+    }  # fmt: skip
+    config = lake_home({"warehouse": warehouse})
+    both = Both(config, open_session(config), open_catalog(config))
+    both.light.create_dataset_table("events", parse_columns([{"name": "v", "type": "long"}]), lake_id="l", epoch=1)
+    both.sql("INSERT INTO lake.default.events VALUES (1, 1), (2, 2), (9, 9)")
+    assert both.not_ours("events", (1, 5)) == (0, 1)
+    both.light.alter("events", [AddColumn("w", Primitive("string"))])
+    assert [tuple(r) for r in both.sql("SELECT v, w FROM lake.default.events WHERE v = 9")] == [(9, None)]
+    assert read_pointer(config, "events") is None
+    both.light.close()

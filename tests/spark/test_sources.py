@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -51,7 +52,11 @@ EVERY = t.StructType(
     ]
 )
 
-PACK: dict[str, Callable[[bytes], bytes]] = {"": lambda b: b, ".gz": gzip.compress, ".zst": zstandard.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda b: b,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 
 
 def write(folder: Path, name: str, content: bytes | str) -> Path:
@@ -75,10 +80,10 @@ def rejected(df: DataFrame) -> list[tuple[int, str, str]]:
 
 def failure(action: Callable[[], Any], path: Path) -> InputError:
     """What a person is told when the action fails."""
-    with pytest.raises(PySparkException) as e:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
         action()
     told = translate(e.value, identify(path))
-    assert isinstance(told, InputError)
+    assert isinstance(told, InputError), e.value
     assert "Traceback" not in told.message
     assert path.name in told.message
     return told
@@ -89,7 +94,12 @@ def test_json_lines_are_read_whatever_they_are_packed_in(spark: SparkSession, tm
     text = '\ufeff{"id": 1, "name": "a"}\r\n\r\n  \n\t{"id": 2} \n{"id": "x"}\n{"id": 4, "name": null}'
     df = read(spark, write(tmp_path, "a.jsonl" + packed, text), SIMPLE)
     assert df.columns == ["id", "name", "_line", "_reject", "_raw"]
-    assert [(r["id"], r["name"], r["_line"]) for r in rows(df)] == [(1, "a", 1), (2, None, 4), (None, None, 5), (4, None, 6)]
+    assert [(r["id"], r["name"], r["_line"]) for r in rows(df)] == [
+        (1, "a", 1),
+        (2, None, 4),
+        (None, None, 5),
+        (4, None, 6),
+    ]
     assert rejected(df) == [(5, 'column "id": "x" is not a long', '{"id": "x"}')]
 
 
@@ -159,7 +169,8 @@ def test_every_type_comes_through_json_lines(spark: SparkSession, tmp_path: Path
 
 def test_every_flat_type_comes_through_csv(spark: SparkSession, tmp_path: Path) -> None:
     flat = t.StructType(EVERY.fields[:11])
-    line = "TRUE,-5,4611686018427387904,1.5,0.1,1234567.89,é😀,AP8=,2026-01-02,2026-01-02 03:04:05.000006,2026-01-02T03:04:05.000006Z"
+    line = "TRUE,-5,4611686018427387904,1.5,0.1,1234567.89,é😀,AP8="
+    line += ",2026-01-02,2026-01-02 03:04:05.000006,2026-01-02T03:04:05.000006Z"
     text = ",".join(flat.fieldNames()) + "\n" + f"{line}\n" * 3 + ",,1,NaN,Infinity,,,,,,\n"
     *full, odd = rows(moments(read(spark, write(tmp_path, "a.csv", text), flat)))
     expected = {k: v for k, v in every_row().items() if k in flat.fieldNames()} | {"tz": "2026-01-02 03:04:05.000006"}
@@ -180,7 +191,7 @@ def test_a_nested_column_may_be_left_out_of_csv_but_not_be_in_it(spark: SparkSes
     [
         ("id,foo", 'no column "foo"'),
         ("id,_ingest_seq", "Strandline's own"),
-        ("_partition,id", "Strandline's own"),
+        ("_ingest_partition,id", "Strandline's own"),
         ("name", 'required column "id"'),
         ("id,id", "occurs twice"),
         ('"id', "header cannot be read"),
@@ -213,7 +224,7 @@ def test_rows_that_are_not_rows_are_rejected_one_by_one(spark: SparkSession, tmp
         (1001, "not JSON: Expecting value at character 1", "not json"),
         (1002, "invalid UTF-8 at byte 20", '{"id": 1, "name": "\\xff\\xfe"}'),
         (1003, "not an object", "[1]"),
-        (1004, "column \"_ingest_seq\" is Strandline's own", '{"_ingest_seq": 5, "id": 1}'),
+        (1004, 'column "_ingest_seq" is Strandline\'s own', '{"_ingest_seq": 5, "id": 1}'),
         (1005, 'column "id" is missing and required', '{"name": "a"}'),
     ]
 
@@ -227,7 +238,9 @@ def test_a_large_file_is_cut_into_parts_that_know_their_lines(
     text = "".join(f'{{"id": {n}}}{chr(13) if n % 7 == 0 else ""}\n' if n % 11 else "\n" for n in range(1, count + 1))
     df = read(spark, write(tmp_path, "a.jsonl", text), SIMPLE)
     assert df.rdd.getNumPartitions() > 2
-    found = df.agg(F.count("*"), F.count_if("id = _line"), F.countDistinct("id"), F.max("_line")).first()
+    found = df.agg(
+        F.count("*"), F.count_if(F.col("id") == F.col("_line")), F.countDistinct("id"), F.max("_line")
+    ).first()
     expected = count - count // 11
     assert tuple(found or ()) == (expected, expected, expected, count)
 
@@ -268,8 +281,13 @@ def test_a_packed_file_that_is_cut_or_damaged_is_named(
     for content in (whole[:-1], whole[: len(whole) * 3 // 4], damaged):
         path = tmp_path / f"a.{format}{packed}"
         path.write_bytes(content)
-        df = read(spark, path, SIMPLE)
-        failure(lambda df=df: df.where("_reject is null").count(), path)
+        try:
+            df = read(spark, path, SIMPLE)
+        except InputError as e:  # CSV looks at the first pages for its header
+            assert format == "csv"
+            assert path.name in e.message
+        else:
+            failure(lambda df=df: df.where("_reject is null").count(), path)
 
 
 def test_a_failure_while_writing_is_translated_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -284,7 +302,7 @@ def test_a_file_that_vanishes_is_named(spark: SparkSession, tmp_path: Path) -> N
     source = identify(path)
     df = read_source(spark, source, SIMPLE)
     path.unlink()
-    with pytest.raises(PySparkException) as e:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
         df.count()
     told = translate(e.value, source)
     assert told is not None
@@ -293,7 +311,7 @@ def test_a_file_that_vanishes_is_named(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_failure_that_is_not_the_files_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     df = read(spark, write(tmp_path, "a.jsonl", '{"id": 0}\n'), SIMPLE)
-    with pytest.raises(PySparkException) as e:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
         df.select(F.lit(1) / F.col("id")).collect()
     assert translate(e.value, identify(tmp_path / "a.jsonl")) is None
 
@@ -312,10 +330,15 @@ def test_a_row_longer_than_a_chunk_is_read_whole(spark: SparkSession, tmp_path: 
     long = "y" * (3 * lines.CHUNK_BYTES)
     df = read(spark, write(tmp_path, "a.jsonl", f'{{"id": 1}}\n{{"id": 2, "name": "{long}"}}\n{{"id": 3}}\n'), SIMPLE)
     assert [tuple(r) for r in df.select("id", F.length("name"), "_line").collect()] == [
-        (1, None, 1), (2, len(long), 2), (3, None, 3)
+        (1, None, 1),
+        (2, len(long), 2),
+        (3, None, 3),
     ]
     csv = read(spark, write(tmp_path, "a.csv.zst", f'id,name\n2,"{long}\n{long}"\n3,z\n'), SIMPLE)
-    assert [tuple(r) for r in csv.select("id", F.length("name"), "_line").collect()] == [(2, 2 * len(long) + 1, 2), (3, 1, 4)]
+    assert [tuple(r) for r in csv.select("id", F.length("name"), "_line").collect()] == [
+        (2, 2 * len(long) + 1, 2),
+        (3, 1, 4),
+    ]
 
 
 def test_a_long_rejected_row_is_cut_in_the_report(spark: SparkSession, tmp_path: Path) -> None:
@@ -327,7 +350,10 @@ def test_a_long_rejected_row_is_cut_in_the_report(spark: SparkSession, tmp_path:
 
 def test_types_and_names_that_no_file_can_fill_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", "{}\n")
-    for fields in (t.StructType([t.StructField("v", t.VariantType())]), t.StructType([t.StructField("_raw", t.StringType())])):
+    for fields in (
+        t.StructType([t.StructField("v", t.VariantType())]),
+        t.StructType([t.StructField("_raw", t.StringType())]),
+    ):
         with pytest.raises(SchemaError):
             read(spark, path, fields)
 
@@ -380,7 +406,9 @@ def test_parquet_values_that_do_not_fit_reject_their_row(spark: SparkSession, tm
             "i": pa.array([1, 2, 2**40, 4, 5, 6, 7], pa.int64()),
             "n": pa.array([Decimal(x) for x in ("1.000", "2", "3", "1.005", "5", "6", "7")], pa.decimal128(20, 3)),
             "f": pa.array([0.5, 2, 3, 4, 0.1, math.nan, math.inf], pa.float64()),
-            "o": pa.array([{"p": 1}, None, None, None, None, {"p": None}, {"p": 2**33}], pa.struct([("p", pa.int64())])),
+            "o": pa.array(
+                [{"p": 1}, None, None, None, None, {"p": None}, {"p": 2**33}], pa.struct([("p", pa.int64())])
+            ),
         }
     )
     df = read(spark, parquet(tmp_path, table), EVERY)
@@ -398,7 +426,9 @@ def test_parquet_values_that_do_not_fit_reject_their_row(spark: SparkSession, tm
 
 
 def test_invalid_utf8_inside_parquet_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
-    bad = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")])
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+    )
     df = read(spark, parquet(tmp_path, pa.table({"id": [1, 2], "name": bad})), SIMPLE)
     assert [(line, reason) for line, reason, _ in rejected(df)] == [(2, 'column "name": invalid UTF-8')]
 

@@ -34,7 +34,7 @@ from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY, count_rows_not_o
 from strandline.tables.pointer import read_pointer
 from strandline.tables.schema import Column, Primitive, type_text
 from strandline.tables.schema_file import parse_columns, parse_type
-from strandline.types import Seq, SeqRange
+from strandline.types import PARTITION_COLUMN, Seq, SeqRange
 
 LAKE = "lake-1"
 
@@ -92,7 +92,7 @@ def test_a_new_table_has_our_columns_first_and_required_and_our_properties(catal
     )  # fmt: skip
     assert columns_of(table.schema()) == (
         Column("_ingest_seq", Primitive("long"), required=True),
-        Column("_partition", Primitive("string"), required=True),
+        Column(PARTITION_COLUMN, Primitive("string"), required=True),
         *user,
     )
     assert table.name() == ("default", "events")
@@ -256,10 +256,12 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: LightCatalo
     [
         ([], "nothing to change"),
         ([DropColumn("_ingest_seq")], "Strandline's own"),
-        ([RenameColumn("_partition", "p")], "Strandline's own"),
+        ([RenameColumn(PARTITION_COLUMN, "p")], "Strandline's own"),
         ([WidenColumn("_Ingest_Seq", Primitive("long"))], "Strandline's own"),
-        ([AddColumn("_partition", Primitive("string"))], "Strandline's own"),
+        ([AddColumn(PARTITION_COLUMN, Primitive("string"))], "Strandline's own"),
         ([RenameColumn("v", "_ingest_seq")], "Strandline's own"),
+        ([RenameColumn("v", "_pos")], "Iceberg's own"),
+        ([AddColumn("_row_id", Primitive("long"))], "Iceberg's own"),
         ([DropColumn("region")], "delivered by it"),
         ([RenameColumn("region", "area")], "delivered by it"),
         ([WidenColumn("shard", Primitive("long"))], "delivered by it"),
@@ -386,7 +388,7 @@ def adopt(catalog: LightCatalog, deliver_by: Sequence[str] = ()) -> Table:
 def test_an_adopted_table_gets_the_columns_first_and_optional_in_one_commit(catalog: LightCatalog) -> None:
     before = legacy(catalog)
     table = adopt(catalog, ["r"])
-    assert names_and_types(table) == {"_ingest_seq": "long", "_partition": "string", "v": "string", "r": "string"}
+    assert names_and_types(table) == {"_ingest_seq": "long", PARTITION_COLUMN: "string", "v": "string", "r": "string"}
     assert not any(f.required for f in table.schema().fields)
     assert table.properties["strandline.lake"] == LAKE
     assert table.properties["write.metadata.metrics.column._ingest_seq"] == "full"
@@ -402,7 +404,7 @@ def test_adopting_again_changes_nothing_and_what_is_missing_is_added(catalog: Li
     assert adopt(catalog).metadata_location == first.metadata_location
     append_numbers(catalog.load("old"), [1], required=False)
     later = adopt(catalog, ["r"])
-    assert list(names_and_types(later)) == ["_ingest_seq", "_partition", "v", "r"]
+    assert list(names_and_types(later)) == ["_ingest_seq", PARTITION_COLUMN, "v", "r"]
     assert later.properties[NUMBERED_SINCE_PROPERTY] == since
 
 

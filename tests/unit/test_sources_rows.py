@@ -1,4 +1,4 @@
-"""The judge says why a row does not fit; the fast way never takes a row that the judge does not take, nor another value."""
+"""The judge says why a row does not fit; the fast way takes no row that the judge refuses, and reads no other value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ SCALARS: dict[str, t.DataType] = {
     "tz": t.TimestampType(),
 }
 FLAT = t.StructType([t.StructField(name, dt) for name, dt in SCALARS.items()])
-INNER = t.StructType([t.StructField("p", t.IntegerType(), False), t.StructField("q", t.ArrayType(t.StringType(), False))])
+INNER = t.StructType(
+    [t.StructField("p", t.IntegerType(), False), t.StructField("q", t.ArrayType(t.StringType(), False))]
+)
 NESTED = t.StructType(
     [
         t.StructField("id", t.LongType(), False),
@@ -115,7 +117,11 @@ REASONS: list[tuple[t.StructType, bytes, str]] = [
     (of(t.DateType()), b'{"c": "0000-01-01"}', 'column "c": "0000-01-01" is not a date'),
     (of(t.DateType()), b'{"c": 20000}', 'column "c": 20000 is not a date'),
     (of(t.TimestampType()), b'{"c": 1700000000}', 'column "c": 1700000000 is not a timestamptz'),
-    (of(t.TimestampType()), b'{"c": "0001-01-01T00:00:00+01"}', 'column "c": "0001-01-01T00:00:00+01" is not a timestamptz'),
+    (
+        of(t.TimestampType()),
+        b'{"c": "0001-01-01T00:00:00+01"}',
+        'column "c": "0001-01-01T00:00:00+01" is not a timestamptz',
+    ),
     (
         of(t.TimestampNTZType()),
         b'{"c": "2026-01-01T00:00:00Z"}',
@@ -131,7 +137,7 @@ REASONS: list[tuple[t.StructType, bytes, str]] = [
     (of(t.StringType(), False), b'{"c": null}', 'column "c" is null and required'),
     (of(t.StringType()), b'{"c": "x", "foo": 1}', 'unknown column "foo"'),
     (of(t.StringType()), b'{"_ingest_seq": 1}', 'column "_ingest_seq" is Strandline\'s own'),
-    (of(t.StringType()), b'{"_partition": 1}', 'column "_partition" is Strandline\'s own'),
+    (of(t.StringType()), b'{"_ingest_partition": 1}', 'column "_ingest_partition" is Strandline\'s own'),
     (of(t.StringType()), b'{"c": "x", "c": "y"}', 'column "c" occurs twice'),
     (of(t.StringType()), b'{"c": "x"', "not JSON: Expecting ',' delimiter at character 10"),
     (of(t.StringType()), b'{"c": "x"} {"c": "y"}', "not JSON: Extra data at character 12"),
@@ -202,12 +208,19 @@ TEXTS = st.one_of(
     st.text(max_size=8),
     st.dates().map(str),
     st.datetimes().map(lambda d: d.isoformat()),
-    st.from_regex(r"[0-9]{3,4}-[0-9]{2}-[0-3][0-9]([T ][0-2][0-9](:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,8})?)?)?)?", fullmatch=True),
-    st.from_regex(r"20[0-9]{2}-0[1-9]-[0-2][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](Z|[+-][0-2][0-9]:?([0-6][0-9])?)", fullmatch=True),
+    st.from_regex(
+        r"[0-9]{3,4}-[0-9]{2}-[0-3][0-9]([T ][0-2][0-9](:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,8})?)?)?)?", fullmatch=True
+    ),
+    st.from_regex(
+        r"20[0-9]{2}-0[1-9]-[0-2][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](Z|[+-][0-2][0-9]:?([0-6][0-9])?)",
+        fullmatch=True,
+    ),
     st.from_regex(r"[+-]?[0-9]{0,12}\.?[0-9]{0,4}([eE][+-]?[0-9]{0,3})?", fullmatch=True),
     st.binary(max_size=7).map(lambda b: base64.b64encode(b).decode()),
     st.from_regex(r"[A-Za-z0-9+/=]{0,8}", fullmatch=True),
-    st.sampled_from(["true", "True", "FALSE", "NaN", "nan", "inf", "Infinity", "-Infinity", "0x1F", "", " 1", "1 ", "null"]),
+    st.sampled_from(
+        ["true", "True", "FALSE", "NaN", "nan", "inf", "Infinity", "-Infinity", "0x1F", "", " 1", "1 ", "null"]
+    ),
 )
 NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
@@ -215,20 +228,40 @@ NUMBERS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str),
     st.from_regex(r"-?(0|[1-9][0-9]{0,11})(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
-    st.sampled_from(["NaN", "Infinity", "-Infinity", "Inf", "01", "+1", ".5", "1.", "-", "1e999", "-0", "-0.0", "1e-400", "3.4028236e38"]),
+    st.sampled_from(
+        [
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "Inf",
+            "01",
+            "+1",
+            ".5",
+            "1.",
+            "-",
+            "1e999",
+            "-0",
+            "-0.0",
+            "1e-400",
+            "3.4028236e38",
+        ]
+    ),
 )
 VALUES = st.one_of(
-    TEXTS.map(lambda s: json.dumps(s, ensure_ascii=False)), TEXTS.map(json.dumps), NUMBERS, st.sampled_from(["null", "true", "[]", "{}"])
+    TEXTS.map(lambda s: json.dumps(s, ensure_ascii=False)),
+    TEXTS.map(json.dumps),
+    NUMBERS,
+    st.sampled_from(["null", "true", "[]", "{}"]),
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), VALUES)
 def test_columns_take_no_scalar_that_the_judge_refuses_nor_read_it_otherwise(name: str, written: str) -> None:
     check(f'{{"{name}": {written}}}'.encode("utf-8", "surrogatepass"), FLAT)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), TEXTS)
 def test_columns_read_csv_as_the_judge_does(name: str, text: str) -> None:
     fields = t.StructType([FLAT[name]])
@@ -251,9 +284,12 @@ JSON_TREES = st.recursive(
     ),
     max_leaves=8,
 )
-INNER_TEXT = st.sampled_from(['{"p": 1}', '{"p": 2, "q": ["a", "}"]}', '{"q": []}', '{"p": null}', "null", '{"p": 1, "q": null}', "{}"])
+INNER_TEXT = st.sampled_from(
+    ['{"p": 1}', '{"p": 2, "q": ["a", "}"]}', '{"q": []}', '{"p": null}', "null", '{"p": 1, "q": null}', "{}"]
+)
 PAIRS = st.tuples(
-    st.sampled_from(["1", "x", "-5", "k\\n", "{", "]", ""]), st.one_of(INNER_TEXT, st.integers(0, 9).map(str), JSON_TREES)
+    st.sampled_from(["1", "x", "-5", "k\\n", "{", "]", ""]),
+    st.one_of(INNER_TEXT, st.integers(0, 9).map(str), JSON_TREES),
 )
 MAPS = st.lists(PAIRS, max_size=4).map(lambda pairs: "{" + " ,".join(f'"{k}" :{v}' for k, v in pairs) + "}")
 ROWS = st.fixed_dictionaries(
@@ -268,13 +304,13 @@ ROWS = st.fixed_dictionaries(
 ).map(lambda row: "{" + ", ".join(f'"{k}": {v}' for k, v in row.items()) + "}")
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(ROWS)
 def test_columns_take_no_nested_row_that_the_judge_refuses_nor_read_it_otherwise(line: str) -> None:
     check(line.encode(), NESTED)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(ROWS, st.lists(st.tuples(st.integers(0, 200), st.sampled_from(list('{}[],:"\\ 1n'))), max_size=3))
 def test_columns_are_not_fooled_by_damaged_json(line: str, edits: list[tuple[int, str]]) -> None:
     text = line
@@ -296,8 +332,14 @@ def in_batches(lines: list[bytes], fields: t.StructType) -> Iterator[dict[str, A
         yield from batch.to_pylist()
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(ROWS, JSON_TREES, st.sampled_from(['{"id": 1}', "{}{}", "}", "{", '{"id":', "1}"])), min_size=1, max_size=120))
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(ROWS, JSON_TREES, st.sampled_from(['{"id": 1}', "{}{}", "}", "{", '{"id":', "1}"])),
+        min_size=1,
+        max_size=120,
+    )
+)
 def test_every_line_of_a_block_is_judged_on_its_own(lines: list[str]) -> None:
     encoded = [line.strip().encode() for line in lines]
     rows = list(in_batches(encoded, NESTED))
@@ -312,7 +354,10 @@ def test_every_line_of_a_block_is_judged_on_its_own(lines: list[str]) -> None:
 
 
 def test_ordinary_rows_take_the_fast_way() -> None:
-    flat = b'{"b":true,"i":1,"l":2,"f":1.5,"d":2,"n":3.25,"big":"1.5","s":"x","x":"aGk=","day":"2026-01-01","ts":"2026-01-01T00:00:00","tz":"2026-01-01T00:00:00Z"}'
+    flat = (
+        b'{"b":true,"i":1,"l":2,"f":1.5,"d":2,"n":3.25,"big":"1.5","s":"x","x":"aGk=",'
+        b'"day":"2026-01-01","ts":"2026-01-01T00:00:00","tz":"2026-01-01T00:00:00Z"}'
+    )
     rows = fast(block_of(flat, b"{}", flat), FLAT)
     assert rows is not None
     assert rows[0] == rows[2] == judged(flat, FLAT)
@@ -338,7 +383,7 @@ def test_a_column_of_base64_is_decoded_as_one_value_is(values: list[bytes | None
 CELLS = st.one_of(st.none(), st.text(st.sampled_from('a",\n\r é'), max_size=5))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]))
 def test_records_of_csv_are_cut_where_they_end(rows: list[list[str | None]], newline: str) -> None:
     def cell(value: str | None) -> str:
@@ -348,7 +393,9 @@ def test_records_of_csv_are_cut_where_they_end(rows: list[list[str | None]], new
     block, taken, _ = delimited.split_records(text.encode(), 1, True)
     assert taken == len(text.encode())
     assert block.suspect is None
-    found = [[c if c or quoted else None for c, quoted in csv_cells(block.record(i).decode())] for i in range(len(block))]
+    found = [
+        [c if c or quoted else None for c, quoted in csv_cells(block.record(i).decode())] for i in range(len(block))
+    ]
     assert found == rows
     starts = [text[: int(np.int64(s))].count("\n") + 1 for s in (len(text.encode()[:b].decode()) for b in block.starts)]
     assert block.lines.tolist() == starts

@@ -82,9 +82,12 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
         except rewrite.FilesGone:
             pass  # by the old pass itself, or by a compaction: in either case it cannot land any more
     if not settle_if_landed(work, dataset, held):
-        with_opening(work, lambda: blocks.abandon(
-            work.ledger, work.witness, held, "its files were numbered under another block or are gone"
-        ))
+        with_opening(
+            work,
+            lambda: blocks.abandon(
+                work.ledger, work.witness, held, "its files were numbered under another block or are gone"
+            ),
+        )
     return done
 
 

@@ -101,7 +101,8 @@ def check_columns(work: Workbench, dataset: Dataset, df: DataFrame) -> list[str]
     given = [f.name for f in df.schema.fields if f.name != stamp.REJECT_COLUMN and not _is_source_column(df, f.name)]
     if ours := [n for n in given if n in INTERNAL_COLUMNS]:
         raise SchemaError(
-            f"the rows have a column {ours[0]!r}, which is Strandline's own", hint="Rename or drop it; numbers are given at ingest."
+            f"the rows have a column {ours[0]!r}, which is Strandline's own",
+            hint="Rename or drop it; numbers are given at ingest.",
         )
     known = {f.name for f in fields}
     if unknown := [n for n in given if n not in known]:
@@ -150,8 +151,13 @@ def _settle_other(work: Workbench, dataset: Dataset, block: Block) -> Published 
 
 
 def _write(
-    work: Workbench, dataset: Dataset, pinned: stamp.Pinned, columns: list[str], counted: stamp.Counted,
-    held: Reserved, progress: Progress,
+    work: Workbench,
+    dataset: Dataset,
+    pinned: stamp.Pinned,
+    columns: list[str],
+    counted: stamp.Counted,
+    held: Reserved,
+    progress: Progress,
 ) -> Published:
     head = held.head
     with renewed(work, held):

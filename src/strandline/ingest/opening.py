@@ -107,8 +107,15 @@ def _open(
     work.witness.raise_to(last, expected=highest)
     sequence.move(connection, last=last, epoch=epoch)
     audit.record(
-        connection, "ledger_rebuilt" if rebuild else "ledger_opened", counter=counter.last, witness=highest,
-        epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, fenced=fenced, datasets_found=found,
+        connection,
+        "ledger_rebuilt" if rebuild else "ledger_opened",
+        counter=counter.last,
+        witness=highest,
+        epoch=epoch,
+        rolled_forward=[str(r) for r in rolled],
+        batches=batches,
+        fenced=fenced,
+        datasets_found=found,
     )
     return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
 
@@ -136,7 +143,9 @@ def _register(connection: sa.Connection, views: dict[str, TableView]) -> list[st
         if known is not None:
             datasets.mark_dropped(connection, known.id)
         datasets.add(
-            connection, name=name, table_uuid=view.uuid,
+            connection,
+            name=name,
+            table_uuid=view.uuid,
             deliver_by=tuple(json.loads(view.properties.get(DELIVER_BY_PROPERTY, "[]"))),
             adopted=view.properties.get(ADOPTED_PROPERTY) == "true",
             history=History(view.properties.get(HISTORY_PROPERTY, History.DELIVER.value)),
@@ -178,9 +187,7 @@ def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
     return wap if wap is not None and wap.lake == lake else None
 
 
-def _take_back_batches(
-    connection: sa.Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str
-) -> int:
+def _take_back_batches(connection: sa.Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
     """The batches that retained history tells of, so that offering one of them again is still a repeat."""
     taken = 0
     for snapshot in view.ancestors(view.main):
@@ -191,8 +198,13 @@ def _take_back_batches(
         if isinstance(known, Reserved):
             blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
         taken += blocks.insert_published(
-            connection, dataset.id, wap.rows, kind=BlockKind.BATCH, batch_id=wap.batch_id, digest=wap.digest,
-            row_count=len(wap.rows), snapshot=snapshot.id,
+            connection,
+            dataset.id,
+            wap.rows,
+            kind=BlockKind.BATCH,
+            batch_id=wap.batch_id,
+            digest=wap.digest,
+            row_count=len(wap.rows),
+            snapshot=snapshot.id,
         )
     return taken
-

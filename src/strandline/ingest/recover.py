@@ -59,7 +59,9 @@ def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report:
     head, wap = held.head, work.wap(held.head)
     view = work.tables.view(dataset.name)
     plan = plan_recovery(
-        view, head.branch, wap,
+        view,
+        head.branch,
+        wap,
         branch_complete=branch_complete(work, dataset.name, view, view.refs.get(head.branch), wap),
         rows_in_main=work.tables.count(dataset.name, head.rows, view.main),
     )
@@ -79,9 +81,7 @@ def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report:
                 failpoints.hit("abandon.after_branch")
 
 
-def branch_complete(
-    work: Workbench, name: str, view: TableView, head: SnapshotId | None, wap: WapId
-) -> bool:
+def branch_complete(work: Workbench, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
     """The branch's head is the append of exactly this block. Its writer may have died before it could check what
     it wrote, so it is checked here."""
     snapshot = None if head is None else view.snapshots.get(head)

@@ -46,7 +46,7 @@ def after_lost_mark(work: Workbench, dataset: Dataset, head: BlockHead) -> Publi
         case Abandoned() | None:
             work.tables.remove_branch(dataset.name, head.branch)
             raise BlockLost(
-                f"block {head.rows} of {dataset.name} was given up while this writer was away; nothing of it is visible",
+                f"block {head.rows} of {dataset.name} was given up while its writer was away; nothing of it is visible",
                 hint="Offer the batch again.",
             )
         case Reserved():

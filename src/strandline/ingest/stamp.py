@@ -98,8 +98,13 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
     """Hash functions skip nulls and refuse maps: say "null here" in so many words, and sort maps by key."""
     match kind:
         case T.StructType():
-            inner: Any = F.struct(*(_hashable(value.getField(f.name), f.dataType).alias(f"f{i}")
-                                    for i, f in enumerate(kind.fields))) if kind.fields else F.lit(0)
+            inner: Any = (
+                F.struct(
+                    *(_hashable(value.getField(f.name), f.dataType).alias(f"f{i}") for i, f in enumerate(kind.fields))
+                )
+                if kind.fields
+                else F.lit(0)
+            )
         case T.ArrayType():
             inner = F.transform(value, lambda x: _hashable(x, kind.elementType))
         case T.MapType():
@@ -143,8 +148,10 @@ def _long(value: int) -> Column:
 def partition_of(deliver_by: Sequence[str]) -> Column:
     """What `partition.encode_partition` does, as an expression."""
     parts = [
-        F.concat(F.lit(encode_part(name) + "="),
-                 F.coalesce(F.url_encode(F.col(_quoted(name)).cast("string")), F.lit(NULL_PART)))
+        F.concat(
+            F.lit(encode_part(name) + "="),
+            F.coalesce(F.url_encode(F.col(_quoted(name)).cast("string")), F.lit(NULL_PART)),
+        )
         for name in deliver_by
     ]
     return F.concat_ws("/", *parts)
@@ -160,8 +167,12 @@ def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: Counted) 
     found = [0] * len(counted.per_partition)
     for file in files:
         at = bisect_right(starts, file.lo) - 1
-        if not rows.lo <= file.lo <= file.hi <= rows.hi or bisect_right(starts, file.hi) != bisect_right(starts, file.lo):
-            raise StampMismatch(f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT)
+        if not rows.lo <= file.lo <= file.hi <= rows.hi or bisect_right(starts, file.hi) != bisect_right(
+            starts, file.lo
+        ):
+            raise StampMismatch(
+                f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
+            )
         found[at] += file.records
     if tuple(found) != counted.per_partition:
         raise StampMismatch(

@@ -43,8 +43,13 @@ OPEN_STATES = ("reserved", "staged")
 
 def _block(row: Any) -> Block:
     head = BlockHead(
-        BlockId(row.id), DatasetId(row.dataset_id), SeqRange(Seq(row.lo), Seq(row.hi)), BlockKind(row.kind),
-        row.batch_id, row.digest, row.reserved_at,
+        BlockId(row.id),
+        DatasetId(row.dataset_id),
+        SeqRange(Seq(row.lo), Seq(row.hi)),
+        BlockKind(row.kind),
+        row.batch_id,
+        row.digest,
+        row.reserved_at,
     )
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
     match row.state:
@@ -74,25 +79,35 @@ def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds
     is refused. Durable before one row is stamped."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
-    with ledger.read() as connection:
-        known = _of_batch(connection, wanted.dataset, wanted.batch_id)
-    if known is not None:
-        return _same_batch(known, wanted), False
     now = utc_now()
     lease_until = now + timedelta(seconds=lease_seconds)
     with ledger.write() as connection:
+        known = _of_batch(connection, wanted.dataset, wanted.batch_id)
+        if known is not None:
+            return _same_batch(known, wanted), False
         rows, _ = sequence.take(connection, witness, wanted.rows, step="reserve")
         values = {
-            "dataset_id": wanted.dataset, "lo": rows.lo, "hi": rows.hi, "kind": wanted.kind.value,
-            "batch_id": wanted.batch_id, "digest": wanted.digest, "state": "reserved", "fence": 1,
-            "lease_until": lease_until, "reserved_at": now, "changed_at": now,
+            "dataset_id": wanted.dataset,
+            "lo": rows.lo,
+            "hi": rows.hi,
+            "kind": wanted.kind.value,
+            "batch_id": wanted.batch_id,
+            "digest": wanted.digest,
+            "state": "reserved",
+            "fence": 1,
+            "lease_until": lease_until,
+            "reserved_at": now,
+            "changed_at": now,
         }
         # Two callers with the same batch: the second one's numbers stay unused, which costs nothing. Rolling back
         # instead would leave the witness ahead of the counter.
         inserted = connection.execute(
-            insert_into(connection, block).values(values).on_conflict_do_nothing(
+            insert_into(connection, block)
+            .values(values)
+            .on_conflict_do_nothing(
                 index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'")
-            ).returning(block.c.id)
+            )
+            .returning(block.c.id)
         ).scalar()
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
@@ -103,9 +118,7 @@ def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds
         if known is None:
             raise LedgerUnreadable(f"batch {wanted.batch_id!r} is taken and cannot be read")
         return _same_batch(known, wanted), False
-    head = BlockHead(
-        BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now
-    )
+    head = BlockHead(BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now)
     return Reserved(head, Fence(1), lease_until), True
 
 
@@ -181,7 +194,13 @@ def mark_published(ledger: Ledger, open_block: OpenBlock, *, row_count: int, sna
     fence = open_block.fence if isinstance(open_block, Reserved) else None
     with ledger.write() as connection:
         done = _change(
-            connection, open_block.head, state, fence, state="published", row_count=row_count, snapshot_id=snapshot,
+            connection,
+            open_block.head,
+            state,
+            fence,
+            state="published",
+            row_count=row_count,
+            snapshot_id=snapshot,
             lease_until=None,
         )
         if not done:
@@ -258,10 +277,22 @@ def insert_published(
     """A block that the table's history tells of; False if the ledger has its batch or its number already."""
     now = utc_now()
     inserted = connection.execute(
-        insert_into(connection, block).values(
-            dataset_id=dataset, lo=rows.lo, hi=rows.hi, kind=kind.value, batch_id=batch_id, digest=digest,
-            state="published", fence=1, row_count=row_count, snapshot_id=snapshot, reserved_at=now, changed_at=now,
-        ).on_conflict_do_nothing()
+        insert_into(connection, block)
+        .values(
+            dataset_id=dataset,
+            lo=rows.lo,
+            hi=rows.hi,
+            kind=kind.value,
+            batch_id=batch_id,
+            digest=digest,
+            state="published",
+            fence=1,
+            row_count=row_count,
+            snapshot_id=snapshot,
+            reserved_at=now,
+            changed_at=now,
+        )
+        .on_conflict_do_nothing()
     )
     return bool(inserted.rowcount == 1)
 
@@ -307,9 +338,14 @@ def sealed_block(connection: sa.Connection, dataset: DatasetId, seal: Seq) -> Pu
     """The published block that ends at the seal and knows its snapshot best."""
     rows = connection.execute(
         sa.select(block)
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi <= seal,
-               block.c.snapshot_id.is_not(None))
-        .order_by(block.c.hi.desc()).limit(1)
+        .where(
+            block.c.dataset_id == dataset,
+            block.c.state == "published",
+            block.c.hi <= seal,
+            block.c.snapshot_id.is_not(None),
+        )
+        .order_by(block.c.hi.desc())
+        .limit(1)
     )
     found = [b for b in map(_block, rows) if isinstance(b, Published)]
     return found[0] if found else None

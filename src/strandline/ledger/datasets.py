@@ -14,8 +14,13 @@ from strandline.types import Dataset, DatasetId, History, SnapshotId, TableCount
 
 def _dataset(row: sa.Row[tuple[object, ...]]) -> Dataset:
     return Dataset(
-        DatasetId(row.id), row.name, row.table_uuid, tuple(json.loads(row.deliver_by)), bool(row.adopted),
-        History(row.history), row.created_at,
+        DatasetId(row.id),
+        row.name,
+        row.table_uuid,
+        tuple(json.loads(row.deliver_by)),
+        bool(row.adopted),
+        History(row.history),
+        row.created_at,
     )
 
 
@@ -32,8 +37,12 @@ def add(
         raise RefusedError(f"there is a dataset named {name} already")
     connection.execute(
         dataset.insert().values(
-            name=name, table_uuid=table_uuid, deliver_by=json.dumps(list(deliver_by)), adopted=adopted,
-            history=history.value, created_at=utc_now(),
+            name=name,
+            table_uuid=table_uuid,
+            deliver_by=json.dumps(list(deliver_by)),
+            adopted=adopted,
+            history=history.value,
+            created_at=utc_now(),
         )
     )
     return get(connection, name)
@@ -79,7 +88,9 @@ def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
 
 def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
     values = {
-        "snapshot_id": found.snapshot, "unnumbered": found.unnumbered, "foreign_rows": found.foreign,
+        "snapshot_id": found.snapshot,
+        "unnumbered": found.unnumbered,
+        "foreign_rows": found.foreign,
         "counted_at": found.counted_at,
     }
     connection.execute(

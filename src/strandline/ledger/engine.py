@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -67,8 +69,11 @@ class Ledger:
 
         @event.listens_for(engine, "begin")
         def _begin(connection: sa.Connection) -> None:
-            write = connection.get_execution_options().get("strandline_write", False)
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+            raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
+            if connection.get_execution_options().get("strandline_write", False):
+                _begin_writing(raw, busy_seconds)
+            else:
+                raw.execute("BEGIN")
 
         return engine
 
@@ -156,9 +161,7 @@ class Ledger:
             self.path.touch()
         self._upgrade()
         with self.write() as connection:
-            connection.execute(
-                schema.sequence.insert().values(id=1, lake=lake, last=0, epoch=1, created_at=utc_now())
-            )
+            connection.execute(schema.sequence.insert().values(id=1, lake=lake, last=0, epoch=1, created_at=utc_now()))
 
     def open(self) -> None:
         """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
@@ -211,6 +214,22 @@ class Ledger:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
+    """Wait for our turn in steps of a millisecond. SQLite's own waiting sleeps up to a hundred at a time, which two
+    busy writers feel: 50 reservations a second instead of 500."""
+    deadline = time.monotonic() + busy_seconds
+    connection.execute("PRAGMA busy_timeout = 0")
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            break
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise LedgerBusy("the ledger is held by another process", hint="Try again.") from e
+            time.sleep(random.uniform(0.0002, 0.0015))
+    connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:

@@ -74,8 +74,13 @@ dataset = Table(
     Column("history", Text, CheckConstraint("history IN ('deliver', 'skip')", name="history_known"), nullable=False),
     Column("created_at", UtcMicros, nullable=False),
     Column("dropped_at", UtcMicros),
-    Index("one_dataset_of_a_name", "name", unique=True, sqlite_where=text("dropped_at IS NULL"),
-          postgresql_where=text("dropped_at IS NULL")),
+    Index(
+        "one_dataset_of_a_name",
+        "name",
+        unique=True,
+        sqlite_where=text("dropped_at IS NULL"),
+        postgresql_where=text("dropped_at IS NULL"),
+    ),
 )
 
 _NOT_ABANDONED = text("state <> 'abandoned'")
@@ -90,7 +95,9 @@ block = Table(
     Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
     Column("lo", BigInteger, nullable=False),
     Column("hi", BigInteger, nullable=False),
-    Column("kind", Text, CheckConstraint("kind IN ('batch', 'adopted', 'recovered')", name="kind_known"), nullable=False),
+    Column(
+        "kind", Text, CheckConstraint("kind IN ('batch', 'adopted', 'recovered')", name="kind_known"), nullable=False
+    ),
     Column("batch_id", Text, nullable=False),
     Column("digest", Text),
     Column("state", Text, nullable=False),
@@ -107,10 +114,18 @@ block = Table(
     CheckConstraint("state <> 'staged' OR snapshot_id IS NOT NULL", name="staged_has_a_snapshot"),
     CheckConstraint("state IN ('staged', 'published') OR snapshot_id IS NULL", name="snapshot_only_when_staged"),
     CheckConstraint("(state = 'abandoned') = (reason IS NOT NULL)", name="abandoned_has_a_reason"),
-    CheckConstraint("(state = 'published' AND kind <> 'recovered') = (row_count IS NOT NULL)", name="published_has_a_count"),
+    CheckConstraint(
+        "(state = 'published' AND kind <> 'recovered') = (row_count IS NOT NULL)", name="published_has_a_count"
+    ),
     # The same batch offered twice is one block.
-    Index("one_block_of_a_batch", "dataset_id", "batch_id", unique=True, sqlite_where=_NOT_ABANDONED,
-          postgresql_where=_NOT_ABANDONED),
+    Index(
+        "one_block_of_a_batch",
+        "dataset_id",
+        "batch_id",
+        unique=True,
+        sqlite_where=_NOT_ABANDONED,
+        postgresql_where=_NOT_ABANDONED,
+    ),
     # Recovered ranges stand once per dataset; every other number belongs to one block of the lake.
     Index("one_block_of_a_number", "lo", unique=True, sqlite_where=_NOT_RECOVERED, postgresql_where=_NOT_RECOVERED),
     Index("open_blocks", "dataset_id", "lo", sqlite_where=_OPEN, postgresql_where=_OPEN),

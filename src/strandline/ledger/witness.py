@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from strandline.config import LakeConfig, resolve_secret
 from strandline.errors import OpeningNeeded, StorageError, WitnessUnreadable
@@ -44,6 +44,9 @@ class Witness(Protocol):
 
     def create(self, mark: Mark) -> None:
         """Refused where there is one already."""
+
+    def replace(self, mark: Mark) -> None:
+        """Whatever is there: only for a witness that is lost or damaged, when a person asked for it."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         """Durable when it returns. `OpeningNeeded` where the witness is not at `expected`."""
@@ -102,20 +105,29 @@ class LocalWitness:
             return self._newest(self._slots(fd))
 
     def create(self, mark: Mark) -> None:
+        with self._written(mark) as temporary:
+            try:
+                os.link(temporary, self.path)  # unlike a rename, a link never replaces
+            except FileExistsError as e:
+                raise StorageError(f"there is a witness already at {self.path}") from e
+
+    def replace(self, mark: Mark) -> None:
+        with self._written(mark) as temporary:
+            temporary.rename(self.path)
+
+    @contextmanager
+    def _written(self, mark: Mark) -> Iterator[Path]:
+        """A new file beside the witness, whole and durable before it gets its name."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.pwrite(fd, _encode(mark) * 2, 0)
             os.fsync(fd)
+            yield temporary
         finally:
             os.close(fd)
-        try:
-            os.link(temporary, self.path)  # unlike a rename, a link never replaces
-        except FileExistsError as e:
-            raise StorageError(f"there is a witness already at {self.path}") from e
-        finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync_folder(self.path.parent)
 
     def raise_to(self, highest: int, *, expected: int) -> None:
@@ -198,11 +210,17 @@ class S3Witness:
             raise WitnessUnreadable(f"the witness cannot be read: {type(e).__name__}", hint=WITNESS_HINT) from e
 
     def create(self, mark: Mark) -> None:
+        self._put(mark, "create")
+
+    def replace(self, mark: Mark) -> None:
+        self._put(mark, "overwrite")
+
+    def _put(self, mark: Mark, mode: Literal["create", "overwrite"]) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         try:
-            obstore.put(self._store, self._key, self._body(mark, uuid.uuid4().hex), mode="create")
+            obstore.put(self._store, self._key, self._body(mark, uuid.uuid4().hex), mode=mode)
         except AlreadyExistsError as e:
             raise StorageError("there is a witness already in this bucket and prefix") from e
         except BaseError as e:

@@ -13,7 +13,7 @@ from strandline.errors import SchemaError
 from strandline.tables.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.tables.light_schema import from_pyiceberg, to_pyiceberg
 from strandline.tables.metadata import DELIVER_BY_PROPERTY
-from strandline.tables.schema import Column, can_widen, check_name, check_writable, type_text
+from strandline.tables.schema import Column, can_widen, check_free, check_name, check_writable, type_text
 from strandline.types import INTERNAL_COLUMNS
 
 if TYPE_CHECKING:
@@ -82,12 +82,11 @@ def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -
 
 
 def _not_ours(alteration: Alteration) -> None:
-    names = [alteration.name.split(".")[0]]
-    if isinstance(alteration, RenameColumn) and "." not in alteration.name:
-        names.append(alteration.new)
-    for name in names:
-        if name.lower() in INTERNAL_COLUMNS:
-            raise SchemaError(f"column {name} is Strandline's own and cannot be changed")
+    outermost = alteration.name.split(".")[0]
+    if outermost.lower() in INTERNAL_COLUMNS:
+        raise SchemaError(f"column {outermost} is Strandline's own and cannot be changed")
+    if "." not in alteration.name and isinstance(alteration, (AddColumn, RenameColumn)):
+        check_free(alteration.new if isinstance(alteration, RenameColumn) else alteration.name)
 
 
 def _check_add(schema: Schema, alteration: AddColumn, alterations: Sequence[Alteration]) -> None:

@@ -87,7 +87,7 @@ class TableView:
     @property
     def branches(self) -> Mapping[str, SnapshotId]:
         """Only ours."""
-        return {n: s for n, s in self.refs.items() if n.startswith(BRANCH_PREFIX) and n[len(BRANCH_PREFIX):].isdigit()}
+        return {n: s for n, s in self.refs.items() if n.startswith(BRANCH_PREFIX) and n[len(BRANCH_PREFIX) :].isdigit()}
 
     def ancestors(self, of: SnapshotId | None) -> Iterator[SnapshotView]:
         """From the newest back to the first one that is still there."""

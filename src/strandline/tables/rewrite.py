@@ -45,7 +45,11 @@ class FilesGone(Exception):
 
 
 def unnumbered_group(
-    tables: SparkTables, name: str, *, rows_max: int, skip: frozenset[str] = frozenset(),
+    tables: SparkTables,
+    name: str,
+    *,
+    rows_max: int,
+    skip: frozenset[str] = frozenset(),
     only: Sequence[str] | None = None,
 ) -> FileGroup | None:
     """The next files that have, or may have, rows without a number; by their metrics, without opening them.
@@ -102,8 +106,11 @@ def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
     """The files of this one write, known to nobody yet."""
     try:
         (
-            df.write.format("iceberg").mode("append").option("distribution-mode", "none")
-            .option("fanout-enabled", "true").save(group.id)
+            df.write.format("iceberg")
+            .mode("append")
+            .option("distribution-mode", "none")
+            .option("fanout-enabled", "true")
+            .save(group.id)
         )
     except Exception as e:
         raise explain(e, "numbered rows cannot be written") from e

@@ -55,6 +55,11 @@ class Column:
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _SIMPLE_NAME = re.compile(r"[A-Za-z0-9_\-]+")
 
+_METADATA_COLUMNS = frozenset({
+    "_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number",
+    "_change_type", "_change_ordinal", "_commit_snapshot_id",
+})  # fmt: skip
+
 _NOT_WRITABLE = {
     "time": "Spark has no time fields for Iceberg",
     "timestamp_ns": "Spark cannot read or write nanosecond timestamps of Iceberg",
@@ -107,10 +112,17 @@ def check_columns(columns: Sequence[Column]) -> None:
         raise SchemaError("a dataset needs at least one column")
     check_names(columns, "")
     for column in columns:
-        if column.name.lower() in INTERNAL_COLUMNS:
-            raise SchemaError(
-                f"column {column.name}: the name is Strandline's own", hint="Rename the column, or leave it out."
-            )
+        check_free(column.name)
+
+
+def check_free(name: str) -> None:
+    """Names that a table's own columns cannot have, or that no query could reach."""
+    if name.lower() in INTERNAL_COLUMNS:
+        raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
+    if name.lower() in _METADATA_COLUMNS:
+        raise SchemaError(
+            f"column {name}: the name is Iceberg's own, for what it knows of each row", hint="Rename the column."
+        )
 
 
 def walk(columns: Iterable[Column], prefix: str = "") -> Iterator[tuple[str, ColumnType]]:

@@ -44,8 +44,8 @@ class StagedFile:
     hi: int
 
 
-class _Again:
-    """A commit was made: look again and say what is so."""
+class _LookAgain(Exception):
+    """A commit was made: look what is so now."""
 
 
 T = TypeVar("T")
@@ -166,7 +166,7 @@ class SparkTables:
         """Cherry-pick into main and remove the branch, in one commit. Whoever calls this, and however often, the rows
         are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`."""
 
-        def attempt() -> PublishPlan | _Again:
+        def attempt() -> PublishPlan:
             table = self.load(name)
             manage = table.manageSnapshots()
             view = self._view_of(table)  # the metadata that `manage` will replace, or fail
@@ -190,8 +190,9 @@ class SparkTables:
             failpoints.hit("publish.before_commit")
             manage.commit()
             failpoints.hit("publish.after_commit")
-            # Read back rather than assume; the next look ends in AlreadyPublished.
-            return AlreadyPublished(plan.published) if isinstance(plan, RemoveBranch) else _Again()
+            if isinstance(plan, RemoveBranch):
+                return AlreadyPublished(plan.published)
+            raise _LookAgain  # read back rather than assume: the next look ends in AlreadyPublished
 
         return self._repeat(attempt, f"{wap.rows} cannot be published in {name}")
 
@@ -218,21 +219,20 @@ class SparkTables:
     def raise_epoch(self, name: str, epoch: int) -> None:
         self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
 
-    def _repeat(self, attempt: Callable[[], T | _Again], what: str) -> T:
+    def _repeat(self, attempt: Callable[[], T], what: str) -> T:
         """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
         every attempt begins by reading, so what did land is found and not repeated."""
         last: Exception | None = None
         for n in range(self.attempts_max):
             try:
-                done = attempt()
+                return attempt()
+            except _LookAgain:
+                continue
             except JAVA_ERRORS as e:
                 if not _worth_another_look(e):
                     raise explain(e, what) from e
                 last = e
                 time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
-                continue
-            if not isinstance(done, _Again):
-                return done
         raise CommitUnknown(
             f"{what}: {self.attempts_max} attempts, the last one: {'' if last is None else root_cause(last)}",
             hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
@@ -246,14 +246,17 @@ def iterate(iterable: Any) -> Iterator[Any]:
         yield found.next()
 
 
+_LOST_OR_UNKNOWN = (
+    "CommitFailedException",
+    "CommitStateUnknownException",
+    "UncheckedSQLException",
+    "DuplicateWAPCommitException",
+)
+
+
 def _worth_another_look(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
-    return (
-        kind.endswith(("CommitFailedException", "CommitStateUnknownException", "UncheckedSQLException"))
-        or kind.endswith("DuplicateWAPCommitException")
-        or "Branch does not exist" in text
-        or "already exists" in text
-    )
+    return kind.endswith(_LOST_OR_UNKNOWN) or "Branch does not exist" in text or "already exists" in text
 
 
 def java_class(error: Exception) -> str:
@@ -279,5 +282,7 @@ def explain(error: Exception, what: str) -> StrandlineError:
     text = root_cause(error)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     if "No space left" in text:
-        return StorageError(f"{what}: the disk is full", hint="Free some space and run it again; nothing is half-visible.")
+        return StorageError(
+            f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
+        )
     return FailedError(f"{what}: {first[:500]}")

@@ -188,14 +188,19 @@ def _map(array: Array, dt: t.MapType) -> Array:
     entries = array.values
     keys = _required(from_text(entries.field(0), dt.keyType), nullable=False)
     values = _required(from_carrier(entries.field(1), dt.valueType), dt.valueContainsNull)
-    owners = pc.list_parent_indices(array)
-    if len(keys) > 1:
-        distinct = pa.Table.from_arrays([owners, keys], names=["owner", "key"]).group_by(["owner", "key"]).aggregate([])
-        if distinct.num_rows != len(keys):
-            raise Unfit
+    _demand_distinct(pc.list_parent_indices(array), keys)
     pair = pa.struct([pa.field(KEY, keys.type, nullable=False), pa.field(VALUE, values.type)])
     paired = pa.Array.from_buffers(pair, len(keys), [None], 0, 0, [keys, values])
     return _rebuilt(array, arrow_type(dt), 2, [paired])
+
+
+def _demand_distinct(owners: Array, keys: Array) -> None:
+    """No key twice in one map."""
+    encoded = keys.dictionary_encode()
+    pairs = owners.to_numpy() * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
+    pairs.sort()
+    if (pairs[1:] == pairs[:-1]).any():
+        raise Unfit
 
 
 def _sextets() -> npt.NDArray[np.uint8]:

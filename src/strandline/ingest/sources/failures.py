@@ -53,7 +53,7 @@ def _texts(error: BaseException) -> Iterator[str]:
             continue
         seen.add(id(current))
         yield str(current)
-        origin = getattr(current, "_origin", None)
+        origin = getattr(current, "_origin", None) or getattr(current, "java_exception", None)
         while origin is not None:
             yield str(origin.toString())
             origin = origin.getCause()

@@ -36,20 +36,22 @@ def rewrite_maps(block: Block, columns: Sequence[str]) -> bytes:
     text = np.frombuffer(block.data, np.uint8)[start : int(block.ends[-1])]
     escapes = np.flatnonzero(text == _BACKSLASH)
     quotes, marks = _tokens(text, escapes)
-    depth = np.cumsum(_STEP[text[marks]], dtype=np.int64)
+    kinds = text[marks]
+    steps = _STEP[kinds]
+    depth = np.cumsum(steps, dtype=np.int32)
     _demand(_is_closed(depth, marks, quotes, block.ends - start))
     opens = _map_objects(text, marks, depth, quotes, escapes, columns)
     if not len(opens):
         return text.tobytes()
-    closers = np.flatnonzero((depth == 1) & (_STEP[text[marks]] < 0))
+    closers = np.flatnonzero((depth == 1) & (steps < 0))
     closes = closers[np.searchsorted(closers, opens)]
-    _demand(bool((text[marks[closes]] == _CLOSE_OBJECT).all()))
+    _demand(bool((kinds[closes] == _CLOSE_OBJECT).all()))
     empty = closes == opens + 1
-    inside = np.flatnonzero((depth == 2) & (_STEP[text[marks]] == 0))
+    inside = np.flatnonzero((depth == 2) & (steps == 0))
     owner = np.searchsorted(opens, inside) - 1
     inside = inside[(owner >= 0) & (inside < closes[np.maximum(owner, 0)])]
-    _check_pairs(text, marks, inside, opens[~empty], closes[~empty])
-    kind = text[marks[inside]]
+    kind = kinds[inside]
+    _check_pairs(kind, inside, opens[~empty], closes[~empty])
     return _replaced(
         text,
         [
@@ -77,14 +79,19 @@ def _tokens(text: Bytes, escapes: Offsets) -> tuple[Offsets, Offsets]:
     return tokens[is_quote], tokens[outside & ~is_quote]
 
 
-def _is_closed(depth: Offsets, marks: Offsets, quotes: Offsets, ends: Offsets) -> bool:
+def _is_closed(depth: npt.NDArray[np.int32], marks: Offsets, quotes: Offsets, ends: Offsets) -> bool:
     """Every record closes what it opens, so that one that is damaged cannot shift the reading of the next."""
     last = np.searchsorted(marks, ends) - 1
     return bool((depth[last] == 0).all() and (np.searchsorted(quotes, ends) % 2 == 0).all())
 
 
 def _map_objects(
-    text: Bytes, marks: Offsets, depth: Offsets, quotes: Offsets, escapes: Offsets, columns: Sequence[str]
+    text: Bytes,
+    marks: Offsets,
+    depth: npt.NDArray[np.int32],
+    quotes: Offsets,
+    escapes: Offsets,
+    columns: Sequence[str],
 ) -> Offsets:
     """Indexes into `marks` of the braces that open a map."""
     colons = np.flatnonzero((depth == 1) & (text[marks] == _COLON))
@@ -112,13 +119,13 @@ def _spells(text: Bytes, starts: Offsets, ends: Offsets, name: bytes) -> npt.NDA
     return found
 
 
-def _check_pairs(text: Bytes, marks: Offsets, inside: Offsets, opens: Offsets, closes: Offsets) -> None:
+def _check_pairs(kind: Bytes, inside: Offsets, opens: Offsets, closes: Offsets) -> None:
     """Colon, comma, colon … colon in every object: `{"a"}` would become an entry without a value."""
     first = np.searchsorted(inside, opens)
     count = np.searchsorted(inside, closes) - first
     _demand(bool((count % 2 == 1).all()))
     position = np.arange(len(inside)) - np.repeat(first, count)
-    _demand(bool(((text[marks[inside]] == _COLON) == (position % 2 == 0)).all()))
+    _demand(bool(((kind == _COLON) == (position % 2 == 0)).all()))
 
 
 def _replaced(text: Bytes, replacements: list[tuple[Offsets, bytes]]) -> bytes:

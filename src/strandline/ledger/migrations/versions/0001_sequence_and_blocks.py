@@ -56,9 +56,7 @@ def upgrade() -> None:
         sa.CheckConstraint("state IN ('reserved', 'staged', 'published', 'abandoned')", name="state_known"),
         sa.CheckConstraint("(state = 'reserved') = (lease_until IS NOT NULL)", name="reserved_has_a_lease"),
         sa.CheckConstraint("state <> 'staged' OR snapshot_id IS NOT NULL", name="staged_has_a_snapshot"),
-        sa.CheckConstraint(
-            "state IN ('staged', 'published') OR snapshot_id IS NULL", name="snapshot_only_when_staged"
-        ),
+        sa.CheckConstraint("state IN ('staged', 'published') OR snapshot_id IS NULL", name="snapshot_only_when_staged"),
         sa.CheckConstraint("(state = 'abandoned') = (reason IS NOT NULL)", name="abandoned_has_a_reason"),
         sa.CheckConstraint(
             "(state = 'published' AND kind <> 'recovered') = (row_count IS NOT NULL)", name="published_has_a_count"
@@ -84,9 +82,7 @@ def upgrade() -> None:
 
 
 def _index(name: str, table: str, columns: list[str], where: str, *, unique: bool = False) -> None:
-    op.create_index(
-        name, table, columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where)
-    )
+    op.create_index(name, table, columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
 COUNTER_WENT_BACK = "NEW.last < OLD.last OR NEW.epoch < OLD.epoch OR NEW.lake <> OLD.lake"

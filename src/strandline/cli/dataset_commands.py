@@ -1,0 +1,163 @@
+"""dataset create, adopt, list, alter, drop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli import render
+from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
+from strandline.cli.output import Output
+from strandline.errors import UsageError
+from strandline.types import History
+
+if TYPE_CHECKING:
+    from strandline.tables.alteration import Alteration
+    from strandline.tables.schema import Column
+
+app = typer.Typer(help="Make, take over, change and drop datasets.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="TABLE or NAMESPACE.TABLE", show_default=False)]
+DeliverByOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deliver-by",
+        metavar="COL",
+        help="A column whose values sort rows into logical partitions. Repeat it for more.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON or YAML list of columns.", show_default=False)
+    ] = None,
+    like: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A data file to read the columns off.", show_default=False)
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …")
+    ] = None,
+    deliver_by: DeliverByOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a dataset: a new Iceberg table that rows enter through Strandline."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        columns = _columns(schema, like)
+        made = lake.create_dataset(name, columns, deliver_by=deliver_by or (), partition_by=partition_by)
+    out.show(
+        render.created_document(made, columns, inferred_from=like), render.created(made, columns, inferred_from=like)
+    )
+
+
+def _columns(schema: Path | None, like: Path | None) -> tuple[Column, ...]:
+    if (schema is None) == (like is None):
+        raise UsageError(
+            "a dataset needs its columns: --schema FILE or --like FILE, one of them",
+            hint="--like reads them off a data file, --schema from a list that you wrote.",
+        )
+    if schema is not None:
+        from strandline.tables.schema_file import parse_schema_file
+
+        return parse_schema_file(schema)
+    from strandline.tables.infer import infer_schema
+
+    return infer_schema(like or Path())
+
+
+@app.command()
+def adopt(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="An Iceberg table of the lake's catalog.")],
+    history: Annotated[
+        History, typer.Option(help="Whether sinks get the rows that are there: deliver, or skip.")
+    ] = History.DELIVER,
+    deliver_by: DeliverByOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a dataset of a table that has rows already: they are numbered. Again, it numbers what came since."""
+    out = Output(as_json=json)
+    with opened(config) as lake, out.working("Starting Spark") as say:
+        lake.on_start = say
+        done = lake.adopt_dataset(
+            table,
+            history=history,
+            deliver_by=deliver_by or (),
+            on_step=lambda rows: say(f"{rows:,} rows have their number"),
+        )
+        name = lake.dataset(table).name
+    out.show({"name": name, "numbered": done.rows, "steps": done.steps}, render.adopted(name, done.rows, done.steps))
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The lake's datasets. Starts no JVM."""
+    with opened(config) as lake:
+        found = lake.datasets()
+    Output(as_json=json).show({"datasets": [render.dataset_document(d) for d in found]}, render.datasets(found))
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    add: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help="A new, optional column.")] = None,
+    widen: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:TYPE", help="int to long, float to double, a longer decimal.")
+    ] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD:NEW", help="Another name, the same values.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Its values stay in the files, unread.")
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change columns without rewriting a file, all changes in one commit. a.b is the field b of a."""
+    changes = _alterations(add or [], widen or [], rename or [], drop or [])
+    with opened(config) as lake:
+        lake.alter_dataset(name, changes)
+        full = lake.dataset(name).name
+    said = render.alterations(changes)
+    Output(as_json=json).show({"name": full, "changes": said}, render.altered(full, said))
+
+
+def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list[str]) -> list[Alteration]:
+    """Dropped first, added last: so that a column can be replaced by another of its name."""
+    from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
+    from strandline.tables.schema_file import parse_type
+
+    changes: list[Alteration] = [DropColumn(text) for text in drop]
+    changes += [RenameColumn(*_pair(text, "--rename", "OLD:NEW")) for text in rename]
+    for text in widen:
+        column, kind = _pair(text, "--widen", "NAME:TYPE")
+        changes.append(WidenColumn(column, parse_type(kind, where=column)))
+    for text in add:
+        column, kind = _pair(text, "--add", "NAME:TYPE")
+        changes.append(AddColumn(column, parse_type(kind, where=column)))
+    if not changes:
+        raise UsageError("nothing to change", hint="Say --add, --widen, --rename or --drop.")
+    return changes
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    left, colon, right = text.partition(":")
+    if not (colon and left.strip() and right.strip()):
+        raise UsageError(f"{option} takes {form}, not {text!r}")
+    return left.strip(), right.strip()
+
+
+@app.command()
+def drop(name: NameArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Forget a dataset. Its files stay where they are, and its numbers stay taken."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        target = lake.dataset(name).name
+        confirm(out, yes=yes, question=f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
+        lake.drop_dataset(name)
+    out.show({"dropped": target}, render.done(f"{target} is dropped; its files are still in the warehouse"))

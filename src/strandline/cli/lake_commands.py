@@ -1,0 +1,121 @@
+"""init, doctor, status, recover, demo."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.cli import render, render_status
+from strandline.cli.options import ConfigOption, JsonOption, opened, opened_with_spark
+from strandline.cli.output import Output
+from strandline.config import CONFIG_NAME
+from strandline.errors import FailedError, UsageError
+from strandline.lake import init_lake
+
+WATCH_SECONDS = 2.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(init)
+    app.command()(demo)
+    app.command()(doctor)
+    app.command()(status)
+    app.command()(recover)
+
+
+def init(
+    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Where. [default: here]")] = None,
+    warehouse: Annotated[
+        str, typer.Option(metavar="URL", help="Where the tables live: a folder in DIR, or s3://bucket/prefix.")
+    ] = "warehouse",
+    ledger: Annotated[
+        str, typer.Option(metavar="URL", help="Strandline's own state: a SQLite file in DIR, or postgresql://…")
+    ] = "ledger.db",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a new lake."""
+    home = folder or _home_of(config)
+    with init_lake(home, warehouse=warehouse, ledger=ledger) as lake:
+        path = lake.config.home / CONFIG_NAME
+        document = {"lake": lake.id, "config": path, "warehouse": lake.config.warehouse_url}
+        Output(as_json=json).show(document, render.initialised(lake.id, path))
+
+
+def _home_of(config: Path | None) -> Path:
+    if config is None:
+        return Path()
+    return config.parent if config.name == CONFIG_NAME else config
+
+
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="An empty folder to work in. [default: a temporary one]")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the lake there to look at.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """The whole job on a lake of its own: bad rows, repeats, a killed writer, and every row exactly once."""
+    from strandline.cli.demo import run_demo
+
+    out = Output(as_json=json)
+    if not run_demo(out, folder, keep=keep or folder is not None):
+        raise typer.Exit(FailedError.exit_code)
+
+
+def doctor(
+    prepare: Annotated[bool, typer.Option("--prepare", help="Get what is missing: the Iceberg runtime.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check what Strandline needs, and say what to do about what is missing. Works without a lake."""
+    from strandline.cli.checks import all_checks, is_s3
+
+    out = Output(as_json=json)
+    if prepare:
+        from strandline.tables.runtime import ensure_runtime
+
+        with out.working("Getting the Iceberg runtime") as say:
+            ensure_runtime(s3=is_s3(config), progress=say)
+    checks = all_checks(config)
+    ok = all(c.ok for c in checks)
+    document = {
+        "ok": ok,
+        "checks": [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in checks],
+    }
+    out.show(document, *render.checks(checks))
+    if not ok:
+        raise typer.Exit(FailedError.exit_code)
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Datasets, rows, how far each is settled, and what needs attention. Starts no JVM."""
+    out = Output(as_json=json)
+    if watch and (json or not out.out.is_terminal):
+        raise UsageError("--watch is for a terminal", hint="In a script, call `strandline status --json` again.")
+    with opened(config) as lake:
+        if not watch:
+            found = lake.status()
+            out.show(found.to_json(), render_status.status(found))
+            return
+        from rich.live import Live
+
+        with Live(render_status.status(lake.status()), console=out.out, auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_SECONDS)
+                live.update(render_status.status(lake.status()), refresh=True)
+
+
+def recover(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Settle what dead writers left: publish what was committed, abandon what was not."""
+    out = Output(as_json=json)
+    with opened_with_spark(config, out, "Settling open blocks") as lake:
+        found = lake.recover()
+    out.show(render.recovered_document(found), render.recovered(found))

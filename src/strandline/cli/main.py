@@ -1,0 +1,156 @@
+"""`strandline`: the one place where errors become messages and exit codes.
+
+0 done, 1 failed, 2 wrong usage, 3 refused; 130 interrupted, 141 the reader of a pipe has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from strandline import failpoints
+from strandline.cli import dataset_commands, ingest_command, lake_commands, ledger_commands, read_command
+from strandline.cli.output import Output, dumps, error_document
+from strandline.errors import StrandlineError, UsageError
+from strandline.tables.java import refuse_windows
+
+INTERRUPTED = 128 + signal.SIGINT
+PIPE_CLOSED = 128 + 13  # SIGPIPE, which Python does not have on every system
+
+app = typer.Typer(
+    name="strandline",
+    help="Every row of an Iceberg lake to every sink exactly once, and only once it is settled.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lake_commands.add_to(app)
+app.add_typer(dataset_commands.app, name="dataset")
+ingest_command.add_to(app)
+read_command.add_to(app)
+app.add_typer(ledger_commands.app, name="ledger")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and end."),
+) -> None:
+    if version:
+        from strandline import __version__
+
+        print(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(UsageError.exit_code)
+
+
+def main() -> None:
+    code = run(sys.argv[1:])
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.flush()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    as_json = "--json" in arguments
+    try:
+        code = _invoke(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is still buffered would fail again when Python closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (KeyboardInterrupt, typer.Abort):
+        if not as_json:
+            print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except StrandlineError as e:
+        return _report(e, as_json=as_json)
+    except typer.TyperException as e:
+        return _report(_wrong_usage(e), as_json=as_json)
+    except Exception as e:
+        return _report(_unexpected(e), as_json=as_json)
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    refuse_windows()
+    failpoints.arm_from(os.environ)
+    # Times are UTC everywhere. Spark hands timestamps to Python in the process's zone, where some do not exist.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("strandline", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as e:
+        return e.exit_code
+    return 0
+
+
+def _report(error: StrandlineError, *, as_json: bool) -> int:
+    out = Output(as_json=as_json)
+    if as_json:
+        print(dumps({"error": error_document(error)}), flush=True)
+    else:
+        out.err.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+        for note in getattr(error, "__notes__", ()):
+            out.err.print(Text.assemble(("note: ", "bold"), note), soft_wrap=True)
+        if error.hint:
+            out.err.print(Text.assemble(("hint: ", "bold cyan"), error.hint), soft_wrap=True)
+    if os.environ.get("STRANDLINE_DEBUG"):
+        traceback.print_exception(error)
+    return error.exit_code
+
+
+def _wrong_usage(error: typer.TyperException) -> StrandlineError:
+    context = getattr(error, "ctx", None)
+    path = "strandline" if context is None else context.command_path
+    return UsageError(error.format_message().rstrip("."), hint=f"`{path} --help` shows how it is used.")
+
+
+class UnexpectedError(StrandlineError):
+    """Nobody raised this on purpose: a fault of the program."""
+
+
+def _unexpected(error: Exception) -> StrandlineError:
+    said = str(error).strip()
+    first = said.splitlines()[0] if said else "no message"
+    wrapped = UnexpectedError(f"unexpected {type(error).__name__}: {first[:500]}", hint=_keep_traceback(error))
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _keep_traceback(error: Exception) -> str:
+    from strandline.tables.runtime import cache_folder
+
+    path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+    text = "".join(traceback.format_exception(error))
+    if _written(path, text):
+        return f"This is a fault of the program; please report it with {path}."
+    return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
+
+
+def _written(path: Path, text: str) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

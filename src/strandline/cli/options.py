@@ -1,0 +1,53 @@
+"""What every command takes, and how it gets its lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.cli.output import Output
+from strandline.errors import RefusedError
+from strandline.lake import Lake, open_lake
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The lake's settings file, or its folder. [default: STRANDLINE_CONFIG, or strandline.toml here]",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@contextmanager
+def opened(config: Path | None) -> Iterator[Lake]:
+    """The lake, without Spark."""
+    with open_lake(config) as lake:
+        yield lake
+
+
+@contextmanager
+def opened_with_spark(config: Path | None, out: Output, doing: str) -> Iterator[Lake]:
+    """The lake, with a spinner while Spark starts and works."""
+    with open_lake(config) as lake, out.working("Starting Spark") as say:
+        lake.on_start = say
+        _ = lake.work
+        say(doing)
+        yield lake
+
+
+def confirm(out: Output, *, yes: bool, question: str, refusal: str) -> None:
+    """Ask where there is someone to ask; elsewhere only --yes is an answer."""
+    if yes:
+        return
+    if not out.can_ask:
+        raise RefusedError(refusal, hint="There is nobody to ask here: say --yes.")
+    if not typer.confirm(question, err=True):
+        raise RefusedError(f"{refusal}: the answer was no")

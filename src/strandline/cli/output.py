@@ -1,0 +1,101 @@
+"""Where output goes: results on standard output, everything else on standard error.
+
+With --json there is one document on standard output and nothing else on it. Colour, spinners and bars are for
+terminals; in a pipe the same words come plain, and progress is silent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from strandline.errors import StrandlineError
+
+PIPE_WIDTH = 200
+"""A pipe has no width of its own, and a table must not be cut to that of a terminal that is not there."""
+
+
+def console(stream: TextIO) -> Console:
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, soft_wrap=False)
+
+
+class Output:
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.out = console(sys.stdout)
+        self.err = console(sys.stderr)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a person to show progress to."""
+        return self.err.is_terminal and not self.as_json
+
+    @property
+    def can_ask(self) -> bool:
+        return self.is_live and sys.stdin.isatty()
+
+    def show(self, document: dict[str, Any], *renderables: RenderableType) -> None:
+        """The result: the document with --json, else what people read."""
+        if self.as_json:
+            print(dumps(document))
+            return
+        for renderable in renderables:
+            self.out.print(renderable)
+
+    def note(self, text: str, style: str = "dim") -> None:
+        if not self.as_json:
+            self.err.print(Text(text, style), soft_wrap=True)
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """A spinner on a terminal; what is given to the function that it yields replaces the words."""
+        if not self.is_live:
+            yield lambda _: None
+            return
+        with self.err.status(Text(text, "dim")) as status:
+            yield lambda words: status.update(Text(words, "dim"))
+
+
+def dumps(value: Any, *, indent: int | None = 2) -> str:
+    # Escapes are the same JSON; they are for terminals and pipes that could not hold the characters.
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(value, indent=indent, ensure_ascii=not utf8, default=_plain)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            return iso(value)
+        case date():
+            return value.isoformat()
+        case Path():
+            return str(value)
+        case Enum():
+            return value.value
+        case set() | frozenset():
+            return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def error_document(error: StrandlineError) -> dict[str, Any]:
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+    }

@@ -1,0 +1,90 @@
+"""Progress of an ingest on a terminal: one line for all files, one for each that is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from strandline.ingest.files import FileOutcome
+
+_WORDS = {"counting": "counting rows", "writing": "writing", "publishing": "publishing"}
+
+
+class Silent:
+    """In a pipe, and with --json."""
+
+    def on_start(self, words: str) -> None: ...
+
+    def on_step(self, path: Path, step: str, rows: int | None) -> None: ...
+
+    def on_done(self, outcome: FileOutcome) -> None: ...
+
+
+class Bars(Silent):
+    """Called from the threads that work on files."""
+
+    def __init__(self, progress: Progress, files: int) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._lines: dict[Path, TaskID] = {}
+        self._rows = 0
+        self._began: float | None = None
+        self._all = progress.add_task("looking at the files", total=files, note="")
+
+    def on_start(self, words: str) -> None:
+        self._progress.update(self._all, description=words)
+
+    def on_step(self, path: Path, step: str, rows: int | None) -> None:
+        with self._lock:
+            if step == "looking":
+                return
+            if step == "waiting":
+                if self._began is None:
+                    self._progress.update(self._all, description="starting Spark")
+                return
+            if self._began is None:
+                self._began = time.monotonic()
+                self._progress.update(self._all, description="ingesting")
+            if path not in self._lines:
+                self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, note="")
+            note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {rows:,} rows"
+            self._progress.update(self._lines[path], note=note)
+
+    def on_done(self, outcome: FileOutcome) -> None:
+        with self._lock:
+            if (line := self._lines.pop(outcome.path, None)) is not None:
+                self._progress.remove_task(line)
+            if not outcome.duplicate:
+                self._rows += outcome.rows
+            note = f"{self._rows:,} rows"
+            if self._began is not None and self._rows:
+                note += f", {self._rows / max(time.monotonic() - self._began, 0.001):,.0f} rows/s"
+            self._progress.update(self._all, advance=1, note=note)
+
+
+@contextmanager
+def watching(out: Output, files: int) -> Iterator[Silent]:
+    if not out.is_live:
+        yield Silent()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(style="cyan"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out.err, transient=True) as progress:
+        yield Bars(progress, files)

@@ -1,0 +1,128 @@
+"""read: settled rows, and the token to go on with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.options import ConfigOption, JsonOption, opened
+from strandline.cli.output import Output, dumps, error_document
+from strandline.errors import StrandlineError, UsageError
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+    from strandline.read import Rows
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(read)
+
+
+def read(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
+    since: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Only what came after. [default: from the beginning]")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Up to this number. [default: the seal]")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many rows. [default: all]")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. May be repeated."),
+    ] = None,
+    internal: Annotated[bool, typer.Option("--internal", help="With Strandline's own columns.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Settled rows in the order of their numbers, as JSON lines; the token for the next read on standard error.
+
+    With --json the rows and the token are one document. Either way rows are printed as they come, however many there
+    are.
+    """
+    out = Output(as_json=json)
+    with opened(config) as lake, ExitStack() as spinning:
+        where = _partition(lake, dataset, partition or [])
+        lake.on_start = spinning.enter_context(out.working("Starting Spark"))
+        rows = lake.read_since(
+            dataset,
+            since,
+            until=until,
+            limit=limit,
+            columns=None if columns is None else [c.strip() for c in columns.split(",")],
+            partition=where,
+            internal=internal,
+        )
+        code = _print_document(rows, spinning.close) if json else _print_lines(out, rows, since, spinning.close)
+    if code:
+        raise typer.Exit(code)
+
+
+def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> dict[str, str | None] | None:
+    if not given:
+        return None
+    found: dict[str, str | None] = {}
+    for part in (p for text in given for p in text.split(",")):
+        column, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"--partition takes COL=VALUE, not {part!r}")
+        found[column.strip()] = None if value == "~" else value
+    wanted = lake.dataset(dataset).deliver_by
+    if set(found) != set(wanted):
+        raise UsageError(
+            f"a partition of {dataset} has a value for each of: {', '.join(wanted) or 'nothing, it has no partitions'}"
+        )
+    return found
+
+
+def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[], None]) -> int:
+    """A reader that is cut off gets the token behind the last row that it was given."""
+    from strandline.cli.values import row_encoder
+
+    encode = row_encoder(rows.df.schema)
+    behind = since
+    try:
+        for row, token in rows:
+            ready()  # the spinner must be gone before the first row
+            sys.stdout.write(dumps(encode(row), indent=None) + "\n")
+            behind = token
+        behind = rows.continuation
+    except BrokenPipeError:
+        raise
+    except (StrandlineError, KeyboardInterrupt):
+        ready()
+        sys.stdout.flush()
+        if behind is not None:
+            out.err.print(f"next: {behind}", soft_wrap=True)
+        raise
+    ready()
+    sys.stdout.flush()
+    out.err.print(f"next: {behind}", soft_wrap=True)
+    return 0
+
+
+def _print_document(rows: Rows, ready: Callable[[], None]) -> int:
+    """Streamed, and a whole document also where reading fails on the way: it says so, and where to go on."""
+    from strandline.cli.values import row_encoder
+
+    encode = row_encoder(rows.df.schema)
+    write = sys.stdout.write
+    write('{"rows": [')
+    tail: dict[str, Any] = {}
+    code, separator = 0, "\n  "
+    try:
+        for row, token in rows:
+            write(separator + dumps(encode(row), indent=None))
+            separator, tail["continuation"] = ",\n  ", token
+        tail["continuation"] = rows.continuation
+    except StrandlineError as e:
+        tail.setdefault("continuation", None)
+        tail["error"], code = error_document(e), e.exit_code
+    ready()
+    write("\n], " + dumps(tail, indent=None)[1:] + "\n")
+    return code

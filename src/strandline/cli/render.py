@@ -1,0 +1,218 @@
+"""What people read. Values in, renderables out; nothing here asks the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    from strandline.ingest.opening import Opened
+    from strandline.ingest.recover import Recovered
+    from strandline.ledger.audit import AuditEvent
+    from strandline.tables.alteration import Alteration
+    from strandline.tables.runtime import Check
+    from strandline.tables.schema import Column
+
+UNKNOWN = "?"
+OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
+
+
+def grid(*headers: str, right: Iterable[str] = ()) -> Table:
+    """A table without a frame: columns, and a head that stands back."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
+    for header in headers:
+        table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
+    return table
+
+
+def number(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def age(since: datetime, now: datetime | None = None) -> str:
+    seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def done(text: str) -> RenderableType:
+    return Text.assemble(OK, " ", text)
+
+
+def initialised(lake: str, path: Path) -> RenderableType:
+    return Group(
+        Text.assemble(OK, " A new lake: ", (lake, "bold")),
+        Text.assemble("  Its settings: ", (str(path), "cyan")),
+        Text("  Next: strandline dataset create NAME --like FILE", "dim"),
+    )
+
+
+def checks(found: Sequence[Check]) -> list[RenderableType]:
+    table = grid("", "", "")
+    for check in found:
+        table.add_row(Text(*(OK if check.ok else BAD)), Text(check.name, "bold"), Text(check.detail))
+        if check.hint:
+            table.add_row("", "", Text(check.hint, "yellow" if not check.ok else "dim"))
+    failed = sum(not c.ok for c in found)
+    verdict = Text("All is well.", "green") if not failed else Text(f"{plural(failed, 'check')} failed.", "bold red")
+    return [table, verdict]
+
+
+# Datasets.
+
+
+def columns_table(columns: Sequence[Column]) -> Table:
+    from strandline.tables.schema import type_text
+
+    table = grid("column", "type", "")
+    for column in columns:
+        note = " ".join(filter(None, ["required" if column.required else "", column.doc or ""]))
+        table.add_row(Text(f"  {column.name}"), Text(type_text(column.type), "cyan"), Text(note, "dim"))
+    return table
+
+
+def created(made: Dataset, columns: Sequence[Column], *, inferred_from: Path | None) -> RenderableType:
+    head = Text.assemble(OK, " Dataset ", (made.name, "bold"))
+    if made.deliver_by:
+        head.append(f", delivered by {', '.join(made.deliver_by)}")
+    parts: list[RenderableType] = [head]
+    if inferred_from is not None:
+        parts.append(Text(f"  Columns as found in {inferred_from}:", "dim"))
+    parts.append(columns_table(columns))
+    return Group(*parts)
+
+
+def created_document(made: Dataset, columns: Sequence[Column], *, inferred_from: Path | None) -> dict[str, Any]:
+    from strandline.tables.schema import to_json
+
+    return dataset_document(made) | {"columns": to_json(columns), "inferred_from": inferred_from}
+
+
+def dataset_document(d: Dataset) -> dict[str, Any]:
+    return {
+        "name": d.name,
+        "table_uuid": d.table_uuid,
+        "deliver_by": list(d.deliver_by),
+        "adopted": d.adopted,
+        "history": d.history,
+        "created_at": d.created_at,
+    }
+
+
+def datasets(found: Sequence[Dataset]) -> RenderableType:
+    if not found:
+        return Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim")
+    table = grid("dataset", "delivered by", "came as", "created")
+    for d in found:
+        origin = f"adopted, history: {d.history.value}" if d.adopted else "new"
+        table.add_row(
+            Text(d.name, "bold"),
+            Text(", ".join(d.deliver_by) or "–"),
+            Text(origin),
+            Text(f"{d.created_at.astimezone(UTC):%Y-%m-%d %H:%M}Z"),
+        )
+    return table
+
+
+def adopted(name: str, rows: int, steps: int) -> RenderableType:
+    if not rows:
+        return done(f"{name}: every row has its number")
+    return done(f"{name}: {plural(rows, 'row')} numbered in {plural(steps, 'step')}")
+
+
+def alterations(changes: Sequence[Alteration]) -> list[str]:
+    from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
+    from strandline.tables.schema import type_text
+
+    said = []
+    for change in changes:
+        match change:
+            case AddColumn(name, kind):
+                said.append(f"add {name}: {type_text(kind)}")
+            case WidenColumn(name, kind):
+                said.append(f"widen {name} to {type_text(kind)}")
+            case RenameColumn(name, new):
+                said.append(f"rename {name} to {new}")
+            case DropColumn(name):
+                said.append(f"drop {name}")
+    return said
+
+
+def altered(name: str, said: Sequence[str]) -> RenderableType:
+    return Group(done(f"{name} is changed"), *(Text(f"  {line}") for line in said))
+
+
+# The ledger.
+
+
+def opened(found: Opened, what: str) -> RenderableType:
+    lines = [done(f"{what} (epoch {found.epoch})")]
+    if found.gap is not None:
+        lines.append(Text(f"  Numbers that it did not know, and that stay taken: {found.gap}"))
+    if found.rolled_forward:
+        lines.append(Text(f"  Published: {', '.join(map(str, found.rolled_forward))}"))
+    if found.datasets_found:
+        lines.append(Text(f"  Datasets found: {', '.join(found.datasets_found)}"))
+    if found.batches:
+        lines.append(Text(f"  Batches taken back from the tables' history: {found.batches:,}"))
+    return Group(*lines)
+
+
+def opened_document(found: Opened) -> dict[str, Any]:
+    return {
+        "epoch": found.epoch,
+        "gap": None if found.gap is None else str(found.gap),
+        "rolled_forward": list(map(str, found.rolled_forward)),
+        "batches": found.batches,
+        "datasets_found": list(found.datasets_found),
+    }
+
+
+def recovered(found: Recovered) -> RenderableType:
+    lines: list[RenderableType] = []
+    for label, ranges in (("Published", found.published), ("Abandoned", found.abandoned)):
+        if ranges:
+            lines.append(done(f"{label}: {', '.join(map(str, ranges))}"))
+    if found.waiting:
+        live = ", ".join(map(str, found.waiting))
+        lines.append(Text.assemble(NOTHING, f" Left alone, its writer may be alive: {live}"))
+    lines += [Text.assemble(BAD, f" Held: {held}") for held in found.held]
+    if found.branches_removed:
+        lines.append(
+            done(f"{plural(found.branches_removed, 'left-over branch').replace('branchs', 'branches')} removed")
+        )
+    return Group(*lines) if lines else done("Nothing was open")
+
+
+def recovered_document(found: Recovered) -> dict[str, Any]:
+    return {
+        "published": list(map(str, found.published)),
+        "abandoned": list(map(str, found.abandoned)),
+        "waiting": list(map(str, found.waiting)),
+        "held": list(found.held),
+        "branches_removed": found.branches_removed,
+    }
+
+
+def audit(events: Sequence[AuditEvent]) -> RenderableType:
+    if not events:
+        return Text("Nothing out of the ordinary happened here.", "dim")
+    table = grid("when", "what", "detail")
+    for e in events:
+        detail = ", ".join(f"{k}={v}" for k, v in e.detail.items())
+        table.add_row(Text(f"{e.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"), Text(e.event, "bold"), Text(detail))
+    return table

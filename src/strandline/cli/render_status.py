@@ -1,0 +1,98 @@
+"""`status` for people: what is there, how far it is settled, what is open, what needs attention."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from strandline.cli.render import age, grid, number
+from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
+
+
+def status(found: LakeStatus) -> RenderableType:
+    parts: list[RenderableType] = [_head(found), Text("")]
+    if not found.datasets:
+        parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim"))
+        return Group(*parts)
+    parts.append(_datasets(found))
+    if any(d.blocks for d in found.datasets):
+        parts += [Text(""), Text("Open blocks", "bold"), _blocks(found)]
+    if trouble := problems(found):
+        parts += [Text(""), Text("Needs attention", "bold yellow")]
+        parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
+    return Group(*parts)
+
+
+def _head(found: LakeStatus) -> Text:
+    head = Text.assemble("Lake ", (found.lake, "bold"), (f" · numbers up to {found.sequence:,}", "dim"))
+    if found.witness is None:
+        return head.append(" · no witness", "bold red")
+    if found.witness != found.sequence:
+        return head.append(f" · witness at {found.witness:,}", "yellow")
+    return head.append(" · witness agrees", "dim")
+
+
+def _datasets(found: LakeStatus) -> RenderableType:
+    counts = ("rows", "sealed", "allocated", "open", "unnumbered", "foreign")
+    table = grid("dataset", *counts, right=counts)
+    for d in found.datasets:
+        table.add_row(
+            Text(d.name, "bold"),
+            number(d.rows),
+            _sealed(d),
+            "–" if d.allocated is None else number(d.allocated),
+            _alarming(d.open_blocks),
+            _alarming(d.unnumbered),
+            _alarming(d.foreign),
+        )
+    return table
+
+
+def _sealed(d: DatasetStatus) -> Text:
+    if d.sealed is None:
+        return Text("nothing yet", "dim")
+    return Text(number(d.sealed), "green" if d.open_blocks == 0 else "yellow")
+
+
+def _alarming(count: int | None) -> Text:
+    return Text(number(count), "dim" if count == 0 else "yellow")
+
+
+def _blocks(found: LakeStatus) -> RenderableType:
+    now = datetime.now(UTC)
+    table = grid("dataset", "numbers", "age", "batch", "what it means", right=("age",))
+    for d in found.datasets:
+        for b in d.blocks:
+            table.add_row(d.name, b.range, age(b.since, now), Text(_short(b.batch_id), "dim"), _meaning(b, now))
+    return table
+
+
+def _short(batch_id: str, chars_max: int = 24) -> str:
+    return batch_id if len(batch_id) <= chars_max else f"{batch_id[: chars_max - 1]}…"
+
+
+def _meaning(b: OpenBlockStatus, now: datetime) -> Text:
+    if b.lease_until is None:
+        return Text("committed, not visible yet; `strandline recover` publishes it", "yellow")
+    left = (b.lease_until - now).total_seconds()
+    if left > 0:
+        return Text(f"being written; its writer has {left:.0f} s to show a sign of life")
+    return Text("its writer is gone; `strandline recover` settles it", "yellow")
+
+
+def problems(found: LakeStatus) -> list[str]:
+    """In plain words, each with what to do where there is something to do."""
+    lines = [found.problem] if found.problem else []
+    for d in found.datasets:
+        if d.problem:
+            lines.append(f"{d.name}: {d.problem}")
+        if d.unnumbered:
+            lines.append(
+                f"{d.name}: {d.unnumbered:,} rows have no number and are not delivered; "
+                f"`strandline dataset adopt {d.name}` numbers them"
+            )
+        if d.foreign:
+            lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
+    return lines

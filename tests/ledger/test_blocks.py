@@ -1,0 +1,183 @@
+"""Reserve, mark, take over: the promises of the sequence, on both ledgers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.errors import BatchConflict, OpeningNeeded, WitnessUnreadable
+from strandline.ledger import blocks, sequence
+from strandline.ledger.witness import LocalWitness
+from strandline.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
+from tests.ledger.conftest import Bench
+
+
+def test_numbers_start_at_one_and_blocks_are_contiguous(bench: Bench) -> None:
+    first, second = bench.reserve("a", 10), bench.reserve("b", 5)
+    assert (first.head.rows, second.head.rows) == (SeqRange(1, 10), SeqRange(11, 15))
+
+
+def test_the_same_batch_twice_is_one_block(bench: Bench) -> None:
+    first = bench.reserve("a", 10, digest="d")
+    again, new = blocks.reserve(
+        bench.ledger, bench.witness, blocks.NewBlock(bench.dataset.id, 10, "a", "d"), lease_seconds=60
+    )
+    assert not new and again.head == first.head
+    assert bench.reserve("b", 1).head.rows.lo == 11
+
+
+def test_the_same_batch_id_with_other_rows_is_refused_and_takes_no_number(bench: Bench) -> None:
+    bench.reserve("a", 10, digest="d")
+    with pytest.raises(BatchConflict):
+        bench.reserve("a", 10, digest="other")
+    assert bench.reserve("b", 1).head.rows.lo == 11
+
+
+def test_a_batch_id_belongs_to_its_dataset(bench: Bench) -> None:
+    other = bench.add_dataset("default.other")
+    assert bench.reserve("a").head.rows != bench.reserve("a", dataset=other).head.rows
+
+
+def test_an_abandoned_batch_may_come_again_under_new_numbers(bench: Bench) -> None:
+    first = bench.reserve("a", 10)
+    assert blocks.abandon(bench.ledger, bench.witness, first, "a test")
+    again = bench.reserve("a", 10)
+    assert again.head.rows.lo > first.head.rows.hi
+
+
+def test_abandoning_takes_a_number_so_that_a_restore_which_undoes_it_is_noticed(bench: Bench) -> None:
+    held = bench.reserve("a", 10)
+    blocks.abandon(bench.ledger, bench.witness, held, "a test")
+    assert bench.witness.read().highest == 11
+
+
+def test_racing_threads_get_disjoint_blocks_and_one_block_per_batch(bench: Bench) -> None:
+    got: list[SeqRange] = []
+    outcomes: list[tuple[SeqRange, bool]] = []
+
+    def work(worker: int) -> None:
+        for i in range(20):
+            got.append(bench.reserve(f"{worker}-{i}", 3).head.rows)
+            block, new = blocks.reserve(
+                bench.ledger, bench.witness, blocks.NewBlock(bench.dataset.id, 2, f"shared-{i}", "d"), lease_seconds=60
+            )
+            outcomes.append((block.head.rows, new))
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(got) == 120 and len(outcomes) == 120
+    numbers = [n for r in got for n in range(r.lo, r.hi + 1)]
+    assert len(numbers) == len(set(numbers))
+    assert len({r for r, _ in outcomes}) == 20 == sum(new for _, new in outcomes)
+
+
+def test_the_commit_point_needs_the_fence(bench: Bench) -> None:
+    held = bench.reserve("a", lease_seconds=0)
+    taken = blocks.take_over(bench.ledger, held, lease_seconds=60)
+    assert taken is not None and taken.fence == held.fence + 1
+    assert not blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1)), "a fenced writer staged"
+    assert blocks.mark_staged(bench.ledger, bench.witness, taken, SnapshotId(1))
+
+
+def test_a_live_lease_cannot_be_taken_over_and_is_renewed_by_its_holder_only(bench: Bench) -> None:
+    held = bench.reserve("a", lease_seconds=60)
+    assert blocks.take_over(bench.ledger, held, lease_seconds=60) is None
+    short = bench.reserve("b", lease_seconds=0)
+    assert blocks.renew(bench.ledger, short, lease_seconds=60)
+    assert blocks.take_over(bench.ledger, short, lease_seconds=60) is None, "it was renewed since it was seen"
+    third = bench.reserve("c", lease_seconds=0)
+    assert blocks.take_over(bench.ledger, third, lease_seconds=60) is not None
+    assert not blocks.renew(bench.ledger, third, lease_seconds=60)
+
+
+def test_two_recoverers_cannot_both_take_a_block(bench: Bench) -> None:
+    held = bench.reserve("a", lease_seconds=0)
+    won = [blocks.take_over(bench.ledger, held, lease_seconds=60) for _ in range(3)]
+    assert sum(w is not None for w in won) == 1
+
+
+def test_abandon_and_stage_exclude_each_other(bench: Bench) -> None:
+    held = bench.reserve("a")
+    assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
+    assert not blocks.abandon(bench.ledger, bench.witness, held, "too late")
+    assert isinstance(blocks.look(bench.ledger, held.head), Staged)
+    other = bench.reserve("b")
+    assert blocks.abandon(bench.ledger, bench.witness, other, "first")
+    assert not blocks.mark_staged(bench.ledger, bench.witness, other, SnapshotId(1))
+    assert isinstance(blocks.look(bench.ledger, other.head), Abandoned)
+
+
+def test_publishing_is_marked_by_anyone_any_number_of_times(bench: Bench) -> None:
+    published = bench.publish(bench.reserve("a"))
+    staged = Staged(published.head, blocks.Fence(1), SnapshotId(7), published.published_at)
+    assert blocks.mark_published(bench.ledger, staged, row_count=10, snapshot=SnapshotId(9))
+    again = blocks.look(bench.ledger, published.head)
+    assert isinstance(again, Published) and again.snapshot == 7, "the first mark stays"
+
+
+@pytest.mark.parametrize(
+    "illegal",
+    [
+        "UPDATE block SET state = 'reserved', lease_until = 1, row_count = NULL, snapshot_id = NULL",
+        "UPDATE block SET state = 'abandoned', reason = 'no', row_count = NULL, snapshot_id = NULL",
+        "UPDATE block SET lo = lo + 1",
+        "UPDATE block SET fence = 0",
+        "UPDATE block SET row_count = NULL",
+        "UPDATE sequence SET last = 1",
+        "UPDATE sequence SET epoch = 0",
+        "UPDATE sequence SET lake = 'another'",
+        "INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (2, 'x', 0, 1, 0)",
+    ],
+)
+def test_the_store_itself_refuses_an_illegal_move(bench: Bench, illegal: str) -> None:
+    bench.publish(bench.reserve("a"))
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql(illegal)
+
+
+def test_a_staged_block_can_only_be_voided_by_name(bench: Bench) -> None:
+    held = bench.reserve("a")
+    blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE block SET state = 'abandoned', reason = 'quietly', snapshot_id = NULL")
+    staged = blocks.look(bench.ledger, held.head)
+    assert isinstance(staged, Staged)
+    with bench.ledger.write() as connection:
+        assert blocks.void(connection, staged, "a person said so")
+
+
+def test_nothing_is_stamped_without_the_witness(bench: Bench) -> None:
+    assert isinstance(bench.witness, LocalWitness)
+    bench.witness.path.unlink()
+    with pytest.raises(WitnessUnreadable):
+        bench.reserve("a")
+
+
+def test_a_ledger_behind_its_witness_takes_no_number_and_stages_nothing(bench: Bench) -> None:
+    held = bench.reserve("a")
+    bench.witness.raise_to(500, expected=10)
+    with pytest.raises(OpeningNeeded):
+        bench.reserve("b")
+    with pytest.raises(OpeningNeeded):
+        blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
+    with pytest.raises(OpeningNeeded):
+        blocks.abandon(bench.ledger, bench.witness, held, "a test")
+    with bench.ledger.read() as connection:
+        assert sequence.read(connection).last == 10
+    assert isinstance(blocks.look(bench.ledger, held.head), Reserved)
+
+
+def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours(bench: Bench) -> None:
+    held = bench.reserve("a")
+    stranger = blocks.BlockHead(
+        held.head.id, held.head.dataset, SeqRange(901, 910), held.head.kind, "a", None, held.head.reserved_at
+    )
+    assert blocks.look(bench.ledger, stranger) is None
+    assert not blocks.mark_staged(
+        bench.ledger, bench.witness, Reserved(stranger, held.fence, held.lease_until), SnapshotId(1)
+    )

@@ -1,0 +1,74 @@
+"""Several processes on one ledger, and processes that are killed while they reserve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strandline.config import CONFIG_NAME
+from strandline.errors import OpeningNeeded
+from strandline.types import SeqRange
+from tests.ledger.conftest import Bench
+
+RESERVER = """
+import json, os, sys
+from pathlib import Path
+from strandline import failpoints
+from strandline.config import load_config
+from strandline.ledger import blocks
+from strandline.ledger.engine import Ledger
+from strandline.ledger.witness import open_witness
+
+failpoints.arm_from(os.environ)
+config = load_config(Path(sys.argv[1]))
+ledger, witness = Ledger(config), open_witness(config)
+name, count, dataset = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+got = []
+for i in range(count):
+    block, new = blocks.reserve(ledger, witness, blocks.NewBlock(dataset, 1 + i % 7, f"{name}-{i}", None), lease_seconds=60)
+    got.append((block.head.rows.lo, block.head.rows.hi))
+print(json.dumps(got))
+"""
+
+
+def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RESERVER, str(bench.config.home / CONFIG_NAME), name, str(count), str(bench.dataset.id)],
+        stdout=subprocess.PIPE, text=True, env=os.environ | environ,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_with_a_thousand_reservations_each_get_disjoint_ranges(bench: Bench) -> None:
+    running = [start(bench, name, 1000) for name in ("left", "right")]
+    ranges = [tuple(r) for p in running for r in json.loads(p.communicate()[0])]
+    assert [p.returncode for p in running] == [0, 0] and len(ranges) == 2000
+    ordered = sorted(ranges)
+    assert all(a[1] < b[0] for a, b in zip(ordered, ordered[1:], strict=False)), "two blocks share a number"
+    assert ordered[-1][1] == bench.witness.read().highest
+
+
+@pytest.mark.parametrize(
+    ("point", "taken", "known"),
+    [("reserve.before_witness", False, False), ("reserve.after_witness", True, False),
+     ("reserve.after_commit", True, True)],
+)
+def test_a_process_killed_while_it_reserves_never_leaves_a_number_to_be_used_again(
+    bench: Bench, point: str, taken: bool, known: bool, tmp_path: Path
+) -> None:
+    before = bench.reserve("before", 10).head.rows
+    killed = start(bench, "victim", 1, STRANDLINE_FAILPOINT=f"{point}=kill")
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, "the failpoint did not fire"
+    assert bench.witness.read().highest == before.hi + (1 if taken else 0)
+    if taken and not known:
+        with pytest.raises(OpeningNeeded):
+            bench.reserve("after")
+    else:
+        assert bench.reserve("after").head.rows == SeqRange(before.hi + (2 if known else 1), before.hi + (11 if known else 10))  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""The sealed watermark: the formula, on both ledgers, over random histories; and the watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.config import LakeConfig
+from strandline.ledger import blocks
+from strandline.seal import SealedWatermark
+from strandline.types import Dataset, Reserved, Seq, SnapshotId, Staged
+from tests.ledger.conftest import Bench, open_bench
+
+
+def test_there_is_no_seal_before_anything_is_published(bench: Bench) -> None:
+    assert bench.sealed() is None
+    bench.reserve("a")
+    assert bench.sealed() is None
+
+
+def test_a_lower_open_block_holds_the_seal_until_it_is_published(bench: Bench) -> None:
+    a, b = bench.reserve("a", 100), bench.reserve("b", 100)
+    bench.publish(b)
+    assert bench.sealed() is None
+    bench.publish(a)
+    assert bench.sealed() == 200
+
+
+def test_a_lower_open_block_holds_the_seal_until_it_is_abandoned(bench: Bench) -> None:
+    a, b = bench.reserve("a", 100), bench.reserve("b", 100)
+    bench.publish(b)
+    blocks.abandon(bench.ledger, bench.witness, a, "a test")
+    assert bench.sealed() == 200
+
+
+def test_a_staged_block_is_not_settled(bench: Bench) -> None:
+    a, b = bench.reserve("a"), bench.reserve("b")
+    blocks.mark_staged(bench.ledger, bench.witness, a, SnapshotId(1))
+    bench.publish(b)
+    assert bench.sealed() is None
+
+
+def test_another_datasets_open_block_does_not_hold_the_seal(bench: Bench) -> None:
+    other = bench.add_dataset("default.other")
+    bench.reserve("a", dataset=other)
+    bench.publish(bench.reserve("b"))
+    assert bench.sealed() == 20 and bench.sealed(other) is None
+
+
+# One step of a history: (which dataset, what happens to which of its open blocks).
+_steps = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["reserve", "stage", "publish", "abandon"]), st.integers(0, 5)),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=_steps)
+def test_the_seal_is_monotonic_and_never_passes_an_open_block(
+    steps: list[tuple[int, str, int]], tmp_path_factory: pytest.TempPathFactory, make_home: Callable[..., LakeConfig]
+) -> None:
+    bench = open_bench(make_home(tmp_path_factory.mktemp("history")))
+    names = [bench.dataset, bench.add_dataset("default.b"), bench.add_dataset("default.c")]
+    _run_history(bench, names, steps)
+
+
+def test_the_seal_is_monotonic_over_a_long_history_on_both_ledgers(bench: Bench) -> None:
+    names = [bench.dataset, bench.add_dataset("default.b"), bench.add_dataset("default.c")]
+    acts = ["reserve", "stage", "publish", "abandon", "reserve", "publish"]
+    _run_history(bench, names, [(i % 3, acts[(i * 7 + i // 5) % 6], i % 4) for i in range(150)])
+
+
+def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str, int]]) -> None:
+    """Against a model that is written down differently: a set of settled numbers, walked upwards."""
+    states: list[dict[int, tuple[int, int, str]]] = [{} for _ in names]  # lo → (lo, hi, state)
+    held: list[dict[int, Reserved]] = [{} for _ in names]
+    before: list[int | None] = [None for _ in names]
+    for number, (d, act, which) in enumerate(steps):
+        candidates = sorted(held[d])
+        if act == "reserve" or not candidates:
+            made = bench.reserve(f"batch-{number}", 3, dataset=names[d])
+            held[d][made.head.rows.lo] = made
+            states[d][made.head.rows.lo] = (made.head.rows.lo, made.head.rows.hi, "open")
+        else:
+            lo = candidates[which % len(candidates)]
+            _act(bench, held[d], states[d], lo, act)
+        for i, dataset in enumerate(names):
+            expected = None
+            for lo in sorted(states[i]):
+                if states[i][lo][2] == "open":
+                    break
+                if states[i][lo][2] == "published":
+                    expected = states[i][lo][1]
+            now = bench.sealed(dataset)
+            assert now == expected
+            assert before[i] is None or (now is not None and now >= before[i]), "the seal moved back"
+            before[i] = now
+
+
+def _act(
+    bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str
+) -> None:
+    block = held[lo]
+    now = blocks.look(bench.ledger, block.head)
+    if act == "stage":
+        blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
+    elif act == "publish":
+        if isinstance(now, Reserved):
+            blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
+            now = blocks.look(bench.ledger, block.head)
+        assert isinstance(now, Staged)
+        blocks.mark_published(bench.ledger, now, row_count=3, snapshot=SnapshotId(1))
+        states[lo] = (*states[lo][:2], "published")
+        del held[lo]
+    elif isinstance(now, Reserved):
+        blocks.abandon(bench.ledger, bench.witness, block, "a test")
+        states[lo] = (*states[lo][:2], "abandoned")
+        del held[lo]
+
+
+def test_a_watch_never_moves_back_whatever_a_look_says() -> None:
+    looks = iter([Seq(5), Seq(3), None, Seq(9)])
+    watch = SealedWatermark(lambda: next(looks), poll_seconds=0.01)
+    assert watch.value is None
+    assert [watch.refresh() for _ in range(4)] == [5, 5, 5, 9]
+    assert watch.value == 9
+
+
+def test_a_waiter_wakes_when_the_seal_passes_its_value_and_gives_up_after_the_timeout(bench: Bench) -> None:
+    watch = SealedWatermark(lambda: bench.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
+    assert watch.wait_past(None, 0.05) is None
+    held = bench.reserve("a", 10)
+    publisher = threading.Timer(0.1, lambda: bench.publish(held))
+    publisher.start()
+    assert watch.wait_past(None, 10) == 10
+    publisher.join()
+    assert watch.wait_past(Seq(10), 0.05) is None
+    assert watch.wait_past(Seq(9), 0.05) == 10
+
+
+def test_subscribers_get_each_value_once_in_order_until_they_leave() -> None:
+    value = Seq(1)
+    watch = SealedWatermark(lambda: value, poll_seconds=0.005)
+    seen: list[int] = []
+    end = watch.subscribe(seen.append)
+    for value in (Seq(2), Seq(2), Seq(4)):
+        watch.refresh()
+    end()
+    value = Seq(8)
+    watch.refresh()
+    watch.close()
+    assert seen == sorted(set(seen)) and seen[-1] == 4 and {2, 4} <= set(seen)
+
+
+def test_a_subscriber_hears_of_another_processs_progress_without_asking(bench: Bench) -> None:
+    watch = SealedWatermark(lambda: bench.sealed(), poll_seconds=0.01)  # type: ignore[arg-type, return-value]
+    heard = threading.Event()
+    watch.subscribe(lambda _: heard.set())
+    bench.publish(bench.reserve("a"))
+    assert heard.wait(10)
+    watch.close()
+
+
+def test_reading_a_watch_takes_no_lock(tmp_path: Path) -> None:
+    watch = SealedWatermark(lambda: Seq(1), poll_seconds=1)
+    watch.refresh()
+    with watch._moved:  # whoever holds the lock, readers do not wait
+        done: list[int | None] = []
+        reader = threading.Thread(target=lambda: done.append(watch.value))
+        reader.start()
+        reader.join(timeout=5)
+        assert done == [1]
+    assert time.monotonic() > 0

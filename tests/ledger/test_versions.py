@@ -1,0 +1,153 @@
+"""Versions, copies and damage of the ledger."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+import strandline.ledger.engine as engine_module
+from strandline.config import LakeConfig
+from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable
+from strandline.ledger import blocks
+from strandline.ledger.engine import REVISIONS, Ledger
+from strandline.ledger.schema import metadata
+from tests.ledger.conftest import LAKE, Bench
+
+
+def test_the_list_of_revisions_is_that_of_the_migrations() -> None:
+    settings = Config()
+    settings.set_main_option("script_location", str(Path(engine_module.__file__).parent / "migrations"))
+    found = [r.revision for r in ScriptDirectory.from_config(settings).walk_revisions()]
+    assert tuple(reversed(found)) == REVISIONS
+
+
+def test_the_migrations_make_what_the_schema_says(bench: Bench) -> None:
+    with bench.ledger.read() as connection:
+        inspector = sa.inspect(connection)
+        for table in metadata.sorted_tables:
+            columns = {c["name"]: c["nullable"] for c in inspector.get_columns(table.name)}
+            assert columns == {c.name: c.nullable for c in table.columns}, table.name
+            if connection.dialect.name == "postgresql":
+                checks = {c["name"] for c in inspector.get_check_constraints(table.name)}
+                stated = [*table.constraints, *(k for c in table.columns for k in c.constraints)]
+                assert checks == {c.name for c in stated if isinstance(c, sa.CheckConstraint)}, table.name
+            assert {i["name"] for i in inspector.get_indexes(table.name)} == {i.name for i in table.indexes}
+
+
+def test_a_newer_ledger_is_refused(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(LedgerTooNew):
+        Ledger(bench.config).open()
+
+
+def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(config: LakeConfig) -> None:
+    ledger = Ledger(config)
+    _create_at(ledger, REVISIONS[0])
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)"
+        )
+    ledger.open()
+    assert ledger.revision() == REVISIONS[-1]
+    with ledger.read() as connection:
+        assert connection.exec_driver_sql("SELECT last FROM sequence").scalar() == 41
+        connection.exec_driver_sql("SELECT * FROM table_count")
+    if ledger.path is not None:
+        kept = ledger.path.with_name(f"{ledger.path.name}.v{REVISIONS[0]}.bak")
+        with sqlite3.connect(kept) as copy:
+            assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (REVISIONS[0],)
+            assert copy.execute("SELECT last FROM sequence").fetchone() == (41,)
+
+
+def _create_at(ledger: Ledger, revision: str) -> None:
+    from alembic import command
+
+    if ledger.path is not None:
+        ledger.path.touch()
+    settings = Config()
+    settings.set_main_option("script_location", str(Path(engine_module.__file__).parent / "migrations"))
+    with ledger.write() as connection:
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, revision)
+
+
+def test_a_missing_ledger_is_said_and_not_made(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> None:
+    ledger = Ledger(make_home(tmp_path))
+    with pytest.raises(LedgerMissing):
+        ledger.open()
+    assert ledger.path is not None and not ledger.path.exists()
+
+
+def test_a_database_without_a_ledger_is_said(
+    tmp_path: Path, make_home: Callable[..., LakeConfig], postgres_database: str
+) -> None:
+    with pytest.raises(LedgerMissing):
+        Ledger(make_home(tmp_path, {"ledger": {"url": postgres_database}})).open()
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "garbage"])
+def test_a_damaged_ledger_is_refused_with_a_hint(
+    tmp_path: Path, make_home: Callable[..., LakeConfig], damage: str
+) -> None:
+    ledger = Ledger(make_home(tmp_path))
+    ledger.create(LAKE)
+    assert ledger.path is not None
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes({"empty": b"", "truncated": whole[: len(whole) // 3], "garbage": b"x" * 9000}[damage])
+    with pytest.raises(LedgerUnreadable) as refused:
+        ledger.open()
+    assert "rebuild" in (refused.value.hint or "")
+
+
+def test_a_copy_made_while_others_write_is_whole(bench: Bench, tmp_path: Path) -> None:
+    if bench.ledger.path is None:
+        pytest.skip("a PostgreSQL ledger is copied by PostgreSQL's own tools")
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            bench.reserve(f"batch-{number}")
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for n in range(5):
+            bench.ledger.backup(tmp_path / f"copy-{n}.db")
+    finally:
+        stop.set()
+        writer.join()
+    for n in range(5):
+        with sqlite3.connect(tmp_path / f"copy-{n}.db") as copy:
+            assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            last, top = copy.execute("SELECT last, (SELECT max(hi) FROM block) FROM sequence").fetchone()
+            assert top is None or top == last
+
+
+def test_durability_is_what_the_design_asks_for(bench: Bench) -> None:
+    with bench.ledger.read() as connection:
+        if connection.dialect.name == "sqlite":
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+            assert mode == ("wal" if sqlite3.sqlite_version_info >= (3, 51, 3) else "delete")
+        else:
+            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+
+
+def test_a_ledger_restored_under_an_open_process_is_the_one_it_reads(bench: Bench, tmp_path: Path) -> None:
+    if bench.ledger.path is None:
+        pytest.skip("a server's database is not a file that is replaced")
+    bench.reserve("a")
+    bench.ledger.backup(tmp_path / "copy.db")
+    later = bench.reserve("b")
+    (tmp_path / "copy.db").replace(bench.ledger.path)
+    assert blocks.look(bench.ledger, later.head) is None
