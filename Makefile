@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
-STAMP := .cache/stamps
+STAMP := .venv/.stamps
 SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 ONLY ?=
 PYTEST_ARGS ?=

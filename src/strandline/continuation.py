@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from strandline.errors import TokenError
 from strandline.types import SEQ_MAX, Seq
 
 VERSION = 1
+_FORM = re.compile(r"sl([0-9]{1,9})\.(.*)", re.DOTALL)
 _HINT = "Use a token as `read` printed it, or leave it out to read from the beginning."
 
 
@@ -28,12 +30,14 @@ class Continuation:
 
 
 def decode(token: str) -> Continuation:
-    head, dot, text = token.strip().partition(".")
-    if not dot or not head.startswith("sl") or not head[2:].isdigit():
+    token = token.strip()
+    parts = _FORM.fullmatch(token)
+    if parts is None:
         raise TokenError("this is not a continuation token", hint=_HINT)
-    if int(head[2:]) > VERSION:
+    version, text = parts.groups()
+    if int(version) > VERSION:
         raise TokenError(
-            f"the token has version {head[2:]}, this program knows up to {VERSION}",
+            f"the token has version {version}, this program knows up to {VERSION}",
             hint="Use the newer version of Strandline that made it.",
         )
     try:
@@ -45,9 +49,12 @@ def decode(token: str) -> Continuation:
             raise ValueError("names")
         if after is not None and not (isinstance(after, int) and 1 <= after <= SEQ_MAX):
             raise ValueError("sequence")
+        found = Continuation(lake, table, None if after is None else Seq(after))
+        if found.encode() != token:  # the checksum covers neither the version nor the last character's spare bits
+            raise ValueError("spelling")
     except (ValueError, TypeError) as e:
         raise TokenError("the token is damaged", hint=_HINT) from e
-    return Continuation(lake, table, None if after is None else Seq(after))
+    return found
 
 
 def check(token: Continuation, *, lake: str, table: str, name: str, sealed: Seq | None) -> Seq | None:

@@ -10,7 +10,7 @@ from strandline.config import LakeConfig
 from strandline.ledger import blocks, datasets
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.tables.metadata import TableView, WapId
-from strandline.types import Dataset, SnapshotId, TableCounts
+from strandline.types import Dataset, SnapshotId, TableCounts, merge_ranges
 
 
 def still_right(counts: TableCounts | None, view: TableView, lake: str) -> TableCounts | None:
@@ -35,7 +35,8 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
     """What is known, or counted anew and kept. None where it cannot be told: files with deletes by value."""
     with ledger.read() as connection:
         known = still_right(datasets.counts(connection, dataset.id), view, lake)
-        owned = blocks.owned_ranges(connection, dataset.id)
+        unsettled = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
+        owned = merge_ranges([*blocks.owned_ranges(connection, dataset.id), *unsettled])
     if known is not None:
         return known
     if view.main is None:
@@ -55,6 +56,9 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
             return None
         at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
         found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now())
+    if unsettled:
+        # Their rows may be in main already and are ours then; but only settling tells, which makes no new snapshot.
+        return still_right(found, view, lake)
     with ledger.write() as connection:
         datasets.set_counts(connection, dataset.id, found)
     return still_right(found, view, lake)

@@ -378,7 +378,7 @@ class Lake:
         """The settled rows behind a token, or from the beginning, and the token to go on with."""
         from strandline import continuation as tokens
         from strandline import read
-        from strandline.partition import encode_partition
+        from strandline.partition import choose_partition
 
         target = self.dataset(dataset)
         with self.ledger.read() as connection:  # the ledger first, the table after
@@ -389,6 +389,8 @@ class Lake:
         after = None
         if token is not None:
             after = tokens.check(token, lake=self.id, table=target.table_uuid, name=target.name, sealed=seal)
+        if until is not None and until < 1:
+            raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
         if until is not None and (seal is None or until > seal):
             raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
         view = self.work.tables.view(target.name)
@@ -397,7 +399,7 @@ class Lake:
         counts = counting.count(self.config, self.ledger, target, view, self.id)
         clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
         if isinstance(partition, Mapping):
-            partition = encode_partition([(c, partition[c]) for c in target.deliver_by])
+            partition = choose_partition(target.deliver_by, partition)
         return read.bounded(
             self.work.tables,
             target,

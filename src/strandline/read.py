@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from strandline.continuation import Continuation
 from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
+from strandline.tables.identifier import quoted
 from strandline.tables.metadata import TableView
 from strandline.tables.spark_tables import CATALOG, SparkTables, explain
 from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Published, Seq, SeqRange
@@ -30,17 +33,23 @@ class Bounds:
     def empty(self) -> bool:
         return self.until is None or (self.after is not None and self.after >= self.until)
 
+    @property
+    def behind(self) -> Seq | None:
+        """Where a reader stands who has all of it: never before where it stood."""
+        return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
+
 
 @dataclass(frozen=True)
 class Rows:
     """The rows as a frame, and where to go on after them. Iterating gives them in sequence order, each with the
-    token that goes on right behind it."""
+    token that goes on right behind it. Instants then have their zone, UTC: those of `df.collect()` are in the zone
+    of the process, and do not say so."""
 
     df: DataFrame
     token: Continuation
     """Behind the last row."""
     _ordered: DataFrame = field(repr=False)
-    _drop: tuple[str, ...] = field(repr=False)
+    """The numbers first, then the same columns."""
 
     @property
     def continuation(self) -> str:
@@ -48,16 +57,19 @@ class Rows:
 
     def __iter__(self) -> Iterator[tuple[Row, str]]:
         last = 0
+        fields = self.df.schema.fields
+        named = Row(*(f.name for f in fields))
+        zoned = [_zoned(f.dataType) for f in fields]
         try:
             for row in self._ordered.toLocalIterator(prefetchPartitions=True):
-                number = row[SEQ_COLUMN]
+                number = row[0]
                 if number <= last:
                     raise DuplicateNumbers(
                         f"number {number} stands on two rows", hint="Someone copied rows together with their numbers."
                     )
                 last = number
-                values = {k: v for k, v in zip(row.__fields__, row, strict=True) if k not in self._drop}
-                yield Row(**values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
+                values = map(_through, zoned, row[1:])
+                yield named(*values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
         except Exception as e:
             raise explain(e, "the rows cannot be read") from e
 
@@ -97,9 +109,9 @@ def bounded(
     """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have."""
     if view.main is None or bounds.empty:
         df = tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
-        behind = bounds.after if bounds.until is None else bounds.until
+        behind = bounds.behind
     else:
-        df, behind = _between(tables, dataset, view, bounds), bounds.until
+        df, behind = _between(tables, dataset, view, bounds), bounds.behind
         if owned is not None:
             df = df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
     if partition is not None:
@@ -111,9 +123,9 @@ def bounded(
         last = _last_of(df, limit)
         if last is not None:
             df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
-    fetched = df.select(*dict.fromkeys([SEQ_COLUMN, *chosen]))
-    drop = () if SEQ_COLUMN in chosen else (SEQ_COLUMN,)
-    return Rows(df.select(*chosen), Continuation(token.lake, token.table, behind), fetched.orderBy(SEQ_COLUMN), drop)
+    kinds = {f.name: f.dataType for f in df.schema.fields}
+    ordered = df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
+    return Rows(df.select(*map(quoted, chosen)), Continuation(token.lake, token.table, behind), ordered)
 
 
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds) -> DataFrame:
@@ -132,6 +144,8 @@ def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> lis
     hidden = () if internal else INTERNAL_COLUMNS
     if columns is None:
         return [c for c in df.columns if c not in hidden]
+    if len(set(columns)) != len(columns):
+        raise SchemaError("a column is asked for twice")
     if unknown := [c for c in columns if c not in df.columns]:
         raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(df.columns)}.")
     return list(columns)
@@ -147,6 +161,51 @@ def _last_of(df: DataFrame, limit: int) -> int | None:
     except Exception as e:
         raise explain(e, "the rows cannot be read") from e
     return None if found["n"] < limit else int(found["last"])
+
+
+def _utc(name: str, kind: T.DataType) -> Column:
+    """Instants as wall-clock time of UTC, which Python gets as it is."""
+    value = F.col(name)
+    return value if _zoned(kind) is None else value.cast(_without_zone(kind))
+
+
+def _without_zone(kind: T.DataType) -> T.DataType:
+    match kind:
+        case T.TimestampType():
+            return T.TimestampNTZType()
+        case T.StructType():
+            return T.StructType([T.StructField(f.name, _without_zone(f.dataType), f.nullable) for f in kind.fields])
+        case T.ArrayType():
+            return T.ArrayType(_without_zone(kind.elementType), kind.containsNull)
+        case T.MapType():
+            return T.MapType(_without_zone(kind.keyType), _without_zone(kind.valueType), kind.valueContainsNull)
+    return kind
+
+
+def _zoned(kind: T.DataType) -> Callable[[Any], Any] | None:
+    """What gives the instants in a value their zone back; None where there are none."""
+    match kind:
+        case T.TimestampType():
+            return lambda value: value.replace(tzinfo=UTC)
+        case T.StructType():
+            inner = [_zoned(f.dataType) for f in kind.fields]
+            named = Row(*(f.name for f in kind.fields))
+            return None if not any(inner) else lambda row: named(*map(_through, inner, row))
+        case T.ArrayType():
+            element = _zoned(kind.elementType)
+            return None if element is None else lambda values: [_through(element, v) for v in values]
+        case T.MapType():
+            key, item = _zoned(kind.keyType), _zoned(kind.valueType)
+            return (
+                None
+                if key is None and item is None
+                else lambda entries: {_through(key, k): _through(item, v) for k, v in entries.items()}
+            )
+    return None
+
+
+def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if zone is None or value is None else zone(value)
 
 
 def _is_owned(owned: Sequence[SeqRange]) -> Any:

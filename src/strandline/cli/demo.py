@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from rich.padding import Padding
 from rich.text import Text
 
 from strandline.cli.output import Output
@@ -47,12 +48,12 @@ class Demo:
 
     def tell(self, text: str, style: str = "") -> None:
         if not self.out.as_json:
-            self.out.out.print(Text(f"   {text}", style), soft_wrap=True)
+            self.out.out.print(Padding(Text(text, style), (0, 0, 0, 3)))
 
     def claim(self, text: str, holds: bool) -> None:
         self.claims.append((text, holds))
         if not self.out.as_json:
-            self.out.out.print(Text.assemble("   ", OK if holds else BAD, " ", text), soft_wrap=True)
+            self.out.out.print(Padding(Text.assemble(OK if holds else BAD, " ", text), (0, 0, 0, 3)))
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -95,7 +96,9 @@ def _home(folder: Path | None) -> Path:
 
 def _head(out: Output, home: Path) -> None:
     if not out.as_json:
-        out.out.print(Text.assemble(("Strandline", "bold"), (f" · a lake of its own in {home}", "dim")), soft_wrap=True)
+        out.out.print(
+            Text.assemble(("Strandline demo", "bold"), (f" · a lake of its own in {home}", "dim")), soft_wrap=True
+        )
 
 
 def _verdict(demo: Demo, seconds: float, *, kept: bool) -> None:
@@ -136,7 +139,7 @@ def ingest_with_bad_rows(demo: Demo) -> None:
     with demo.step(f"Ingest {MONDAY_ROWS:,} lines, two of them broken"):
         lines = _events(1, MONDAY_ROWS)
         lines[499] = lines[499][:40]
-        lines[1499] = lines[1499].replace('"amount": ', '"amount": "a lot", "was": ')
+        lines[1499] = json.dumps(json.loads(lines[1499]) | {"amount": "a lot"})
         _write(demo.home / "monday.jsonl", lines)
         demo.say("Starting Spark")
         done = _ingest(demo, "monday.jsonl")
@@ -167,7 +170,7 @@ def kill_a_writer(demo: Demo) -> None:
         _write(demo.home / "tuesday.jsonl", _events(MONDAY_ROWS + 1, TUESDAY_ROWS))
         demo.say("Another process ingests, and is about to be killed")
         died = _killed_child(demo.home, "tuesday.jsonl", "stage.after_mark=kill")
-        [open_block] = demo.lake.status().datasets[0].blocks or [None]
+        open_block = next(iter(demo.lake.status().datasets[0].blocks), None)
         where = "no open block" if open_block is None else f"block {open_block.range} is {open_block.state}"
         demo.tell(f"process {died.pid} died of signal {-died.code}; {where}", "dim")
         demo.claim("it died, and left an open block behind", died.code == -signal.SIGKILL and open_block is not None)
@@ -231,7 +234,7 @@ def _events(first_id: int, count: int) -> list[str]:
                 "at": (start + timedelta(seconds=7 * i)).isoformat().replace("+00:00", "Z"),
                 "who": people[i % len(people)],
                 "action": actions[i % len(actions)],
-                "amount": i * 37 % 10_000 / 100 + 0.005,
+                "amount": round(i * 37 % 10_000 / 100, 2),
             }
         )
         for i in range(first_id, first_id + count)

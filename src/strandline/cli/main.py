@@ -57,6 +57,10 @@ def root(
 
 
 def main() -> None:
+    # Times are UTC everywhere. Spark hands timestamps to Python in the process's zone, where some do not exist.
+    os.environ["TZ"] = "UTC"
+    if hasattr(time, "tzset"):
+        time.tzset()
     code = run(sys.argv[1:])
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.flush()
@@ -87,10 +91,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _invoke(arguments: Sequence[str]) -> int:
     refuse_windows()
-    failpoints.arm_from(os.environ)
-    # Times are UTC everywhere. Spark hands timestamps to Python in the process's zone, where some do not exist.
-    os.environ["TZ"] = "UTC"
-    time.tzset()
+    try:
+        failpoints.arm_from(os.environ)
+    except ValueError as e:
+        raise UsageError(f"STRANDLINE_FAILPOINT: {e}") from e
     command = typer.main.get_command(app)
     try:
         with command.make_context("strandline", list(arguments)) as context:

@@ -25,9 +25,15 @@ PIPE_WIDTH = 200
 """A pipe has no width of its own, and a table must not be cut to that of a terminal that is not there."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with an exit code of its own; `main` knows what to do."""
+        raise BrokenPipeError
+
+
 def console(stream: TextIO) -> Console:
     width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, markup=False, soft_wrap=False)
+    return _Console(file=stream, width=width, highlight=False, markup=False, soft_wrap=False)
 
 
 class Output:
@@ -51,7 +57,8 @@ class Output:
             print(dumps(document))
             return
         for renderable in renderables:
-            self.out.print(renderable)
+            # Lines are left to the terminal to wrap, so that a path in one can be copied whole.
+            self.out.print(renderable, soft_wrap=isinstance(renderable, Text))
 
     def note(self, text: str, style: str = "dim") -> None:
         if not self.as_json:
@@ -63,7 +70,8 @@ class Output:
         if not self.is_live:
             yield lambda _: None
             return
-        with self.err.status(Text(text, "dim")) as status:
+        # Where both are the terminal, what is printed must pass through the console that draws the spinner.
+        with (self.out if self.out.is_terminal else self.err).status(Text(text, "dim")) as status:
             yield lambda words: status.update(Text(words, "dim"))
 
 
@@ -86,6 +94,12 @@ def _plain(value: object) -> object:
         case set() | frozenset():
             return sorted(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def shown(path: Path) -> str:
+    """As a person here would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)
 
 
 def iso(moment: datetime) -> str:

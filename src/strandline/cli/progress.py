@@ -38,7 +38,8 @@ class Bars(Silent):
         self._lines: dict[Path, TaskID] = {}
         self._rows = 0
         self._began: float | None = None
-        self._all = progress.add_task("looking at the files", total=files, note="")
+        self._files, self._done = files, 0
+        self._all = progress.add_task("looking at the files", total=files, count=f"0/{files}", note="")
 
     def on_start(self, words: str) -> None:
         self._progress.update(self._all, description=words)
@@ -55,7 +56,7 @@ class Bars(Silent):
                 self._began = time.monotonic()
                 self._progress.update(self._all, description="ingesting")
             if path not in self._lines:
-                self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, note="")
+                self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, count="", note="")
             note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {rows:,} rows"
             self._progress.update(self._lines[path], note=note)
 
@@ -68,7 +69,8 @@ class Bars(Silent):
             note = f"{self._rows:,} rows"
             if self._began is not None and self._rows:
                 note += f", {self._rows / max(time.monotonic() - self._began, 0.001):,.0f} rows/s"
-            self._progress.update(self._all, advance=1, note=note)
+            self._done += 1
+            self._progress.update(self._all, advance=1, count=f"{self._done}/{self._files}", note=note)
 
 
 @contextmanager
@@ -76,13 +78,13 @@ def watching(out: Output, files: int) -> Iterator[Silent]:
     if not out.is_live:
         yield Silent()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(style="cyan"),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}", markup=False),
         TextColumn("{task.fields[note]}", style="dim", markup=False),
         TimeElapsedColumn(),
     )

@@ -27,7 +27,7 @@ OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
 
 def grid(*headers: str, right: Iterable[str] = ()) -> Table:
     """A table without a frame: columns, and a head that stands back."""
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
     for header in headers:
         table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
     return table
@@ -78,7 +78,7 @@ def checks(found: Sequence[Check]) -> list[RenderableType]:
 def columns_table(columns: Sequence[Column]) -> Table:
     from strandline.tables.schema import type_text
 
-    table = grid("column", "type", "")
+    table = grid("", "", "")
     for column in columns:
         note = " ".join(filter(None, ["required" if column.required else "", column.doc or ""]))
         table.add_row(Text(f"  {column.name}"), Text(type_text(column.type), "cyan"), Text(note, "dim"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.output import error_document
+from strandline.cli.output import error_document, shown
 from strandline.cli.render import BAD, NOTHING, OK, grid, plural
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
             table.add_row(Text(*BAD), name, "", Text(_failed(o), "red"), "")
             after.append(Text.assemble(BAD, " ", (_name(o.paths), "bold"), f": {o.error.message}"))
             if o.error.hint:
-                after.append(Text(f"  {o.error.hint}", "cyan"))
+                after.append(Text(f"  {o.error.hint}", "dim"))
+            if o.rejects_path is not None:
+                after.append(Text.assemble(("  Every row with its reason: ", "dim"), (shown(o.rejects_path), "cyan")))
         elif o.duplicate:
             said = Text(f"in already as {o.range}; --again would add it once more", "dim")
             table.add_row(Text(*NOTHING), name, Text(f"{o.rows:,} rows", "dim"), said, "")
@@ -75,7 +77,7 @@ def _failed(o: FileOutcome) -> str:
 
 def _rejects(count: int, path: Path) -> Text:
     said = f"! {plural(count, 'row')} did not fit; kept, each with its line and reason, in "
-    return Text.assemble((said, "yellow"), (str(path), "cyan"))
+    return Text.assemble((said, "yellow"), (shown(path), "cyan"))
 
 
 def _name(paths: Sequence[Path]) -> str:

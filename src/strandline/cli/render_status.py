@@ -26,7 +26,8 @@ def status(found: LakeStatus) -> RenderableType:
 
 
 def _head(found: LakeStatus) -> Text:
-    head = Text.assemble("Lake ", (found.lake, "bold"), (f" · numbers up to {found.sequence:,}", "dim"))
+    taken = f"numbers up to {found.sequence:,} are taken" if found.sequence else "no numbers are taken yet"
+    head = Text.assemble("Lake ", (found.lake, "bold"), (f" · {taken}", "dim"))
     if found.witness is None:
         return head.append(" · no witness", "bold red")
     if found.witness != found.sequence:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from strandline import failpoints
-from strandline.errors import CommitUnknown, FailedError, RefusedError
+from strandline.errors import CommitUnknown, FailedError, RefusedError, StrandlineError
 from strandline.ingest import stamp
 from strandline.ingest.lease import renewed
 from strandline.ingest.opening import with_opening
@@ -94,7 +94,8 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
 def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
     view = work.tables.view(dataset.name)
     landed = view.published_as(str(work.wap(held.head)))
-    if landed is None and work.tables.count(dataset.name, held.head.rows, view.main) == 0:
+    # Numbers can be made up by others, so rows tell only where history no longer does.
+    if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, held.head.rows, view.main) == 0):
         return False
     return blocks.mark_published(work.ledger, held, row_count=len(held.head.rows), snapshot=landed)
 
@@ -118,13 +119,18 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
             raise FailedError("a new block is not reserved")
         failpoints.hit("adopt.after_reserve")
         with renewed(work, held):
-            files = rewrite.write(
-                work.tables, group, stamp.stamp(pinned, columns, held.head.rows, counted, dataset.deliver_by)
-            )
-            stamp.check_staged(rewrite.bounds(work.tables, group, files), held.head.rows, counted)
-            kept = df.where(~missing)
-            if not kept.isEmpty():
-                files = [*files, *rewrite.write(work.tables, group, kept)]
+            try:
+                by = [df.schema[name] for name in dataset.deliver_by]
+                stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
+                files = rewrite.write(work.tables, group, stamped)
+                stamp.check_staged(rewrite.bounds(work.tables, group, files), held.head.rows, counted)
+                kept = df.where(~missing)
+                if not kept.isEmpty():
+                    files = [*files, *rewrite.write(work.tables, group, kept)]
+            except StrandlineError:
+                # No commit was tried, so none can land: do not hold the seal until somebody runs this again.
+                with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be written"))
+                raise
             try:
                 rewrite.commit(work.tables, group, files, work.wap(held.head))
             except CommitUnknown:

@@ -19,9 +19,11 @@ from strandline.ingest.settle import after_lost_mark, publish_staged
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import blocks
 from strandline.ledger.engine import utc_now
+from strandline.read import check_descends
 from strandline.tables.spark_tables import CATALOG
 from strandline.types import (
     INTERNAL_COLUMNS,
+    SEQ_MAX,
     Abandoned,
     Block,
     Dataset,
@@ -66,8 +68,11 @@ def append(
     A frame with a column `_reject` carries rows that do not fit, each with its reason: up to `rejects_max` of them
     are handed to `on_rejects` before anything is reserved; more refuse the batch.
     """
+    with work.ledger.read() as connection:  # the ledger first, the table after
+        newest = blocks.sealed_block(connection, dataset.id, SEQ_MAX)
     view = work.tables.view(dataset.name)
     work.check_fit(view, dataset)
+    check_descends(work.tables, dataset, view, newest)  # a new block on top would cover a rollback up
     columns = check_columns(work, dataset, df)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:
@@ -163,7 +168,9 @@ def _write(
     with renewed(work, held):
         try:
             work.tables.create_branch(dataset.name, head.branch)
-            stamped = stamp.stamp(pinned, columns, head.rows, counted, dataset.deliver_by)
+            fields = column_fields(work, dataset)
+            by = [fields[name] for name in dataset.deliver_by]
+            stamped = stamp.stamp(pinned, columns, head.rows, counted, by)
             snapshot = _stage(work, dataset, stamped, held)
             stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, counted)
         except StrandlineError as e:

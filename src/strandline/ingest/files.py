@@ -84,6 +84,8 @@ class Options:
 class _Batch:
     sources: tuple[SourceFile, ...]
     batch_id: str
+    known: bool = False
+    """In already, as far as its name says; whether it is the same batch is seen when its rows have been read."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -154,12 +156,13 @@ def _plan(
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
             return batch.ended(began)
-        # A batch id that a person chose says nothing about the rows: those are compared when they have been read.
-        known = None if options.batch_id else blocks.of_batch(ledger, dataset.id, batch.batch_id)
+        known = blocks.of_batch(ledger, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
-    if not isinstance(known, Published):
-        return batch
+    # A batch id that a person chose says nothing about the rows: those have to be read and compared.
+    if not isinstance(known, Published) or options.batch_id is not None:
+        progress(paths[0], "waiting", None)
+        return replace(batch, known=isinstance(known, Published))
     rejects = rejects_path(options.rejects_folder, dataset, batch.batch_id)
     return replace(
         batch.ended(began),
@@ -208,8 +211,9 @@ def _read_and_append(
                 else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
             )
         path = rejects_path(options.rejects_folder, dataset, batch.batch_id)
-        _keep_rejects(reads, path, count)
-        kept.append(path)
+        if not batch.known:  # else the file tells of the batch that is in, and this may be another
+            _keep_rejects(reads, path, count)
+            kept.append(path)
 
     # No bound here: on_rejects knows the bound and, other than append, what the rows look like.
     done = append(
@@ -229,9 +233,10 @@ def _read_and_append(
         duplicate=done.duplicate,
     )
     if done.row_count == 0 and done.rejected:
+        # Rejected rows are kept all the same: they show what this file is.
         error = InputRefused(
             f"not one row fits {dataset.name} ({done.rejected:,} rejected): {_first_reasons(reads)}",
-            hint=f"Every row and its reason: {kept[0]}" if kept else None,
+            hint="Is this the right file, and the right --format?",
         )
         return replace(outcome, error=error)
     return outcome

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import sqlalchemy as sa
-
 from strandline import failpoints
 from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.ledger.engine import Connection
 from strandline.tables.metadata import (
     ADOPTED_PROPERTY,
     DELIVER_BY_PROPERTY,
@@ -81,7 +80,7 @@ def open_ledger(work: Workbench, *, rebuild: bool = False) -> Opened | None:
 
 
 def _open(
-    work: Workbench, connection: sa.Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
+    work: Workbench, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
 ) -> Opened:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
     views = _own_tables(work)
@@ -133,7 +132,7 @@ def _own_tables(work: Workbench) -> dict[str, TableView]:
     return views
 
 
-def _register(connection: sa.Connection, views: dict[str, TableView]) -> list[str]:
+def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
     """Datasets that were made after the copy; one whose table was made anew replaces the old."""
     added = []
     for name, view in views.items():
@@ -155,7 +154,7 @@ def _register(connection: sa.Connection, views: dict[str, TableView]) -> list[st
 
 
 def _roll_forward(
-    work: Workbench, connection: sa.Connection, name: str, gap: SeqRange | None, epoch: int
+    work: Workbench, connection: Connection, name: str, gap: SeqRange | None, epoch: int
 ) -> list[SeqRange]:
     """Complete branches in the gap were staged, perhaps past their commit point. Of one batch only the highest number:
     a lower one was abandoned before the higher one was taken."""
@@ -187,7 +186,7 @@ def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
     return wap if wap is not None and wap.lake == lake else None
 
 
-def _take_back_batches(connection: sa.Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
+def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
     """The batches that retained history tells of, so that offering one of them again is still a repeat."""
     taken = 0
     for snapshot in view.ancestors(view.main):

@@ -8,6 +8,7 @@ between the passes, the stamp refuses a row too many, and the check of the stage
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pyspark.sql import types as T
 
 from strandline.errors import FailedError, StampMismatch
 from strandline.partition import NULL_PART, encode_part
+from strandline.tables.identifier import quoted
 from strandline.tables.spark_tables import StagedFile, explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 
@@ -70,9 +72,11 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     measures = [F.count_if(fits).alias("fit"), F.count_if(~fits).alias("rejected")]
     if digest:
         fields = [f for f in pinned.schema.fields if f.name in columns]
-        values = [_hashable(F.col(_quoted(f.name)), f.dataType) for f in sorted(fields, key=lambda f: f.name)]
+        fields.sort(key=lambda f: f.name)
+        values = [_hashable(F.col(quoted(f.name)), f.dataType) for f in fields]
+        names = F.lit(json.dumps([f.name for f in fields]))  # a 1 in one column is not a 1 in another
         for seed in (1, 2):
-            row = F.when(fits, F.xxhash64(F.lit(seed), *values))
+            row = F.when(fits, F.xxhash64(F.lit(seed), names, *values))
             # Sums of halves: the rows' order does not matter, equal rows do not cancel out, and no sum overflows.
             measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
@@ -90,12 +94,10 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     return Counted(tuple(per_partition), sum(r["rejected"] for r in found), text)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _hashable(value: Column, kind: T.DataType) -> Column:
-    """Hash functions skip nulls and refuse maps: say "null here" in so many words, and sort maps by key."""
+    """Hash functions skip nulls, do not see where a list ends, and refuse maps: say "null here" in so many words, say
+    how long a list is, and sort maps by key."""
+    size: list[Column] = []
     match kind:
         case T.StructType():
             inner: Any = (
@@ -107,35 +109,36 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
             )
         case T.ArrayType():
             inner = F.transform(value, lambda x: _hashable(x, kind.elementType))
+            size.append(F.size(value).alias("s"))
         case T.MapType():
             entries = T.StructType([T.StructField("key", kind.keyType), T.StructField("value", kind.valueType)])
             inner = F.array_sort(F.transform(F.map_entries(value), lambda x: _hashable(x, entries)))
+            size.append(F.size(value).alias("s"))
         case T.VariantType():
             inner = F.to_json(value)
         case _:
             inner = value
-    return F.struct(value.isNull().alias("n"), inner.alias("v"))
+    return F.struct(value.isNull().alias("n"), *size, inner.alias("v"))
 
 
 def stamp(
-    source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[str]
+    source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[T.StructField]
 ) -> DataFrame:
-    """The rows that fit, numbered, with internal columns first."""
+    """The rows that fit, numbered, with internal columns first. `deliver_by` are fields as the table has them."""
     pinned = source.df
     starts = [0, *accumulate(counted.per_partition)][:-1]
     if REJECT_COLUMN in pinned.columns:
         pinned = pinned.where(F.col(REJECT_COLUMN).isNull())
     partition = F.spark_partition_id() + 1
     place = F.monotonically_increasing_id().bitwiseAND(F.lit(_PLACE_BITS))
-    counts = F.array(*map(_long, counted.per_partition))
-    number = _long(rows.lo) + F.element_at(F.array(*map(_long, starts)), partition) + place
-    checked = F.when(place < F.element_at(counts, partition), number).otherwise(
+    number = _long(rows.lo) + F.element_at(_longs(starts), partition) + place
+    checked = F.when(place < F.element_at(_longs(counted.per_partition), partition), number).otherwise(
         F.raise_error(F.lit(MORE_ROWS)).cast("long")
     )
     internal = [checked.alias(SEQ_COLUMN)]
     if deliver_by:
-        internal.append(partition_of(deliver_by).alias(PARTITION_COLUMN))
-    return pinned.select(*internal, *(F.col(_quoted(c)) for c in columns))
+        internal.append(partition_of(deliver_by, columns).alias(PARTITION_COLUMN))
+    return pinned.select(*internal, *(F.col(quoted(c)) for c in columns))
 
 
 MORE_ROWS = "strandline: more rows in a partition than were counted"
@@ -145,15 +148,22 @@ def _long(value: int) -> Column:
     return F.lit(value).cast("long")
 
 
-def partition_of(deliver_by: Sequence[str]) -> Column:
-    """What `partition.encode_partition` does, as an expression."""
-    parts = [
-        F.concat(
-            F.lit(encode_part(name) + "="),
-            F.coalesce(F.url_encode(F.col(_quoted(name)).cast("string")), F.lit(NULL_PART)),
+def _longs(values: Sequence[int]) -> Column:
+    """One literal however many there are: a job can have a hundred thousand partitions."""
+    return F.split(F.lit(",".join(map(str, values))), ",").cast("array<bigint>")
+
+
+def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> Column:
+    """What `partition.encode_partition` does, as an expression. A value is first made what the table will hold: an
+    int that goes into a decimal column, say, must not look different there."""
+    parts = []
+    for field in deliver_by:
+        held = F.col(quoted(field.name)).cast(field.dataType) if field.name in given else F.lit(None)
+        # Bytes are no text: what is not UTF-8 would all look the same.
+        text = F.hex(held) if isinstance(field.dataType, T.BinaryType) else held.cast("string")
+        parts.append(
+            F.concat(F.lit(encode_part(field.name) + "="), F.coalesce(F.url_encode(text), F.lit(NULL_PART)))
         )
-        for name in deliver_by
-    ]
     return F.concat_ws("/", *parts)
 
 

@@ -156,12 +156,21 @@ def look(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block as it is now; None if the ledger does not know it (it was restored from an older copy)."""
     with ledger.read() as connection:
         found = get(connection, head.id)
-    # A restored ledger may have given the same row to another block.
-    return found if found is not None and found.head.rows == head.rows else None
+    return found if found is not None and is_same(found.head, head) else None
+
+
+def is_same(found: BlockHead, head: BlockHead) -> bool:
+    """A restored ledger may have given the same row, and even the same numbers, to another block."""
+    return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
 
 
 def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any) -> bool:
-    where = [block.c.id == head.id, block.c.lo == head.rows.lo, block.c.state == expected]
+    where = [
+        block.c.id == head.id,
+        block.c.lo == head.rows.lo,
+        block.c.batch_id == head.batch_id,
+        block.c.state == expected,
+    ]
     if fence is not None:
         where.append(block.c.fence == fence)
     changed = connection.execute(block.update().where(*where).values(changed_at=utc_now(), **values))
@@ -205,7 +214,7 @@ def mark_published(ledger: Ledger, open_block: OpenBlock, *, row_count: int, sna
         )
         if not done:
             now = get(connection, open_block.head.id)
-            done = isinstance(now, Published) and now.head.rows == open_block.head.rows
+            done = isinstance(now, Published) and is_same(now.head, open_block.head)
     failpoints.hit("settle.after_mark")
     return done
 
@@ -231,7 +240,7 @@ def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bo
     with ledger.write() as connection:
         sequence.lock(connection)
         current = get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence or current.head.rows != held.head.rows:
+        if not isinstance(current, Reserved) or current.fence != held.fence or not is_same(current.head, held.head):
             return False
         sequence.take(connection, witness, 1, step="abandon")
         done = _change(

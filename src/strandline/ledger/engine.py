@@ -21,6 +21,9 @@ from strandline.config import LakeConfig
 from strandline.errors import LedgerBusy, LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
 from strandline.ledger import schema
 
+Connection = sa.Connection
+"""A transaction under way, for those outside this room that carry it from one call to the next."""
+
 REVISIONS = ("0001", "0002")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 

@@ -22,6 +22,11 @@ def full_name(name: str) -> str:
     return ".".join(parse_identifier(name))
 
 
+def quoted(column: str) -> str:
+    """As Spark reads it: a name with a dot or a backtick in it is one name."""
+    return "`" + column.replace("`", "``") + "`"
+
+
 def check_new_name(name: str) -> None:
     """A new table's name becomes folders and is written in SQL, so it is kept plain. Others' names are taken as they
     are."""

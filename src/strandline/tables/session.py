@@ -54,7 +54,8 @@ def open_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.redaction.regex": REDACTED,
+        # A Spark of the user's own was not started with our pattern; this one is the session's.
+        "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }
     for key, value in (options | settings.spark.options).items():
         if key.startswith("spark.sql.") and session.conf.isModifiable(key):

@@ -251,6 +251,7 @@ _LOST_OR_UNKNOWN = (
     "CommitStateUnknownException",
     "UncheckedSQLException",
     "DuplicateWAPCommitException",
+    "CherrypickAncestorCommitException",
 )
 
 

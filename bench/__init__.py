@@ -1,0 +1,1 @@
+"""Measurements: ours and a peer's side by side, in one run."""

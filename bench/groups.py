@@ -1,0 +1,12 @@
+"""Which measurements there are. A group that comes later gets a line here."""
+
+from __future__ import annotations
+
+from bench.ingest import driver_memory, reserve, rows, start
+from bench.measure import Measurement
+from bench.read import new_rows
+
+GROUPS: dict[str, tuple[Measurement, ...]] = {
+    "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
+    "read": (new_rows.MEASUREMENT,),
+}

@@ -1,0 +1,1 @@
+"""What it costs to bring rows in, and to start."""

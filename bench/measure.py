@@ -1,0 +1,53 @@
+"""What every measurement has in hand, and how samples are taken."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.results import Figure, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    work: Path
+    """An empty folder of this measurement's own; whoever started it removes it."""
+    quick: bool
+    """Small sizes: shows that everything runs, not how fast."""
+    say: Callable[[str], None]
+
+    def sized(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Figures that are measured together, in a process of their own."""
+
+    figures: tuple[Figure, ...]
+    run: Callable[[Bench], Mapping[str, Samples]]
+    """From the name of a figure to its samples."""
+
+
+def in_turn(bench: Bench, count: int, *sides: Callable[[int], float]) -> list[list[float]]:
+    """The samples of each side, one of each before the next of any: what else the machine does hits all alike."""
+    found: list[list[float]] = [[] for _ in sides]
+    for n in range(count):
+        bench.say(f"sample {n + 1} of {count}")
+        for taken, side in zip(found, sides, strict=True):
+            taken.append(side(n))
+    return found
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def settle_disk() -> None:
+    """Else one sample pays for writing back what another one left in memory."""
+    os.sync()

@@ -1,0 +1,1 @@
+"""What it costs to read what is new."""

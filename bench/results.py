@@ -1,0 +1,86 @@
+"""What a measurement found, and whether it is good enough. Pure values: nothing here takes time or a clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+SAMPLES_MIN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    bound: float
+    direction: Literal["at least", "at most", "exactly"]
+    of: Literal["ratio", "ours"] = "ratio"
+
+    def met_by(self, value: float) -> bool:
+        match self.direction:
+            case "at least":
+                return value >= self.bound
+            case "at most":
+                return value <= self.bound
+            case "exactly":
+                return value == self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    unit: str
+    peer_name: str | None
+    goal: Goal | None
+    """None: shown because it is worth knowing, good or bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Taken in turn: ours, the peer's, ours, the peer's."""
+
+    ours: Sequence[float]
+    peer: Sequence[float] | None = None
+    size: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Of the side that has fewer."""
+        return len(self.ours) if self.peer is None else min(len(self.ours), len(self.peer))
+
+
+def result(figure: Figure, group: str, samples: Samples | None, note: str | None = None) -> dict[str, Any]:
+    """One entry of the results file. What was not measured, or not often enough, does not hold."""
+    enough = samples is not None and samples.count >= SAMPLES_MIN
+    ours = median(samples.ours) if samples is not None and samples.ours else None
+    peer = median(samples.peer) if samples is not None and samples.peer else None
+    ratio = None if ours is None or not peer else ours / peer
+    judged = ratio if figure.goal is None or figure.goal.of == "ratio" else ours
+    holds = enough and (figure.goal is None or (judged is not None and figure.goal.met_by(judged)))
+    if samples is not None and not enough:
+        note = f"only {samples.count} samples"
+    return {
+        "figure": figure.name,
+        "group": group,
+        "ours": ours,
+        "peer": peer,
+        "peer_name": figure.peer_name,
+        "unit": figure.unit,
+        "ratio": ratio,
+        "goal": None if figure.goal is None else figure.goal.bound,
+        "goal_is": None if figure.goal is None else figure.goal.direction,
+        "goal_of": None if figure.goal is None else figure.goal.of,
+        "holds": holds,
+        "samples": 0 if samples is None else samples.count,
+        "ours_samples": [] if samples is None else list(samples.ours),
+        "peer_samples": None if samples is None or samples.peer is None else list(samples.peer),
+        "size": None if samples is None else dict(samples.size),
+        "note": note,
+    }
+
+
+def write(results: Sequence[Mapping[str, Any]], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")

@@ -1,0 +1,47 @@
+"""The demo is the first thing that a newcomer runs: it must work, check its claims, and say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strandline.cli import demo
+from strandline.cli.output import Output
+from tests.e2e.cli import strandline
+
+
+def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path) -> None:
+    done = strandline(tmp_path, "demo", "--dir", "lake")
+    assert done.code == 0, done.out + done.err
+    assert done.err == ""
+    for number in range(1, len(demo.STEPS) + 1):
+        assert f"\n{number}  " in done.out
+    assert done.out.count("✓") >= len(demo.STEPS)
+    assert "✗" not in done.out
+    assert "\x1b" not in done.out, "no colour in a pipe"
+    assert "claims were checked and hold" in done.out
+    [dataset] = strandline(tmp_path / "lake", "status", "--json").document["datasets"]
+    good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS
+    assert (dataset["rows"], dataset["open_blocks"]) == (good, 0)
+    again = strandline(tmp_path, "demo", "--dir", "lake", "--json")
+    assert again.code == 3
+    assert "not empty" in again.document["error"]["message"]
+
+
+def test_a_claim_that_does_not_hold_ends_the_demo_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(running: demo.Demo) -> None:
+        with running.step("Something untrue"):
+            running.claim("black is white", False)
+
+    monkeypatch.setattr(demo, "STEPS", (demo.make_dataset, wrong))
+    assert not demo.run_demo(Output(as_json=True), tmp_path / "lake", keep=True)
+    document = json.loads(capsys.readouterr().out)
+    assert not document["ok"]
+    assert {"claim": "black is white", "holds": False} in document["claims"]
+    assert not demo.run_demo(Output(as_json=False), tmp_path / "lake2", keep=False)
+    assert "✗ black is white" in capsys.readouterr().out
+    assert not (tmp_path / "lake2").exists()

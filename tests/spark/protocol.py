@@ -1,0 +1,124 @@
+"""What the tests of the protocol share: small lakes, and looking at what is really in a table."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import strandline
+from strandline import failpoints
+from strandline.config import LakeConfig
+from strandline.ledger import blocks
+from strandline.tables.schema_file import parse_columns
+from strandline.types import Abandoned, Block, Published, Reserved, Staged
+
+COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
+LEASE_SECONDS = 1
+
+
+def new_lake(folder: Path, make_home: Callable[..., LakeConfig], **ingest: Any) -> strandline.Lake:
+    settings: Mapping[str, Mapping[str, Any]] = {"ingest": {"lease_seconds": LEASE_SECONDS, **ingest}}
+    make_home(folder, settings)
+    lake = strandline.init_lake(folder)
+    lake.create_dataset("events", parse_columns(COLUMNS))
+    return lake
+
+
+def frame(lake: strandline.Lake, start: int, count: int = 10, partitions: int = 2) -> Any:
+    return lake.spark.range(start, start + count, 1, partitions).selectExpr("id", "concat('row ', id) AS text")
+
+
+def rows(lake: strandline.Lake, dataset: str = "events") -> list[tuple[int, int]]:
+    """(number, id) of everything that a reader of main sees, in order of the numbers."""
+    found = lake.spark.table(f"lake.default.{dataset}").select("_ingest_seq", "id").orderBy("_ingest_seq").collect()
+    return [(r[0], r[1]) for r in found]
+
+
+def ids(lake: strandline.Lake, dataset: str = "events") -> list[int]:
+    return sorted(i for _, i in rows(lake, dataset))
+
+
+def branches(lake: strandline.Lake, dataset: str = "events") -> list[str]:
+    return sorted(lake.work.tables.view(f"default.{dataset}").branches)
+
+
+def every_block(lake: strandline.Lake) -> list[Block]:
+    with lake.ledger.read() as connection:
+        numbers = connection.exec_driver_sql("SELECT id FROM block ORDER BY id").scalars().all()
+        found = [blocks.get(connection, n) for n in numbers]
+    return [b for b in found if b is not None]
+
+
+def states(lake: strandline.Lake) -> list[str]:
+    names: dict[type, str] = {Reserved: "reserved", Staged: "staged", Published: "published", Abandoned: "abandoned"}
+    return [names[type(b)] for b in every_block(lake)]
+
+
+def outlive_lease() -> None:
+    time.sleep(LEASE_SECONDS + 0.1)
+
+
+def crash_at(lake: strandline.Lake, point: str, step: Callable[[], Any]) -> None:
+    """The step ends at the point as if the process had: nothing after it is done, nothing is tidied up."""
+    failpoints.arm(f"{point}=fail")
+    try:
+        step()
+    except failpoints.FailpointError as e:
+        assert str(e) == point
+    else:
+        raise AssertionError(f"{point} was not reached")
+    finally:
+        failpoints.arm("")
+
+
+def copy_ledger(lake: strandline.Lake, name: str) -> Path:
+    target = lake.config.home / name
+    lake.ledger.backup(target)
+    return target
+
+
+def restore_ledger(lake: strandline.Lake, copy: Path) -> None:
+    assert lake.ledger.path is not None
+    shutil.copy(copy, lake.ledger.path.with_suffix(".restoring"))
+    lake.ledger.path.with_suffix(".restoring").replace(lake.ledger.path)
+
+
+def expire_everything(lake: strandline.Lake, dataset: str = "events") -> None:
+    """As hard as Iceberg lets anyone expire: only what a branch or tag holds is left."""
+    lake.spark.sql(
+        f"CALL lake.system.expire_snapshots(table => 'default.{dataset}', "
+        "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
+    )
+
+
+def compact_everything(lake: strandline.Lake, dataset: str = "events") -> None:
+    lake.spark.sql(
+        f"CALL lake.system.rewrite_data_files(table => 'default.{dataset}', options => map('rewrite-all', 'true'))"
+    )
+
+
+def audit_events(lake: strandline.Lake) -> list[str]:
+    from strandline.ledger import audit
+
+    with lake.ledger.read() as connection:
+        return [e.event for e in audit.latest(connection)]
+
+
+def assert_sound(lake: strandline.Lake, expected_ids: list[int], dataset: str = "events") -> None:
+    """Each row once, each number once and owned, nothing open, the seal over everything, no branch left."""
+    found = rows(lake, dataset)
+    assert sorted(i for _, i in found) == sorted(expected_ids)
+    numbers = [n for n, _ in found]
+    assert len(numbers) == len(set(numbers))
+    target = lake.dataset(dataset)
+    with lake.ledger.read() as connection:
+        owned = blocks.owned_ranges(connection, target.id)
+        assert blocks.open_blocks(connection, target.id) == []
+    assert all(any(n in r for r in owned) for n in numbers), "a row's number belongs to no block"
+    assert branches(lake, dataset) == []
+    sealed = lake.sealed(dataset)
+    assert numbers == [] or (sealed is not None and sealed >= max(numbers))
+    assert sorted(r["id"] for r, _ in lake.read_since(dataset)) == sorted(expected_ids)

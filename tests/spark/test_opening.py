@@ -1,0 +1,280 @@
+"""Ledgers that were lost, restored or doubled. No number is used again, and no row that was published is forgotten."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline import Lake, errors
+from strandline.config import LakeConfig
+from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
+from strandline.ingest import settle, stamp
+from strandline.lake import rebuild_ledger
+from strandline.ledger import blocks
+from strandline.types import Reserved, SnapshotId, Staged
+from tests.spark.protocol import (
+    assert_sound,
+    audit_events,
+    copy_ledger,
+    crash_at,
+    expire_everything,
+    frame,
+    ids,
+    new_lake,
+    outlive_lease,
+    restore_ledger,
+    rows,
+    states,
+)
+from tests.spark.test_recover import staged_by_hand
+
+
+@pytest.fixture
+def lake(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Lake]:
+    with new_lake(tmp_path / "lake", make_home) as made:
+        made.append("events", frame(made, 1000), batch_id="before")
+        yield made
+
+
+BEFORE = list(range(1000, 1010))
+
+
+def test_a_restored_ledger_forgets_no_row_and_uses_no_number_again(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    taken = {n for n, _ in rows(lake)}
+    restore_ledger(lake, copy)
+    done = lake.append("events", frame(lake, 20), batch_id="b")  # the process that stayed open
+    assert done.rows is not None and not any(n in done.rows for n in taken)
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+    assert "ledger_opened" in audit_events(lake)
+
+
+def test_a_batch_from_after_the_copy_is_still_a_repeat(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    first = lake.append("events", frame(lake, 0), batch_id="a")
+    restore_ledger(lake, copy)
+    with strandline.open(lake.config.home) as reopened:
+        reopened.recover()
+        again = reopened.append("events", frame(reopened, 0), batch_id="a")
+        assert again.duplicate and again.rows == first.rows
+        with pytest.raises(errors.BatchConflict):
+            reopened.append("events", frame(reopened, 1), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_a_block_staged_after_the_copy_is_rolled_forward(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)))
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+
+
+def test_of_one_batch_staged_twice_only_the_highest_number_is_rolled_forward(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    low, _ = staged_by_hand(lake, "a", 0)
+    # The low one was abandoned, its zombie's branch is still there, and the batch came again.
+    assert blocks.abandon(lake.ledger, lake.witness, low, "a test")
+    high, _ = staged_by_hand(lake, "a", 0)
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)))
+    assert min(n for n, i in rows(lake) if i < 10) == high.head.rows.lo
+
+
+def test_a_writer_whose_ledger_was_restored_under_it_loses_its_block_and_nothing_of_it_is_visible(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    lake.work.tables.remove_branch("default.events", held.head.branch)
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    with pytest.raises(BlockLost):
+        settle.after_lost_mark(lake.work, lake.dataset("events"), held.head)
+    assert_sound(lake, BEFORE)
+
+
+def test_a_restore_that_undoes_an_abandonment_does_not_revive_the_zombie(lake: Lake) -> None:
+    work, dataset = lake.work, lake.dataset("events")
+    pinned = stamp.pin(work.tables.spark, frame(lake, 0))
+    counted = stamp.count(pinned, ["id", "text"], digest=True)
+    zombie, _ = blocks.reserve(
+        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", counted.digest), lease_seconds=0
+    )
+    assert isinstance(zombie, Reserved)
+    copy = copy_ledger(lake, "copy.db")
+    assert lake.recover().abandoned == [zombie.head.rows]
+    restore_ledger(lake, copy)  # the zombie's block is reserved again, with its own fence
+    work.tables.create_branch(dataset.name, zombie.head.branch)
+    work.tables.stage(
+        stamp.stamp(pinned, ["id", "text"], zombie.head.rows, counted, ()), dataset.name, zombie.head.branch,
+        work.wap(zombie.head),
+    )
+    snapshot = work.tables.own_head(dataset.name, zombie.head.branch, work.wap(zombie.head))
+    assert snapshot is not None
+    with pytest.raises(errors.OpeningNeeded):
+        blocks.mark_staged(lake.ledger, lake.witness, zombie, snapshot)
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_a_batch_that_came_again_after_the_copy_is_not_doubled_by_its_revived_first_block(lake: Lake) -> None:
+    low, _ = staged_by_hand(lake, "a", 0)
+    copy = copy_ledger(lake, "copy.db")  # here the first block is reserved, and its branch complete
+    assert blocks.abandon(lake.ledger, lake.witness, low, "a test")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    restore_ledger(lake, copy)
+    outlive_lease()
+    lake.recover()
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["open.before_epoch", "open.after_epoch", "open.after_roll_forward", "open.before_commit", "open.after_commit"],
+)
+def test_a_crash_in_the_middle_of_the_opening_is_gone_on_from(lake: Lake, point: str) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    restore_ledger(lake, copy)
+    crash_at(lake, point, lake.recover)
+    lake.recover()
+    everything = BEFORE + list(range(10)) + list(range(20, 30))
+    assert_sound(lake, everything)
+    for start, batch in ((0, "a"), (20, "b")):
+        assert lake.append("events", frame(lake, start), batch_id=batch).duplicate
+    assert_sound(lake, everything)
+
+
+def test_numbers_lost_between_witness_and_commit_are_never_given_out(lake: Lake) -> None:
+    crash_at(lake, "reserve.after_witness", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    assert lake.witness.read().highest == 20
+    done = lake.append("events", frame(lake, 0), batch_id="a")
+    assert done.rows is not None and done.rows.lo > 20
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_two_live_copies_of_a_ledger_cannot_both_publish(lake: Lake, tmp_path: Path) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    old_home = tmp_path / "old"
+    old_home.mkdir()
+    settings = (lake.config.home / "strandline.toml").read_text("utf-8")
+    catalog = lake.config.home / "catalog.db"
+    shared = f'[warehouse]\nurl = "{lake.config.warehouse_folder}"\n[catalog]\npath = "{catalog}"\n'
+    (old_home / "strandline.toml").write_text(shared + settings, "utf-8")
+    lake.ledger.backup(old_home / "ledger.db")
+    lake.append("events", frame(lake, 20), batch_id="b")  # the copy is now behind
+    with strandline.open(old_home) as copy:
+        copy.recover()
+    with pytest.raises(Superseded):
+        settle.publish_staged(
+            lake.work, lake.dataset("events"), Staged(held.head, held.fence, SnapshotId(snapshot), held.lease_until)
+        )
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+
+
+@pytest.mark.parametrize("damage", ["deleted", "empty", "truncated"])
+def test_a_lost_ledger_is_refused_and_rebuilt_from_tables_and_witness(lake: Lake, damage: str) -> None:
+    lake.append("events", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    highest = lake.witness.read().highest
+    path = lake.ledger.path
+    assert path is not None
+    if damage == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "empty" else path.read_bytes()[:5000])
+    with pytest.raises((LedgerMissing, LedgerUnreadable)):
+        strandline.open(lake.config.home)
+    opened = rebuild_ledger(lake.config)
+    assert opened.datasets_found == ("default.events",) and opened.batches >= 2
+    with strandline.open(lake.config.home) as again:
+        everything = BEFORE + list(range(10)) + list(range(20, 30))
+        assert_sound(again, everything)
+        for start, batch in ((1000, "before"), (0, "a"), (20, "b")):
+            assert again.append("events", frame(again, start), batch_id=batch).duplicate
+        new = again.append("events", frame(again, 40), batch_id="c")
+        assert new.rows is not None and new.rows.lo > highest
+        assert_sound(again, everything + list(range(40, 50)))
+        assert "ledger_rebuilt" in audit_events(again)
+
+
+def test_no_number_is_used_again_after_everything_was_deleted_expired_and_the_ledger_lost(lake: Lake) -> None:
+    lake.append("events", frame(lake, 0), batch_id="a")
+    lake.spark.sql("DELETE FROM lake.default.events")
+    expire_everything(lake)
+    assert lake.ledger.path is not None
+    lake.ledger.path.unlink()
+    rebuild_ledger(lake.config)
+    with strandline.open(lake.config.home) as again:
+        assert ids(again) == []
+        done = again.append("events", frame(again, 40), batch_id="c")
+        assert done.rows is not None and done.rows.lo > 20
+
+
+def test_a_ledger_that_is_whole_is_not_rebuilt_unless_forced(lake: Lake) -> None:
+    with pytest.raises(RefusedError):
+        rebuild_ledger(lake.config)
+    rebuild_ledger(lake.config, force=True)
+    assert list(lake.config.home.glob("ledger.db.replaced-*"))
+    with strandline.open(lake.config.home) as again:
+        assert_sound(again, BEFORE)
+
+
+def test_a_lost_witness_refuses_stamping_and_is_made_again_from_a_whole_ledger(lake: Lake) -> None:
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    (folder / "_strandline" / "witness").unlink()
+    with pytest.raises(WitnessUnreadable):
+        lake.append("events", frame(lake, 0))
+    assert states(lake) == ["published"]
+    rebuild_ledger(lake.config, lost_witness=True)
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_a_lost_witness_and_a_lost_ledger_together_are_refused(lake: Lake) -> None:
+    folder = lake.config.warehouse_folder
+    assert folder is not None and lake.ledger.path is not None
+    (folder / "_strandline" / "witness").unlink()
+    lake.ledger.path.unlink()
+    for lost_witness in (False, True):
+        with pytest.raises(RefusedError):
+            rebuild_ledger(lake.config, lost_witness=lost_witness)
+
+
+def test_a_warehouse_restored_from_an_old_copy_does_not_take_numbers_back(lake: Lake, tmp_path: Path) -> None:
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    witness = folder / "_strandline" / "witness"
+    shutil.copy(witness, tmp_path / "witness")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    shutil.copy(tmp_path / "witness", witness)
+    done = lake.append("events", frame(lake, 20), batch_id="b")
+    assert done.rows is not None and done.rows.lo > 20
+    assert "ledger_opened" in audit_events(lake)
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+
+
+def test_a_dataset_made_after_the_copy_is_found_again(lake: Lake) -> None:
+    from strandline.tables.schema_file import parse_columns
+    from tests.spark.protocol import COLUMNS
+
+    copy = copy_ledger(lake, "copy.db")
+    lake.create_dataset("later", parse_columns(COLUMNS))
+    lake.append("later", frame(lake, 0), batch_id="a")
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert lake.append("later", frame(lake, 0), batch_id="a").duplicate
+    assert_sound(lake, list(range(10)), "later")
+    assert_sound(lake, BEFORE)

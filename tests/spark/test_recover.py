@@ -1,0 +1,287 @@
+"""A writer that died, at every step; and people who meddle with its branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline import Lake
+from strandline.config import LakeConfig
+from strandline.errors import BlockHeld, BlockLost
+from strandline.ingest import settle, stamp
+from strandline.ledger import blocks
+from strandline.ledger.engine import utc_now
+from strandline.types import Reserved, Staged
+from tests.spark.protocol import (
+    assert_sound,
+    branches,
+    compact_everything,
+    copy_ledger,
+    crash_at,
+    expire_everything,
+    frame,
+    ids,
+    new_lake,
+    outlive_lease,
+    rows,
+    states,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Lake]:
+    with new_lake(tmp_path, make_home) as made:
+        made.append("events", frame(made, 1000), batch_id="before")
+        yield made
+
+
+BEFORE = list(range(1000, 1010))
+BATCH = list(range(10))
+
+# What becomes of the batch when its writer dies at a point: rolled forward, or given up.
+FATES = {
+    "reserve.after_commit": "abandoned",
+    "stage.before_branch": "abandoned",
+    "stage.after_branch": "abandoned",
+    "stage.before_commit": "abandoned",
+    "stage.after_commit": "published",
+    "stage.before_mark": "published",
+    "stage.after_mark": "published",
+    "publish.before_commit": "published",
+    "publish.after_commit": "published",
+    "settle.before_mark": "published",
+    "settle.after_mark": "published",
+}
+
+
+@pytest.mark.parametrize("point", FATES)
+def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, point: str) -> None:
+    crash_at(lake, point, lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    if point != "settle.after_mark":
+        assert set(states(lake)) & {"reserved", "staged"}, "the crash left nothing open"
+        assert lake.sealed("events") == 10, "the seal passed an open block"
+    outlive_lease()
+    lake.recover()
+    assert states(lake)[-1] == FATES[point]
+    assert_sound(lake, BEFORE + (BATCH if FATES[point] == "published" else []))
+    again = lake.append("events", frame(lake, 0), batch_id="a")
+    assert again.duplicate == (FATES[point] == "published")
+    assert_sound(lake, BEFORE + BATCH)
+
+
+@pytest.mark.parametrize("point", ["abandon.before_witness", "abandon.after_witness", "abandon.after_commit",
+                                   "abandon.after_branch"])
+def test_a_recoverer_that_died_is_recovered_from(lake: Lake, point: str) -> None:
+    crash_at(lake, "stage.after_branch", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    outlive_lease()
+    crash_at(lake, point, lake.recover)
+    outlive_lease()
+    lake.recover()
+    assert_sound(lake, BEFORE)
+    assert states(lake).count("abandoned") == 1
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_offering_the_batch_again_settles_its_dead_writer_without_a_recovery_run(lake: Lake) -> None:
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+    crash_at(lake, "stage.before_commit", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    assert not lake.append("events", frame(lake, 20), batch_id="b").duplicate  # waits for the lease to end
+    assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
+
+
+def test_a_live_writer_is_left_alone(lake: Lake) -> None:
+    dataset = lake.dataset("events")
+    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 5, "a", None), lease_seconds=60)
+    lake.work.tables.create_branch(dataset.name, held.head.branch)
+    report = lake.recover()
+    assert report.waiting == [held.head.rows] and branches(lake) == [held.head.branch]
+
+
+def staged_by_hand(lake: Lake, batch: str, start: int) -> tuple[Reserved, int]:
+    """A writer up to the moment before its commit point."""
+    work, dataset = lake.work, lake.dataset("events")
+    pinned = stamp.pin(work.tables.spark, frame(lake, start))
+    counted = stamp.count(pinned, ["id", "text"], digest=True)
+    held, _ = blocks.reserve(
+        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, counted.rows, batch, counted.digest), lease_seconds=0.5
+    )
+    assert isinstance(held, Reserved)
+    work.tables.create_branch(dataset.name, held.head.branch)
+    work.tables.stage(
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        work.wap(held.head),
+    )
+    snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
+    assert snapshot is not None
+    return held, snapshot
+
+
+def test_a_zombie_that_staged_after_it_was_declared_dead_is_fenced_and_nothing_of_it_is_visible(lake: Lake) -> None:
+    work, dataset = lake.work, lake.dataset("events")
+    pinned = stamp.pin(work.tables.spark, frame(lake, 0))
+    counted = stamp.count(pinned, ["id", "text"], digest=True)
+    held, _ = blocks.reserve(
+        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", counted.digest), lease_seconds=0
+    )
+    assert isinstance(held, Reserved)
+    work.tables.create_branch(dataset.name, held.head.branch)
+    assert lake.recover().abandoned == [held.head.rows]
+    # The zombie goes on as if nothing had happened: Iceberg lets it make its branch again.
+    work.tables.create_branch(dataset.name, held.head.branch)
+    work.tables.stage(
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        work.wap(held.head),
+    )
+    snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
+    assert snapshot is not None
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
+    with pytest.raises(BlockLost):
+        settle.after_lost_mark(work, dataset, held.head)
+    assert_sound(lake, BEFORE)
+
+
+def test_a_zombie_that_died_after_staging_leaves_a_stray_branch_that_recovery_removes(lake: Lake) -> None:
+    work, dataset = lake.work, lake.dataset("events")
+    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", None), lease_seconds=0)
+    assert lake.recover().abandoned == [held.head.rows]
+    pinned = stamp.pin(work.tables.spark, frame(lake, 0))
+    counted = stamp.count(pinned, ["id", "text"], digest=False)
+    work.tables.create_branch(dataset.name, held.head.branch)
+    work.tables.stage(
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        work.wap(held.head),
+    )
+    assert lake.recover().branches_removed == 1
+    assert_sound(lake, BEFORE)
+
+
+def test_a_writer_that_was_away_after_staging_finds_its_batch_published_by_recovery(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    outlive_lease()
+    assert lake.recover().published == [held.head.rows]
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    published = settle.after_lost_mark(lake.work, lake.dataset("events"), held.head)
+    assert published.row_count == 10
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_publishing_twice_or_ten_times_publishes_once(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    staged = Staged(held.head, held.fence, snapshot, utc_now())  # type: ignore[arg-type]
+    for _ in range(4):
+        settle.publish_staged(lake.work, lake.dataset("events"), staged)
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_person_who_fast_forwards_our_branch_by_hand_does_no_harm(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
+    outlive_lease()
+    lake.recover()
+    assert_sound(lake, BEFORE + BATCH)
+    held, snapshot = staged_by_hand(lake, "b", 20)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
+    lake.recover()
+    assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
+
+
+def test_a_person_who_cherry_picks_our_snapshot_by_hand_does_no_harm(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.append("events", frame(lake, 50), batch_id="between")
+    lake.spark.sql(f"CALL lake.system.cherrypick_snapshot('default.events', {snapshot})")
+    lake.recover()
+    assert_sound(lake, BEFORE + BATCH + list(range(50, 60)))
+
+
+def test_rows_that_came_by_hand_and_whose_history_is_gone_are_found_by_counting_them(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
+    compact_everything(lake)
+    expire_everything(lake)
+    lake.recover()
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_staged_block_whose_branch_was_dropped_by_hand_is_held_said_and_voided_by_a_person(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.spark.sql(f"ALTER TABLE lake.default.events DROP BRANCH {held.head.branch}")
+    assert "cannot be published" in lake.recover().held[0]
+    assert lake.sealed("events") == 10 and lake.status().datasets[0].open_blocks == 1
+    with pytest.raises(BlockHeld):
+        lake.append("events", frame(lake, 0), batch_id="a")
+    lake.void_block(held.head.rows.lo, "the branch is gone for good")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_reserved_block_whose_branch_was_dropped_by_hand_is_abandoned(lake: Lake) -> None:
+    held, _ = staged_by_hand(lake, "a", 0)
+    lake.spark.sql(f"ALTER TABLE lake.default.events DROP BRANCH {held.head.branch}")
+    outlive_lease()
+    assert lake.recover().abandoned == [held.head.rows]
+    assert_sound(lake, BEFORE)
+
+
+def test_expiry_by_someone_else_at_any_moment_does_not_touch_a_staged_block(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    expire_everything(lake)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.append("events", frame(lake, 50), batch_id="between")
+    expire_everything(lake)
+    lake.recover()
+    expire_everything(lake)
+    assert_sound(lake, BEFORE + BATCH + list(range(50, 60)))
+
+
+def test_a_batch_that_was_published_whose_history_expired_and_whose_mark_was_lost_is_not_published_again(
+    lake: Lake,
+) -> None:
+    crash_at(lake, "settle.before_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    compact_everything(lake)
+    lake.spark.sql("INSERT INTO lake.default.events VALUES (500000, 500000, 'foreign')")
+    expire_everything(lake)
+    lake.recover()
+    assert states(lake)[-1] == "published"
+    assert [i for i in ids(lake) if i < 500_000] == sorted(BEFORE + BATCH)
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+
+
+def test_a_branch_that_someone_wrote_to_is_held_and_not_lost(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.spark.sql(f"INSERT INTO lake.default.events.branch_{held.head.branch} VALUES (99, 99, 'stranger')")
+    assert "moved by someone else" in lake.recover().held[0]
+    assert ids(lake) == sorted(BEFORE) and branches(lake) == [held.head.branch]
+
+
+def test_a_foreign_commit_between_staging_and_publishing_is_not_lost(lake: Lake) -> None:
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    lake.spark.sql("DELETE FROM lake.default.events WHERE id = 1000")
+    lake.recover()
+    assert ids(lake) == sorted([*BEFORE[1:], *BATCH])
+
+
+def test_a_staged_copy_with_a_missing_row_is_not_rolled_forward(lake: Lake) -> None:
+    """A writer that died between its staged commit and its own check of it."""
+    work, dataset = lake.work, lake.dataset("events")
+    pinned = stamp.pin(work.tables.spark, frame(lake, 0, 9))
+    counted = stamp.count(pinned, ["id", "text"], digest=False)
+    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", None), lease_seconds=0)
+    work.tables.create_branch(dataset.name, held.head.branch)
+    work.tables.stage(
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        work.wap(held.head),
+    )
+    assert lake.recover().abandoned == [held.head.rows]
+    assert_sound(lake, BEFORE)
+    assert copy_ledger(lake, "copy.db").exists() and rows(lake)

@@ -1,0 +1,341 @@
+"""The command line without Spark: exit codes, documents, errors, and what light commands must not load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.cli.main import run
+from strandline.ingest.sources.identify import file_batch_id
+from strandline.lake import Lake, open_lake
+from strandline.ledger import blocks
+from strandline.ledger.engine import utc_now
+from strandline.types import Reserved, SnapshotId, Staged
+
+HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j")
+ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake with the dataset `events`, in the working folder."""
+    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample.jsonl").write_text(ROW)
+    assert run(["init"]) == 0
+    assert run(["dataset", "create", "events", "--like", "sample.jsonl", "--deliver-by", "who"]) == 0
+    return tmp_path
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """What --json printed: one document and nothing else, and nothing on standard error either."""
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == code
+    said = capsys.readouterr()
+    assert said.err == ""
+    found = json.loads(said.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def error(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> dict[str, Any]:
+    found = document(capsys, *arguments, code=code)
+    assert set(found) == {"error"}
+    assert set(found["error"]) == {"type", "message", "hint", "retryable"}
+    return dict(found["error"])
+
+
+def plain_error(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert "Traceback" not in said.err
+    return said.err
+
+
+# Documents.
+
+
+def test_every_light_command_prints_one_json_document_and_nothing_else(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert document(capsys, "dataset", "list")["datasets"][0]["name"] == "default.events"
+    status = document(capsys, "status")
+    assert {"datasets", "sinks", "followers", "reconcile"} <= set(status)
+    assert status["datasets"][0]["sealed"] is None
+    assert document(capsys, "ledger", "audit")["events"] == []
+    assert document(capsys, "ledger", "backup", "copy.db")["backup"] == "copy.db"
+    changed = document(capsys, "dataset", "alter", "events", "--add", "n:int", "--rename", "at:moment")
+    assert changed["changes"] == ["rename at to moment", "add n: int"]
+    assert document(capsys, "ledger", "audit")["events"][0]["event"] == "dataset_altered"
+    assert document(capsys, "dataset", "drop", "events", "--yes") == {"dropped": "default.events"}
+    assert document(capsys, "dataset", "list") == {"datasets": []}
+
+
+def test_init_says_which_lake_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(capsys, "init", str(tmp_path / "new"))
+    assert made["config"] == str(tmp_path / "new" / "strandline.toml")
+    assert document(capsys, "status", "--config", str(tmp_path / "new"))["lake"] == made["lake"]
+
+
+def test_create_like_a_file_shows_what_it_inferred(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(capsys, "dataset", "create", "more", "--like", "sample.jsonl")
+    assert [(c["name"], c["type"]) for c in made["columns"]] == [
+        ("id", "long"),
+        ("at", "timestamptz"),
+        ("who", "string"),
+    ]
+    assert made["inferred_from"] == "sample.jsonl"
+    capsys.readouterr()
+    assert run(["dataset", "create", "third", "--like", "sample.jsonl"]) == 0
+    assert "timestamptz" in capsys.readouterr().out
+
+
+def test_create_from_a_schema_file_partitions_and_delivers_as_told(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "s.yaml").write_text("- {name: id, type: long, required: true}\n- {name: at, type: timestamptz}\n")
+    made = document(
+        capsys, "dataset", "create", "web.hits", "--schema", "s.yaml", "--partition-by", "day(at)", "--deliver-by", "id"
+    )
+    assert (made["name"], made["deliver_by"]) == ("web.hits", ["id"])
+    with open_lake(home) as lake:
+        table = lake.catalog.load("web.hits")
+    assert [str(f.transform) for f in table.spec().fields] == ["day"]
+
+
+def test_the_settings_file_is_found_by_option_environment_and_folder(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert run(["status"]) == 2
+    assert run(["status", "--config", str(home)]) == 0
+    assert run(["status", "--config", str(home / "strandline.toml")]) == 0
+    monkeypatch.setenv("STRANDLINE_CONFIG", str(home / "strandline.toml"))
+    assert run(["status"]) == 0
+
+
+# Errors and exit codes.
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["status", "--no-such-option"],
+        ["read"],
+        ["ingest", "events"],
+        ["dataset", "create", "x"],
+        ["dataset", "alter", "events"],
+        ["dataset", "alter", "events", "--add", "no-type"],
+        ["dataset", "alter", "events", "--add", "a:nonsense"],
+        ["dataset", "list", "--config", "nowhere.toml"],
+        ["dataset", "drop", "nope", "--yes"],
+        ["dataset", "create", "events", "--like", "sample.jsonl"],
+        ["ingest", "nope", "sample.jsonl"],
+        ["ingest", "events", "sample.jsonl", "--batch-id", "b", "--again"],
+        ["ingest", "events", "sample.jsonl", "--batch-id", " "],
+        ["read", "nope"],
+        ["read", "events", "--partition", "who"],
+        ["read", "events", "--partition", "id=1"],
+        ["read", "events", "--limit", "0"],
+        ["read", "events", "--until", "5"],
+        ["status", "--watch"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_message_in_both_forms(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert error(capsys, *arguments, code=2)["message"]
+    plain_error(capsys, *arguments, code=2)
+
+
+def test_tokens_are_refused_for_what_is_wrong_with_them_without_starting_spark(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from strandline.continuation import Continuation
+
+    with open_lake(home) as lake:
+        table, own = lake.dataset("events").table_uuid, lake.id
+    good = Continuation(own, table, None).encode()
+    wrong = {
+        "nonsense": "not a continuation token",
+        good[:-3]: "damaged",
+        good.replace("sl1.", "sl9."): "version 9",
+        Continuation("another", table, None).encode(): "another lake",
+        Continuation(own, "another", None).encode(): "another table",
+        Continuation(own, table, 7).encode(): "ahead of what is settled",  # type: ignore[arg-type]
+    }
+    for token, why in wrong.items():
+        found = error(capsys, "read", "events", "--since", token, code=2)
+        assert found["type"] == "TokenError"
+        assert why in found["message"]
+        assert found["hint"]
+
+
+def test_what_a_guard_stops_ends_with_3(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--yes" in error(capsys, "dataset", "drop", "events", code=3)["hint"]
+    assert "--yes" in plain_error(capsys, "dataset", "drop", "events", code=3)
+    assert error(capsys, "ledger", "void", "1", "--reason", "x", code=3)["type"] == "RefusedError"
+    assert error(capsys, "init", code=3)["type"] == "RefusedError"
+    (home / "copy.db").write_text("something")
+    assert "already" in error(capsys, "ledger", "backup", "copy.db", code=3)["message"]
+    assert (home / "copy.db").read_text() == "something"
+    (home / "ledger.db").unlink()
+    assert error(capsys, "status", code=3)["type"] == "LedgerMissing"
+    assert "ledger rebuild" in plain_error(capsys, "status", code=3)
+
+
+def test_a_fault_of_the_program_is_one_line_and_the_traceback_is_kept(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall_over(self: Lake) -> None:
+        raise ZeroDivisionError("of all things\nsecond line")
+
+    monkeypatch.setattr(Lake, "status", fall_over)
+    monkeypatch.setenv("STRANDLINE_CACHE", str(home / "cache"))
+    said = plain_error(capsys, "status", code=1)
+    assert "ZeroDivisionError: of all things" in said
+    [kept] = (home / "cache" / "logs").glob("crash-*.txt")
+    assert str(kept) in said
+    assert "fall_over" in kept.read_text()
+    assert error(capsys, "status", code=1)["type"] == "UnexpectedError"
+    monkeypatch.setenv("STRANDLINE_DEBUG", "1")
+    capsys.readouterr()
+    assert run(["status"]) == 1
+    assert "fall_over" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_with_130(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Lake) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lake, "status", interrupted)
+    assert run(["status"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_windows_gets_a_clear_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert run(["status"]) == 1
+    said = capsys.readouterr().err
+    assert "not on Windows" in said
+    assert "wsl" in said
+
+
+def test_doctor_works_without_a_lake_and_fails_where_the_runtime_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRANDLINE_CACHE", str(tmp_path / "empty-cache"))
+    found = document(capsys, "doctor", code=1)
+    checks = {c["name"]: c for c in found["checks"]}
+    assert not found["ok"]
+    assert not checks["iceberg"]["ok"]
+    assert checks["iceberg"]["hint"]
+    assert checks["lake"]["ok"]
+    assert checks["python"]["ok"]
+
+
+def test_doctor_names_what_is_wrong_with_a_lake(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for witness in (home / "warehouse").rglob("*witness*"):
+        if witness.is_file():
+            witness.unlink()
+    capsys.readouterr()
+    assert run(["doctor", "--json"]) == 1
+    checks = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["ledger"]["ok"]
+    assert not checks["witness"]["ok"]
+    (home / "strandline.toml").write_text("[nonsense]\na = 1\n")
+    assert run(["doctor", "--json"]) == 1
+    checks = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
+    assert not checks["settings"]["ok"]
+
+
+# What light commands load, and how they end in a pipe.
+
+
+def _probe(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, whose last line on standard error is what it loaded of the heavy parts."""
+    code = (
+        "import sys\n"
+        "from strandline.cli.main import run\n"
+        f"code = run({list(arguments)!r})\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["ingest", "--help"], ["status"], ["dataset", "list"], ["ledger", "audit"]]
+)
+def test_light_commands_load_no_engine(home: Path, arguments: list[str]) -> None:
+    done = _probe(home, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_file_that_is_in_already_is_recognised_without_an_engine(home: Path) -> None:
+    source = home / "day.jsonl"
+    source.write_text(ROW)
+    with open_lake(home) as lake:
+        _pretend_published(lake, file_batch_id(source), rows=1)
+    done = _probe(home, "ingest", "events", "day.jsonl", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+    [outcome] = json.loads(done.stdout)["files"]
+    assert outcome["duplicate"]
+    assert (outcome["lo"], outcome["hi"], outcome["rows"]) == (1, 1, 1)
+    assert json.loads(done.stdout)["rows"] == 0
+
+
+def test_empty_and_missing_files_need_no_engine_and_each_one_is_told(home: Path) -> None:
+    (home / "empty.jsonl").write_text("")
+    (home / "odd.xyz").write_text("?")
+    done = _probe(home, "ingest", "events", "empty.jsonl", "missing.csv", "odd.xyz", ".", "--json")
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    assert done.returncode == 2
+    empty, missing, odd, folder = json.loads(done.stdout)["files"]
+    assert (empty["rows"], empty["error"]) == (0, None)
+    assert "there is no file" in missing["error"]["message"]
+    assert "which format" in odd["error"]["message"]
+    assert "folder" in folder["error"]["message"] or "format" in folder["error"]["message"]
+
+
+def _pretend_published(lake: Lake, batch_id: str, *, rows: int) -> None:
+    wanted = blocks.NewBlock(lake.dataset("events").id, rows, batch_id, "digest")
+    held, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=60)
+    assert isinstance(held, Reserved)
+    assert blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(1))
+    staged = Staged(held.head, held.fence, SnapshotId(1), utc_now())
+    assert blocks.mark_published(lake.ledger, staged, row_count=rows, snapshot=SnapshotId(1))
+
+
+def test_a_reader_that_goes_away_is_not_an_error_message(home: Path) -> None:
+    command = f"{sys.executable} -m strandline.cli.main status | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.strip() == "141"
+
+
+def test_a_misspelt_failpoint_is_said_and_not_ignored(home: Path) -> None:
+    environ = {**os.environ, "STRANDLINE_FAILPOINT": "no.such.point=kill"}
+    done = subprocess.run(
+        [sys.executable, "-m", "strandline.cli.main", "status"],
+        cwd=home, env=environ, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no.such.point" in done.stderr

@@ -1,0 +1,149 @@
+"""What people see, from values alone."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from strandline.cli import render, render_ingest, render_status
+from strandline.errors import InputError, InputRefused
+from strandline.ingest.files import FileOutcome
+from strandline.ingest.recover import Recovered
+from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
+from strandline.types import Seq, SeqRange
+
+NOW = datetime.now(UTC)
+
+
+def text(*renderables: RenderableType) -> str:
+    out = Console(file=io.StringIO(), width=200)
+    for r in renderables:
+        out.print(r)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def dataset(*blocks: OpenBlockStatus, **changes: object) -> DatasetStatus:
+    values = {
+        "name": "default.events", "allocated": 3_000, "sealed": 1_998, "rows": 1_998, "open_blocks": len(blocks),
+        "unnumbered": 0, "foreign": 0, "adopted": False, "blocks": blocks, "problem": None,
+    }  # fmt: skip
+    return DatasetStatus(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_status_says_in_words_what_each_open_block_waits_for() -> None:
+    since = NOW - timedelta(minutes=5)
+    found = LakeStatus(
+        "lake-id", 3_000, 3_000, 1, None,
+        (
+            dataset(
+                OpenBlockStatus("1999-2500", "file-aaa", "staged", since, None),
+                OpenBlockStatus("2501-2600", "file-bbb", "reserved", since, NOW + timedelta(seconds=60)),
+                OpenBlockStatus("2601-2700", "file-ccc", "reserved", since, NOW - timedelta(seconds=60)),
+            ),
+        ),
+    )  # fmt: skip
+    said = text(render_status.status(found))
+    lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("default.events") and "-" in line}
+    assert "committed, not visible yet" in lines["1999-2500"]
+    assert "being written" in lines["2501-2600"]
+    assert "its writer is gone" in lines["2601-2700"]
+    assert "5 min" in lines["1999-2500"]
+    assert "1,998" in said
+
+
+def test_status_shows_what_is_not_known_as_unknown_and_never_as_zero() -> None:
+    unknown = dataset(rows=None, unnumbered=None, foreign=None, sealed=None)
+    line = next(
+        line
+        for line in text(render_status.status(LakeStatus("l", 1, 1, 1, None, (unknown,)))).splitlines()
+        if line.startswith("default.events")
+    )
+    assert line.split()[1:] == ["?", "nothing", "yet", "3,000", "0", "?", "?"]
+
+
+def test_status_names_every_problem_and_what_to_do() -> None:
+    found = LakeStatus(
+        "l", 10, 12, 1, "the witness stands at 12, the ledger at 10",
+        (dataset(unnumbered=7, foreign=3, problem="its metadata is gone"),),
+    )  # fmt: skip
+    problems = "\n".join(render_status.problems(found))
+    assert "the witness stands at 12" in problems
+    assert "its metadata is gone" in problems
+    assert "7 rows have no number" in problems
+    assert "strandline dataset adopt default.events" in problems
+    assert "3 rows carry a number that nobody was given" in problems
+    assert "witness at 12" in text(render_status.status(found))
+
+
+def outcome(name: str, **changes: object) -> FileOutcome:
+    values = {
+        "paths": (Path(name),), "batch_id": "file-1", "rows": 0, "range": None, "rejected": 0, "rejects_path": None,
+        "duplicate": False, "seconds": 2.0, "error": None,
+    }  # fmt: skip
+    return FileOutcome(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
+    found = [
+        outcome(
+            "new.jsonl", rows=1_000, range=SeqRange(Seq(1), Seq(1_000)), rejected=2, rejects_path=Path("r/x.jsonl")
+        ),
+        outcome("old.jsonl", rows=500, range=SeqRange(Seq(2_001), Seq(2_500)), duplicate=True, rejected=None),
+        outcome("empty.csv"),
+        outcome("bad.csv", error=InputRefused("not one row fits", hint="look at it")),
+        outcome("gone.csv", error=InputError("there is no file gone.csv")),
+    ]
+    said = text(*render_ingest.outcomes(found, 4.0))
+    by_file = {line.split()[1]: line for line in said.splitlines()[:5]}
+    assert "numbers 1..1000" in by_file["new.jsonl"]
+    assert "500 rows/s" in by_file["new.jsonl"]
+    assert "in already as 2001..2500" in by_file["old.jsonl"]
+    assert "empty" in by_file["empty.csv"]
+    assert "refused" in by_file["bad.csv"]
+    assert "failed" in by_file["gone.csv"]
+    assert "2 rows did not fit" in said
+    assert "r/x.jsonl" in said
+    assert "look at it" in said
+    assert "5 files: 1,000 new rows in 4.0 s, 1 in already, 2 failed" in said
+    assert render_ingest.document("default.events", found, 4.0)["rows"] == 1_000
+
+
+def test_names_in_square_brackets_are_shown_as_they_are() -> None:
+    found = [outcome("[bold]x.jsonl", rows=1, range=SeqRange(Seq(1), Seq(1)))]
+    assert "[bold]x.jsonl" in text(*render_ingest.outcomes(found, 1.0))
+
+
+def test_recovery_says_what_became_of_each_block() -> None:
+    found = Recovered(
+        [SeqRange(Seq(1), Seq(2))],
+        [SeqRange(Seq(3), Seq(4))],
+        ["block 5..6 cannot be told"],
+        [SeqRange(Seq(7), Seq(8))],
+        2,
+    )
+    said = text(render.recovered(found))
+    for part in (
+        "Published: 1..2",
+        "Abandoned: 3..4",
+        "Held: block 5..6",
+        "may be alive: 7..8",
+        "2 left-over branches",
+    ):
+        assert part in said
+    assert "Nothing was open" in text(render.recovered(Recovered()))
+
+
+def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
+    for seconds, said in (
+        (0, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7_199, "119 min"),
+        (7_200, "2 h"),
+        (200_000, "2 d"),
+    ):
+        assert render.age(NOW - timedelta(seconds=seconds), NOW) == said
