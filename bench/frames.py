@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-EVENT_COLUMNS = [
+EVENT_COLUMNS: list[dict[str, Any]] = [
     {"name": "event_id", "type": "string", "required": True},
     {"name": "at", "type": "timestamptz"},
     {"name": "user_id", "type": "long"},
@@ -20,7 +20,7 @@ EVENT_COLUMNS = [
 ]
 """About 150 bytes a row, of eight types' worth of encodings."""
 
-READING_COLUMNS = [
+READING_COLUMNS: list[dict[str, Any]] = [
     {"name": "at", "type": "timestamptz"},
     {"name": "sensor", "type": "string"},
     {"name": "value", "type": "double"},

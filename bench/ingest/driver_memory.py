@@ -46,8 +46,8 @@ def measure(bench: Bench) -> dict[str, Samples]:
             bench.say(f"{said['rows']:,} rows: {said}")
             return float(said["python_mb"] + said["jvm_mb"])
 
-        taken = in_turn(bench, 5, lambda n: peak("large"), lambda n: peak("small"))
-    return {PEAK.name: Samples(*taken, {"rows": small * 10, "peer_rows": small})}
+        large, smaller = in_turn(bench, 5, lambda n: peak("large"), lambda n: peak("small"))
+    return {PEAK.name: Samples(large, smaller, {"rows": small * 10, "peer_rows": small})}
 
 
 def _prepare(bench: Bench, home: Path, small: int) -> None:

@@ -72,8 +72,8 @@ def on_sqlite(bench: Bench) -> dict[str, Samples]:
         return count / (time.perf_counter() - began)
 
     ours(-1), peer(-1)  # warm-up
-    taken = in_turn(bench, 7, ours, peer)
-    return {ON_SQLITE.name: Samples(*taken, {"blocks": count, "sqlite": sqlite3.sqlite_version})}
+    taken, peer_taken = in_turn(bench, 7, ours, peer)
+    return {ON_SQLITE.name: Samples(taken, peer_taken, {"blocks": count, "sqlite": sqlite3.sqlite_version})}
 
 
 def _sqlite_like_ours(path: Path, lake: Lake) -> sqlite3.Connection:
@@ -105,8 +105,14 @@ def on_postgres(bench: Bench) -> dict[str, Samples]:
             worker.join()
     finally:
         server.server.stop()
-    taken = [[_rate(each, [s[side][n] for s in spans]) for n in range(1, rounds + 1)] for side in ("ours", "bare")]
-    return {ON_POSTGRES.name: Samples(*taken, {"blocks": PROCESSES * each, "processes": PROCESSES, "fsync": "on"})}
+    taken, peer_taken = (
+        [_rate(each, [s[side][n] for s in spans]) for n in range(1, rounds + 1)] for side in ("ours", "bare")
+    )
+    return {
+        ON_POSTGRES.name: Samples(
+            taken, peer_taken, {"blocks": PROCESSES * each, "processes": PROCESSES, "fsync": "on"}
+        )
+    }
 
 
 def _rate(each: int, spans: list[tuple[float, float]]) -> float:

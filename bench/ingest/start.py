@@ -57,14 +57,14 @@ def measure(bench: Bench) -> dict[str, Samples]:
     for command in (ours, peer):
         _until_answer(command, bench.work)
     count = 5
-    started = in_turn(
+    started, peer_started = in_turn(
         bench, count, lambda n: _until_answer(ours, bench.work), lambda n: _until_answer(peer, bench.work)
     )
     status = [str(_STRANDLINE), "status", "--config", str(home)]
     _quietly(status)
     (shown,) = in_turn(bench, 7, lambda n: seconds_of(lambda: _quietly(status)))
     size = {"rows": rows}
-    return {START.name: Samples(*started, size), STATUS.name: Samples(shown, None, size)}
+    return {START.name: Samples(started, peer_started, size), STATUS.name: Samples(shown, None, size)}
 
 
 def _fill(home: Path, rows: int) -> None:

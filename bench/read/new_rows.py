@@ -102,9 +102,9 @@ def _measure(bench: Bench, tables: dict[str, Table], tokens: dict[str, str], sta
             read(size)
     for taken in opened.values():
         taken.clear()
-    took = in_turn(bench, SAMPLES, lambda n: read("large"), lambda n: read("small"))
+    large, small = in_turn(bench, SAMPLES, lambda n: read("large"), lambda n: read("small"))
     shape = {"rows": tables["large"].rows, "peer_rows": tables["small"].rows, "new_rows": NEW}
-    found = {_time(state).name: Samples(*took, shape)}
+    found = {_time(state).name: Samples(large, small, shape)}
     for size, table in tables.items():
         holding = table.files_with_new_rows(tokens[size])
         files = {"rows": table.rows, "new_rows": NEW, "data_files": _data_files(table)}

@@ -239,21 +239,18 @@ class Lake:
         with self.ledger.read() as connection:
             known = datasets.find(connection, name)
             epoch = sequence.read(connection).epoch
+        by = tuple(deliver_by) if known is None else known.deliver_by
+        if known is not None and known.adopted:
+            history = known.history
+        properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
+        table = self._prepare(name, epoch, by, properties)  # also mends what someone took away by hand
         if known is None or not known.adopted:
-            by = tuple(deliver_by) if known is None else known.deliver_by
-            table = self.catalog.add_sequence_column(
-                name,
-                lake_id=self.id,
-                epoch=epoch,
-                deliver_by=by,
-                properties={ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value},
-            )
             with self.ledger.write() as connection:
                 if known is None:
                     known = datasets.add(
                         connection,
                         name=name,
-                        table_uuid=str(table.metadata.table_uuid),
+                        table_uuid=table,
                         deliver_by=by,
                         adopted=True,
                         history=history,
@@ -263,6 +260,18 @@ class Lake:
                 audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
         self.recover()
         return number_rows(self.work, known, on_step=on_step)
+
+    def _prepare(self, name: str, epoch: int, deliver_by: Sequence[str], properties: Mapping[str, str]) -> str:
+        """Our columns and properties on a table that is there; gives its uuid."""
+        from strandline.tables.light import FORMAT_VERSION
+
+        wanted: dict[str, Any] = {"lake_id": self.id, "epoch": epoch, "deliver_by": deliver_by}
+        wanted["properties"] = properties
+        if self.catalog.load(name).metadata.format_version <= FORMAT_VERSION:
+            return str(self.catalog.add_sequence_column(name, **wanted).metadata.table_uuid)
+        from strandline.tables.prepare import add_sequence_column
+
+        return add_sequence_column(self.work.tables, name, **wanted).uuid
 
     # Ways in.
 

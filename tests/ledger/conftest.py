@@ -29,7 +29,12 @@ class Bench:
             return datasets.add(connection, name=name, table_uuid=f"uuid-of-{name}")
 
     def reserve(
-        self, batch: str, rows: int = 10, *, digest: str | None = None, dataset: Dataset | None = None,
+        self,
+        batch: str,
+        rows: int = 10,
+        *,
+        digest: str | None = None,
+        dataset: Dataset | None = None,
         lease_seconds: float = 60,
     ) -> Reserved:
         wanted = blocks.NewBlock((dataset or self.dataset).id, rows, batch, digest)
@@ -64,9 +69,7 @@ def open_bench(config: LakeConfig) -> Bench:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def config(
-    request: pytest.FixtureRequest, tmp_path: Path, make_home: Callable[..., LakeConfig]
-) -> LakeConfig:
+def config(request: pytest.FixtureRequest, tmp_path: Path, make_home: Callable[..., LakeConfig]) -> LakeConfig:
     settings = {}
     if request.param == "postgres":
         settings["ledger"] = {"url": request.getfixturevalue("postgres_database")}

@@ -40,7 +40,9 @@ print(json.dumps(got))
 def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", RESERVER, str(bench.config.home / CONFIG_NAME), name, str(count), str(bench.dataset.id)],
-        stdout=subprocess.PIPE, text=True, env=os.environ | environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environ,
     )
 
 
@@ -56,8 +58,11 @@ def test_two_processes_with_a_thousand_reservations_each_get_disjoint_ranges(ben
 
 @pytest.mark.parametrize(
     ("point", "taken", "known"),
-    [("reserve.before_witness", False, False), ("reserve.after_witness", True, False),
-     ("reserve.after_commit", True, True)],
+    [
+        ("reserve.before_witness", False, False),
+        ("reserve.after_witness", True, False),
+        ("reserve.after_commit", True, True),
+    ],
 )
 def test_a_process_killed_while_it_reserves_never_leaves_a_number_to_be_used_again(
     bench: Bench, point: str, taken: bool, known: bool, tmp_path: Path
@@ -71,4 +76,6 @@ def test_a_process_killed_while_it_reserves_never_leaves_a_number_to_be_used_aga
         with pytest.raises(OpeningNeeded):
             bench.reserve("after")
     else:
-        assert bench.reserve("after").head.rows == SeqRange(before.hi + (2 if known else 1), before.hi + (11 if known else 10))  # type: ignore[arg-type]
+        assert bench.reserve("after").head.rows == SeqRange(
+            before.hi + (2 if known else 1), before.hi + (11 if known else 10)
+        )  # type: ignore[arg-type]

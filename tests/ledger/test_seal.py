@@ -103,9 +103,7 @@ def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str,
             before[i] = now
 
 
-def _act(
-    bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str
-) -> None:
+def _act(bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str) -> None:
     block = held[lo]
     now = blocks.look(bench.ledger, block.head)
     if act == "stage":

@@ -17,15 +17,20 @@ from tests.servers import S3
 
 @pytest.fixture(params=["local", "s3"])
 def witness(
-    request: pytest.FixtureRequest, tmp_path: Path, make_home: Callable[..., LakeConfig], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    make_home: Callable[..., LakeConfig],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Witness:
     if request.param == "local":
         return open_witness(make_home(tmp_path))
     server: S3 = request.getfixturevalue("s3")
     monkeypatch.setenv("TEST_SECRET_KEY", server.secret_key)
     warehouse = {
-        "url": f"s3://{server.make_bucket()}/some/prefix", "endpoint": server.endpoint,
-        "access_key": server.access_key, "secret_key": "env:TEST_SECRET_KEY",
+        "url": f"s3://{server.make_bucket()}/some/prefix",
+        "endpoint": server.endpoint,
+        "access_key": server.access_key,
+        "secret_key": "env:TEST_SECRET_KEY",
     }
     return open_witness(make_home(tmp_path, {"warehouse": warehouse}))
 

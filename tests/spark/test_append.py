@@ -164,9 +164,7 @@ def test_the_same_batch_from_two_writers_at_once_is_one_block(lake: Lake) -> Non
 
 def test_a_writer_that_holds_lower_numbers_keeps_the_seal_until_it_is_settled(lake: Lake) -> None:
     dataset = lake.dataset("events")
-    held, _ = blocks.reserve(
-        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 100, "A", None), lease_seconds=60
-    )
+    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 100, "A", None), lease_seconds=60)
     assert isinstance(held, blocks.Reserved)
     lake.append("events", frame(lake, 0, 100), batch_id="B")
     assert len(ids(lake)) == 100 and lake.sealed("events") is None

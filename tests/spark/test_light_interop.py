@@ -96,9 +96,7 @@ def test_an_altered_table_is_read_and_written_by_spark(both: Both) -> None:
     assert [tuple(row) for row in rows] == [(7, "x", None), (99999999999, "y", 1)]
 
 
-@pytest.mark.parametrize(
-    "kind", ["time", "timestamp_ns", "timestamptz_ns", "geometry", "geography"]
-)
+@pytest.mark.parametrize("kind", ["time", "timestamp_ns", "timestamptz_ns", "geometry", "geography"])
 def test_types_that_are_refused_are_those_that_spark_cannot_write(both: Both, kind: str) -> None:
     """When this fails, Spark or Iceberg has learnt the type: stop refusing it."""
     both.sql("CREATE NAMESPACE IF NOT EXISTS lake.default")

@@ -113,7 +113,9 @@ def test_a_restore_that_undoes_an_abandonment_does_not_revive_the_zombie(lake: L
     restore_ledger(lake, copy)  # the zombie's block is reserved again, with its own fence
     work.tables.create_branch(dataset.name, zombie.head.branch)
     work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], zombie.head.rows, counted, ()), dataset.name, zombie.head.branch,
+        stamp.stamp(pinned, ["id", "text"], zombie.head.rows, counted, ()),
+        dataset.name,
+        zombie.head.branch,
         work.wap(zombie.head),
     )
     snapshot = work.tables.own_head(dataset.name, zombie.head.branch, work.wap(zombie.head))

@@ -7,14 +7,13 @@ import json
 import random
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.continuation import Continuation
+from strandline.continuation import Continuation, decode
 from strandline.errors import SchemaError, TableRolledBack, TokenError, UsageError
-from strandline.lake import Lake
+from strandline.lake import Lake, open_lake
 from strandline.ledger import blocks
 from strandline.types import Reserved, Seq
 from tests.conftest import MakeHome
@@ -41,7 +40,7 @@ def reserve(lake: Lake, name: str, rows: int) -> Reserved:
 def test_reading_on_from_any_token_gives_exactly_the_rest_each_row_once(lake: Lake) -> None:
     create(lake, "cut", {"n": "long"})
     rng = random.Random(7)
-    sizes = [rng.randint(1, 40) for _ in range(5)]
+    sizes = [rng.randint(1, 40) for _ in range(4)]
     at = 0
     for size in sizes:
         lake.append("cut", numbers(lake, at, at + size - 1, rng.randint(1, 4)))
@@ -49,12 +48,12 @@ def test_reading_on_from_any_token_gives_exactly_the_rest_each_row_once(lake: La
     whole = [(row.n, token) for row, token in lake.read_since("cut")]
     assert sorted(n for n, _ in whole) == list(range(at))
     assert len({token for _, token in whole}) == at, "each row has a token of its own"
-    for cut in rng.sample(range(at), 4):
+    for cut in rng.sample(range(at), 2):
         assert values(lake, "cut", whole[cut][1]) == [n for n, _ in whole[cut + 1 :]]
     got: list[int] = []
     token: str | None = None
     while len(got) < at:
-        rows = lake.read_since("cut", token, limit=(limit := rng.randint(5, 60)))
+        rows = lake.read_since("cut", token, limit=(limit := rng.randint(10, 60)))
         page = [row.n for row, _ in rows]
         assert 0 < len(page) <= limit
         got += page
@@ -136,7 +135,24 @@ def test_internal_columns_are_stripped_unless_asked_for(lake: Lake) -> None:
         lake.read_since("strip", columns=["n", "n"])
 
 
-PLACES = [None, "", "~", "a/b", "a_b", "a b", "a+b", "a%2Fb", "%", "%7E", "place=x", "ü", "u\u0308", "日本", "*.-_", "é\n"]
+PLACES = [
+    None,
+    "",
+    "~",
+    "a/b",
+    "a_b",
+    "a b",
+    "a+b",
+    "a%2Fb",
+    "%",
+    "%7E",
+    "place=x",
+    "ü",
+    "u\u0308",
+    "日本",
+    "*.-_",
+    "\n",
+]
 
 
 def test_logical_partitions_are_kept_apart_whatever_their_values_are(lake: Lake) -> None:
@@ -189,26 +205,24 @@ def _sealed_token(version: int, *body: Any) -> str:
     return f"sl{version}." + base64.urlsafe_b64encode(checked).decode().rstrip("=")
 
 
-def test_a_token_with_any_one_character_changed_is_refused(lake: Lake) -> None:
-    create(lake, "tokens", {"n": "long"})
-    lake.append("tokens", numbers(lake, 1, 12))
-    for token in (lake.read_since("tokens", limit=k).continuation for k in (1, 9, 10, 12)):  # other lengths too
+def test_a_token_with_any_one_character_changed_or_missing_is_refused() -> None:
+    for after in (Seq(1), Seq(12), Seq(123), None):  # other lengths end in other bits
+        token = Continuation("lake", "table", after).encode()
         for at, character in enumerate(token):
             for other in "A_0z²" if character != "." else "A":
-                damaged = token[:at] + other + token[at + 1 :]
                 if other != character:
                     with pytest.raises(TokenError):
-                        lake.read_since("tokens", damaged)
+                        decode(token[:at] + other + token[at + 1 :])
             with pytest.raises(TokenError):
-                lake.read_since("tokens", token[:at] + token[at + 1 :])
-        assert lake.read_since("tokens", f" {token}\n") is not None, "what a shell puts around it does not matter"
+                decode(token[:at] + token[at + 1 :])
+        assert decode(f" {token}\n") == Continuation("lake", "table", after), "what a shell puts around it is fine"
 
 
 @pytest.mark.parametrize("token", ["", "x", "sl", "sl.", "sl1", "sl1.", "sl1.!", "sl².AAAA", "sl0.AAAA", "42", "sl1.ü"])
-def test_what_is_no_token_is_refused(lake: Lake, token: str) -> None:
-    create(lake, name := f"not_{abs(hash(token))}", {"n": "long"})
-    with pytest.raises(TokenError, match="not a continuation token|damaged"):
-        lake.read_since(name, token)
+def test_what_is_no_token_is_refused(token: str) -> None:
+    with pytest.raises(TokenError, match=r"not a continuation token|damaged") as refused:
+        decode(token)
+    assert refused.value.hint
 
 
 def test_a_token_that_was_made_elsewhere_is_refused_with_the_reason(lake: Lake) -> None:
@@ -243,7 +257,7 @@ def test_a_token_that_was_made_elsewhere_is_refused_with_the_reason(lake: Lake) 
 def _files_opened(lake: Lake, name: str, token: str) -> tuple[int, int, int]:
     """Data files that the scan took, data files in the table, and rows read, by what Spark itself measured."""
     df = lake.read_since(name, token).df
-    rows = df.count() if False else len(df.collect())
+    rows = len(df.collect())
     metrics = _metrics(df._jdf.queryExecution().executedPlan())
     total = sql(lake, f"SELECT count(*) FROM lake.default.{name}.files")[0][0]
     return metrics["resultDataFiles"], total, rows
@@ -273,7 +287,7 @@ def test_only_files_that_hold_new_rows_are_opened_fresh_and_compacted(lake: Lake
     for k in range(6):
         lake.append("pruned", lake.spark.sql(frame.format(k * 100, k * 100 + 100)))
     token = lake.read_since("pruned").continuation
-    assert _files_opened(lake, "pruned", token) == (0, 6, 0) or values(lake, "pruned", token) == []
+    assert len(lake.read_since("pruned", token).df.inputFiles()) == 0
     lake.append("pruned", lake.spark.sql(frame.format(600, 700)))
     assert _files_opened(lake, "pruned", token) == (1, 7, 100)
     sql(
@@ -283,9 +297,7 @@ def test_only_files_that_hold_new_rows_are_opened_fresh_and_compacted(lake: Lake
         "'min-file-size-bytes', '100', 'max-file-size-bytes', '6000'))",
     )
     opened, total, rows = _files_opened(lake, "pruned", token)
-    hold_new = sql(
-        lake, f"SELECT count(DISTINCT input_file_name()) FROM lake.default.pruned WHERE _ingest_seq > {600}"
-    )[0][0]
+    hold_new = sql(lake, "SELECT count(DISTINCT _file) FROM lake.default.pruned WHERE n >= 600")[0][0]
     assert rows == 100 and opened == hold_new and total > hold_new
     lake.append("pruned", lake.spark.sql(frame.format(700, 710)))
     behind = lake.read_since("pruned", token, limit=100).continuation
@@ -344,13 +356,10 @@ def test_a_rollback_is_not_covered_up_by_the_next_batch(lake: Lake) -> None:
         lake.append("covered", numbers(lake, 21, 30), batch_id="later")
 
 
-def test_another_process_that_only_reads_needs_no_watermark_of_its_own(lake: Lake, tmp_path: Path) -> None:
-    """Two handles on one lake: a token of one is good for the other."""
-    import strandline
-
+def test_a_token_of_one_handle_on_the_lake_is_good_for_another(lake: Lake) -> None:
     create(lake, "shared", {"n": "long"})
     lake.append("shared", numbers(lake, 1, 5))
     token = lake.read_since("shared", limit=2).continuation
-    with strandline.open_lake(lake.config.home) as other:
+    with open_lake(lake.config.home) as other:
         lake.append("shared", numbers(lake, 6, 7))
         assert len(values(other, "shared", token)) == 5

@@ -71,8 +71,9 @@ def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, po
     assert_sound(lake, BEFORE + BATCH)
 
 
-@pytest.mark.parametrize("point", ["abandon.before_witness", "abandon.after_witness", "abandon.after_commit",
-                                   "abandon.after_branch"])
+@pytest.mark.parametrize(
+    "point", ["abandon.before_witness", "abandon.after_witness", "abandon.after_commit", "abandon.after_branch"]
+)
 def test_a_recoverer_that_died_is_recovered_from(lake: Lake, point: str) -> None:
     crash_at(lake, "stage.after_branch", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
     outlive_lease()
@@ -112,7 +113,9 @@ def staged_by_hand(lake: Lake, batch: str, start: int) -> tuple[Reserved, int]:
     assert isinstance(held, Reserved)
     work.tables.create_branch(dataset.name, held.head.branch)
     work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
+        dataset.name,
+        held.head.branch,
         work.wap(held.head),
     )
     snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
@@ -133,7 +136,9 @@ def test_a_zombie_that_staged_after_it_was_declared_dead_is_fenced_and_nothing_o
     # The zombie goes on as if nothing had happened: Iceberg lets it make its branch again.
     work.tables.create_branch(dataset.name, held.head.branch)
     work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
+        dataset.name,
+        held.head.branch,
         work.wap(held.head),
     )
     snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
@@ -152,7 +157,9 @@ def test_a_zombie_that_died_after_staging_leaves_a_stray_branch_that_recovery_re
     counted = stamp.count(pinned, ["id", "text"], digest=False)
     work.tables.create_branch(dataset.name, held.head.branch)
     work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
+        dataset.name,
+        held.head.branch,
         work.wap(held.head),
     )
     assert lake.recover().branches_removed == 1
@@ -279,7 +286,9 @@ def test_a_staged_copy_with_a_missing_row_is_not_rolled_forward(lake: Lake) -> N
     held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", None), lease_seconds=0)
     work.tables.create_branch(dataset.name, held.head.branch)
     work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()), dataset.name, held.head.branch,
+        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
+        dataset.name,
+        held.head.branch,
         work.wap(held.head),
     )
     assert lake.recover().abandoned == [held.head.rows]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import render
-from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
+from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.errors import UsageError
 from strandline.types import History
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from strandline.tables.alteration import Alteration
     from strandline.tables.schema import Column
 
-app = typer.Typer(help="Make, take over, change and drop datasets.", no_args_is_help=True)
+app = typer.Typer(help="Make, take over, change and drop datasets.")
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="TABLE or NAMESPACE.TABLE", show_default=False)]
 DeliverByOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,24 +9,26 @@ from typing import Annotated
 import typer
 
 from strandline.cli import render_ingest
-from strandline.cli.options import ConfigOption, JsonOption, opened
+from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
 from strandline.cli.output import Output
 from strandline.cli.progress import watching
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(ingest)
+    app.command(rich_help_panel=ROWS)(ingest)
 
 
 def ingest(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
+    dataset: NameArgument,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE…", help="JSON lines, CSV (both also .gz, .zst) or Parquet.", show_default=False),
+        typer.Argument(metavar="FILE", help="JSON lines, CSV (both also .gz, .zst) or Parquet.", show_default=False),
     ],
     batch_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="All files are one batch of this id. [default: each file one, by its bytes]"),
+        typer.Option(
+            metavar="ID", help="All files are one batch.", show_default="each file is one, known by its bytes"
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a file with a row that does not fit.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Also what was ingested before: its rows come twice.")] = False,

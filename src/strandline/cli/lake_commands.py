@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strandline.cli import render, render_status
-from strandline.cli.options import ConfigOption, JsonOption, opened, opened_with_spark
+from strandline.cli.options import CARE, START, ConfigOption, JsonOption, opened, opened_with_spark
 from strandline.cli.output import Output
 from strandline.config import CONFIG_NAME
 from strandline.errors import FailedError, UsageError
@@ -18,16 +18,15 @@ from strandline.lake import init_lake
 WATCH_SECONDS = 2.0
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(init)
-    app.command()(demo)
-    app.command()(doctor)
-    app.command()(status)
-    app.command()(recover)
+def add_to(app: typer.Typer, group: str) -> None:
+    for command in {START: (init, demo, doctor), CARE: (status, recover)}[group]:
+        app.command(rich_help_panel=group)(command)
 
 
 def init(
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Where. [default: here]")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The lake's folder.", show_default="here")
+    ] = None,
     warehouse: Annotated[
         str, typer.Option(metavar="URL", help="Where the tables live: a folder in DIR, or s3://bucket/prefix.")
     ] = "warehouse",
@@ -53,7 +52,8 @@ def _home_of(config: Path | None) -> Path:
 
 def demo(
     folder: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="An empty folder to work in. [default: a temporary one]")
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="An empty folder to work in.", show_default="a temporary one"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lake there to look at.")] = False,
     json: JsonOption = False,

@@ -16,7 +16,7 @@ from strandline.errors import RefusedError, StorageError
 from strandline.lake import rebuild_ledger
 from strandline.ledger import audit as audit_events
 
-app = typer.Typer(help="Look after the ledger: the lake's own state.", no_args_is_help=True)
+app = typer.Typer(help="Look after the ledger: the lake's own state.")
 
 
 @app.command()

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from strandline import failpoints
 from strandline.cli import dataset_commands, ingest_command, lake_commands, ledger_commands, read_command
+from strandline.cli.options import CARE, ROWS, START
 from strandline.cli.output import Output, dumps, error_document
 from strandline.errors import StrandlineError, UsageError
 from strandline.tables.java import refuse_windows
@@ -29,16 +30,16 @@ PIPE_CLOSED = 128 + 13  # SIGPIPE, which Python does not have on every system
 app = typer.Typer(
     name="strandline",
     help="Every row of an Iceberg lake to every sink exactly once, and only once it is settled.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lake_commands.add_to(app)
-app.add_typer(dataset_commands.app, name="dataset")
+lake_commands.add_to(app, START)
+app.add_typer(dataset_commands.app, name="dataset", rich_help_panel=ROWS)
 ingest_command.add_to(app)
 read_command.add_to(app)
-app.add_typer(ledger_commands.app, name="ledger")
+lake_commands.add_to(app, CARE)
+app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 
 
 @app.callback(invoke_without_command=True)

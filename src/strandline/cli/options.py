@@ -13,16 +13,20 @@ from strandline.cli.output import Output
 from strandline.errors import RefusedError
 from strandline.lake import Lake, open_lake
 
+START, ROWS, CARE = "Begin", "Rows", "Care"
+"""The groups that `strandline --help` shows."""
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The lake's settings file, or its folder. [default: STRANDLINE_CONFIG, or strandline.toml here]",
-        show_default=False,
+        help="The lake's settings file, or its folder.",
+        show_default="STRANDLINE_CONFIG, or strandline.toml here",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else.")]
+NameArgument = Annotated[str, typer.Argument(metavar="DATASET", help="TABLE or NAMESPACE.TABLE", show_default=False)]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.options import ConfigOption, JsonOption, opened
+from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
 from strandline.cli.output import Output, dumps, error_document
 from strandline.errors import StrandlineError, UsageError
 
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(read)
+    app.command(rich_help_panel=ROWS)(read)
 
 
 def read(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
+    dataset: NameArgument,
     since: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Only what came after. [default: from the beginning]")
+        str | None, typer.Option(metavar="TOKEN", help="Only what came after.", show_default="from the beginning")
     ] = None,
     until: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Up to this number. [default: the seal]")
+        int | None, typer.Option(metavar="N", min=1, help="Up to this number.", show_default="the seal")
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many rows. [default: all]")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many rows.", show_default="all")
+    ] = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
     partition: Annotated[
         list[str] | None,
@@ -42,8 +44,7 @@ def read(
 ) -> None:
     """Settled rows in the order of their numbers, as JSON lines; the token for the next read on standard error.
 
-    With --json the rows and the token are one document. Either way rows are printed as they come, however many there
-    are.
+    With --json both are one document. Rows are printed as they come, however many there are.
     """
     out = Output(as_json=json)
     with opened(config) as lake, ExitStack() as spinning:

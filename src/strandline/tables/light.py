@@ -258,7 +258,8 @@ class LightCatalog:
 
         def attempt() -> Table:
             table = self.load(name)
-            check_adoptable(table, lake_id, epoch, deliver_by)
+            names = [f.name for f in table.schema().fields]
+            check_adoptable(full_name(name), table.properties, names, lake_id, epoch, deliver_by)
             seq, partition = fit_own_columns(table.schema())
             wanted = dict(properties or {}) | own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
             if seq is None and not isinstance(table.metadata, TableMetadataV1):
@@ -311,25 +312,30 @@ def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[
     }
 
 
-def check_adoptable(table: Table, lake_id: str, epoch: int, deliver_by: Sequence[str]) -> None:
-    name = ".".join(table.name())
-    owner = table.properties.get(LAKE_PROPERTY)
+def check_adoptable(
+    name: str,
+    properties: Mapping[str, str],
+    columns: Sequence[str],
+    lake_id: str,
+    epoch: int,
+    deliver_by: Sequence[str],
+) -> None:
+    owner = properties.get(LAKE_PROPERTY)
     if owner is not None and owner != lake_id:
         raise WrongLake(
             f"{name} is a dataset of another lake ({owner})",
             hint="Rows cannot have numbers of two lakes. Copy the table, or open that lake.",
         )
-    if int(table.properties.get(EPOCH_PROPERTY, "0")) > epoch:
+    if int(properties.get(EPOCH_PROPERTY, "0")) > epoch:
         raise Superseded(
             f"{name} was taken over by a newer ledger of this lake", hint="Find out which ledger is the one in use."
         )
-    if "history.expire.max-ref-age-ms" in table.properties:
+    if "history.expire.max-ref-age-ms" in properties:
         raise TableUnfit(
             f"{name} has history.expire.max-ref-age-ms set, which would expire staged branches",
             hint="Unset the property, then adopt the table.",
         )
-    names = {f.name for f in table.schema().fields}
-    if missing := [c for c in deliver_by if c not in names]:
+    if missing := [c for c in deliver_by if c not in columns]:
         raise SchemaError(f"--deliver-by names {missing[0]}, and {name} has no such column")
 
 

@@ -143,7 +143,7 @@ class SparkTables:
             manage.createBranch(branch)
             manage.commit()
 
-        self._repeat(attempt, f"branch {branch} of {name} cannot be created")
+        self.repeat(attempt, f"branch {branch} of {name} cannot be created")
         failpoints.hit("stage.after_branch")
 
     def stage(self, stamped: DataFrame, name: str, branch: str, wap: WapId) -> None:
@@ -194,7 +194,7 @@ class SparkTables:
                 return AlreadyPublished(plan.published)
             raise _LookAgain  # read back rather than assume: the next look ends in AlreadyPublished
 
-        return self._repeat(attempt, f"{wap.rows} cannot be published in {name}")
+        return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
 
     def remove_branch(self, name: str, branch: str) -> None:
         def attempt() -> None:
@@ -205,7 +205,7 @@ class SparkTables:
             manage.removeBranch(branch)
             manage.commit()
 
-        self._repeat(attempt, f"branch {branch} of {name} cannot be removed")
+        self.repeat(attempt, f"branch {branch} of {name} cannot be removed")
 
     def set_properties(self, name: str, values: Mapping[str, str]) -> None:
         def attempt() -> None:
@@ -214,12 +214,12 @@ class SparkTables:
                 update.set(key, value)
             update.commit()
 
-        self._repeat(attempt, f"properties of {name} cannot be set")
+        self.repeat(attempt, f"properties of {name} cannot be set")
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
 
-    def _repeat(self, attempt: Callable[[], T], what: str) -> T:
+    def repeat(self, attempt: Callable[[], T], what: str) -> T:
         """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
         every attempt begins by reading, so what did land is found and not repeated."""
         last: Exception | None = None

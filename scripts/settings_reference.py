@@ -1,0 +1,138 @@
+"""Writes docs/settings.md from config.py, so that what users read is what the program checks.
+
+`--check` writes nothing and fails where the file is not what it should be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from strandline.config import CONFIG_NAME, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "docs" / "settings.md"
+
+INTRODUCTION = f"""\
+# Settings
+
+<!-- Made from src/strandline/config.py by `make docs`. Do not edit. -->
+
+One TOML file holds the settings of a lake: `{CONFIG_NAME}`, which `strandline init` writes. Everything has a default, so the
+file may be empty. A command uses the file that `--config` names (a file, or a folder that has one), else the one that
+`STRANDLINE_CONFIG` names, else the one in the current folder. Paths in it are relative to the file.
+
+Every setting can be overridden by an environment variable: `STRANDLINE_`, the section, two underscores, the setting. The
+environment wins over the file. Values of `options` are given as JSON, or one by one:
+`STRANDLINE_SPARK__OPTIONS='{{"spark.executor.memory": "4g"}}'`.
+
+A value `env:NAME` is read from the environment variable `NAME` when it is needed, and is never stored. It is meant for
+`access_key`, `secret_key` and passwords.
+
+A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and says
+which one.
+"""
+
+OTHER_VARIABLES = """\
+## Other environment variables
+
+| variable | meaning |
+|---|---|
+| `STRANDLINE_CONFIG` | the settings file, or its folder, where `--config` is not given |
+| `STRANDLINE_CACHE` | where the Iceberg jars, the class archive and the logs are kept; by default `~/.cache/strandline`, on macOS `~/Library/Caches/strandline`. Everything in it can be deleted at any time |
+| `STRANDLINE_DEBUG` | set to anything: errors come with a traceback |
+| `STRANDLINE_FAILPOINT` | kills, stops or fails the process at a named point, to see that it recovers; see `src/strandline/failpoints.py` |
+| `JAVA_HOME` | the Java to use; without it, the first fit one that is found |
+"""
+
+
+def reference() -> str:
+    parts = [INTRODUCTION, _example()]
+    parts += [_section(name, field) for name, field in Settings.model_fields.items()]
+    return "\n".join([*parts, OTHER_VARIABLES])
+
+
+def _example() -> str:
+    return """\
+```toml
+[warehouse]
+url = "s3://lake/events"
+access_key = "env:LAKE_KEY"
+secret_key = "env:LAKE_SECRET"
+
+[ledger]
+url = "postgresql://strandline@db.internal/lake"
+
+[ingest]
+lease_seconds = 300
+```
+"""
+
+
+def _section(name: str, field: FieldInfo) -> str:
+    section = field.annotation
+    if not (isinstance(section, type) and issubclass(section, BaseModel)):
+        raise TypeError(f"{name} is not a section")
+    lines = [f"## `[{name}]`", ""]
+    if section.__dict__.get("__doc__"):
+        lines += [inspect.cleandoc(section.__doc__ or ""), ""]
+    lines += ["| setting | type | default | bounds | meaning |", "|---|---|---|---|---|"]
+    variables = ["Environment:"]
+    for setting, info in section.model_fields.items():
+        if not info.description:
+            raise ValueError(f"{name}.{setting} has no description")
+        cells = (f"`{setting}`", _type(info.annotation), _default(info), _bounds(info), info.description)
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+        variables.append(f"`STRANDLINE_{name.upper()}__{setting.upper()}`")
+    return "\n".join([*lines, "", variables[0] + " " + ", ".join(variables[1:]) + ".", ""])
+
+
+def _type(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_type(a) for a in get_args(annotation) if a is not type(None))
+    if get_origin(annotation) is dict:
+        return "table of strings"
+    return {str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return "empty" if not value else f"`{value}`"
+    return f"`{value}`"
+
+
+def _bounds(info: FieldInfo) -> str:
+    words = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
+    found = []
+    for bound in info.metadata:
+        for kind, sign in words.items():
+            if isinstance(bound, kind):
+                found.append(f"{sign} {getattr(bound, kind.__name__.lower()):,}")
+    return ", ".join(found)
+
+
+def main() -> int:
+    text = reference()
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(text, "utf-8")
+        return 0
+    if TARGET.is_file() and TARGET.read_text("utf-8") == text:
+        return 0
+    print(f"{TARGET.relative_to(ROOT)} is stale: run `make docs`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The ingest protocol as a small state machine, explored in full: every interleaving of two writers that offer the same
+batch, of recovery, of a sink that delivers what is sealed, and of a ledger that is copied and restored once, with every
+writer free to stop for ever.
+
+One state is a value; `steps` gives all that can happen next. Blocks have one row, so a block is its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+# (number, state, fence), sorted; states: reserved, staged, published, abandoned, recovered
+Blocks = tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    counter: int = 0
+    blocks: Blocks = ()
+
+    def get(self, number: int) -> tuple[str, int] | None:
+        return next(((s, f) for n, s, f in self.blocks if n == number and s != "recovered"), None)
+
+    def put(self, number: int, state: str, fence: int) -> Ledger:
+        kept = tuple(b for b in self.blocks if b[0] != number or b[1] == "recovered")
+        return replace(self, blocks=tuple(sorted((*kept, (number, state, fence)))))
+
+    def of_batch(self) -> tuple[int, str, int] | None:
+        return next((b for b in self.blocks if b[1] in ("reserved", "staged", "published")), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A writer or recoverer: where it is, and the block that it thinks it holds."""
+
+    at: str = "idle"
+    number: int = 0
+    fence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    ledger: Ledger = Ledger()
+    witness: int = 0
+    branches: frozenset[int] = frozenset()
+    main: tuple[int, ...] = ()  # the batch's rows in main, by number, in the order they came
+    processes: tuple[Process, ...] = (Process(), Process())
+    copy: Ledger | None = None
+    restored: bool = False
+    reused: bool = False
+    mark: int = 0  # how far a sink has delivered, by its own record, which no restore takes back
+    late: bool = False  # a row came into main at or below the mark: the sink will never see it
+
+    def with_process(self, index: int, process: Process, **changes: object) -> State:
+        processes = (*self.processes[:index], process, *self.processes[index + 1 :])
+        return replace(self, processes=processes, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    commit_point_asks_the_witness: bool = True
+    abandoning_takes_a_number: bool = True
+    one_batch_rolls_forward_once: bool = True
+    nothing_rolls_forward_below_a_mark: bool = True
+    numbers_max: int = 4
+    fence_max: int = 3
+
+
+def steps(state: State, rules: Rules) -> Iterator[State]:
+    for index, process in enumerate(state.processes):
+        yield from _process_steps(state, index, process, rules)
+    if state.witness == state.ledger.counter and (settled := _settled(state.ledger)) > state.mark:
+        yield replace(state, mark=settled)
+    if state.copy is None:
+        yield replace(state, copy=state.ledger)
+    elif not state.restored:
+        yield replace(state, ledger=state.copy, restored=True)
+
+
+def _settled(ledger: Ledger) -> int:
+    """As far as the seal can be, if other batches were published in between."""
+    return min((n - 1 for n, s, _ in ledger.blocks if s in ("reserved", "staged")), default=ledger.counter)
+
+
+def _into_main(state: State, number: int) -> State:
+    return replace(state, main=(*state.main, number), late=state.late or number <= state.mark)
+
+
+def _process_steps(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
+    match process.at:
+        case "idle":
+            yield from _offer(state, index, rules)
+        case "reserved":
+            staged = state.branches | {process.number}
+            yield state.with_process(index, replace(process, at="written"), branches=staged)
+        case "written":
+            yield from _commit_point(state, index, process, rules)
+        case "staged":
+            yield _publish(state, index, process)
+        case "published":
+            yield _settle(state, index, process)
+        case "recovering":
+            yield from _recover(state, index, process, rules)
+
+
+def _offer(state: State, index: int, rules: Rules) -> Iterator[State]:
+    """Reserve a block for the batch, or go on with the one it has."""
+    ledger = state.ledger
+    known = ledger.of_batch()
+    if known is not None:
+        number, kind, fence = known
+        if kind == "staged":
+            yield state.with_process(index, Process("staged", number, fence))
+        elif kind == "reserved" and fence < rules.fence_max:  # its lease may have run out: take it over
+            taken = ledger.put(number, "reserved", fence + 1)
+            yield state.with_process(index, Process("recovering", number, fence + 1), ledger=taken)
+        elif kind == "published":
+            yield state.with_process(index, Process("done", number))
+        return
+    if state.witness != ledger.counter:
+        yield from _open(state, rules)
+        return
+    if state.witness >= rules.numbers_max:
+        return
+    number = state.witness + 1
+    yield replace(state, witness=number)  # killed between witness and commit
+    taken = replace(ledger, counter=number).put(number, "reserved", 1)
+    reused = state.reused or number in state.main or number in state.branches
+    yield state.with_process(index, Process("reserved", number, 1), ledger=taken, witness=number, reused=reused)
+
+
+def _commit_point(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
+    if rules.commit_point_asks_the_witness and state.witness != state.ledger.counter:
+        yield from _open(state, rules)
+        return
+    found = state.ledger.get(process.number)
+    if found == ("reserved", process.fence):
+        marked = state.ledger.put(process.number, "staged", process.fence)
+        yield state.with_process(index, replace(process, at="staged"), ledger=marked)
+    elif found is not None and found[0] == "staged":
+        yield state.with_process(index, replace(process, at="staged"))
+    elif found is not None and found[0] == "published":
+        yield state.with_process(index, replace(process, at="done"))
+    elif found is None or found[0] == "abandoned":
+        yield state.with_process(index, Process(), branches=state.branches - {process.number})
+    else:
+        yield state.with_process(index, Process())  # another fence: leave everything
+
+
+def _publish(state: State, index: int, process: Process) -> State:
+    """One commit: into main unless it is there, and the branch goes."""
+    number = process.number
+    after = replace(process, at="published")
+    if number not in state.branches:
+        return state.with_process(index, after)
+    if number not in state.main:
+        state = _into_main(state, number)
+    return state.with_process(index, after, branches=state.branches - {number})
+
+
+def _settle(state: State, index: int, process: Process) -> State:
+    found = state.ledger.get(process.number)
+    if found is None or found[0] != "staged" or process.number not in state.main:
+        return state.with_process(index, Process())
+    marked = state.ledger.put(process.number, "published", found[1])
+    return state.with_process(index, replace(process, at="done"), ledger=marked)
+
+
+def _recover(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
+    """Look at main and the branch, and act on the ledger by compare-and-set."""
+    if state.witness != state.ledger.counter:
+        yield from _open(state, rules)
+        return
+    number, ledger = process.number, state.ledger
+    if ledger.get(number) != ("reserved", process.fence):
+        yield state.with_process(index, Process())
+    elif number in state.main:
+        yield state.with_process(index, Process("done", number), ledger=ledger.put(number, "published", process.fence))
+    elif number in state.branches and not state.main and _may_roll_forward(state, number, rules):
+        yield state.with_process(
+            index, replace(process, at="staged"), ledger=ledger.put(number, "staged", process.fence)
+        )
+    else:
+        taken = state.witness + 1 if rules.abandoning_takes_a_number else state.witness
+        if taken <= rules.numbers_max:
+            given_up = replace(ledger, counter=taken).put(number, "abandoned", process.fence)
+            yield state.with_process(index, Process(), ledger=given_up, witness=taken)
+
+
+def _may_roll_forward(state: State, number: int, rules: Rules) -> bool:
+    return number > state.mark or not rules.nothing_rolls_forward_below_a_mark
+
+
+def _open(state: State, rules: Rules) -> Iterator[State]:
+    """The opening procedure, under the lock."""
+    last = max(state.witness, state.ledger.counter) + 1
+    if last > rules.numbers_max + 2:
+        return
+    ledger = state.ledger
+    gap = range(ledger.counter + 1, state.witness + 1)
+    candidates = sorted((n for n in state.branches if n in gap), reverse=True)
+    published = any(s == "published" for _, s, _ in ledger.blocks)
+    for number in candidates[:1] if rules.one_batch_rolls_forward_once else candidates:
+        if not _may_roll_forward(state, number, rules):
+            continue
+        if (not state.main and not published) or not rules.one_batch_rolls_forward_once:
+            state = replace(_into_main(state, number), branches=state.branches - {number})
+    for number in (n for n in state.main if n in gap):
+        known = ledger.of_batch()
+        if known is not None and known[1] == "reserved":
+            ledger = ledger.put(known[0], "abandoned", known[2])
+        if ledger.of_batch() is None:
+            ledger = ledger.put(number, "published", 1)
+    fenced = tuple((n, s, f + 1 if s in ("reserved", "staged") else f) for n, s, f in ledger.blocks)
+    recovered = (gap[0], "recovered", 1) if len(gap) else None
+    blocks = tuple(sorted({*fenced, *((recovered,) if recovered else ())}))
+    yield replace(state, ledger=Ledger(last, blocks), witness=last)
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    states: int
+    broken: tuple[State, ...]
+    """The way to the first state in which the batch is in main twice, late, or under a number used again."""
+
+
+def explore(rules: Rules, states_max: int = 3_000_000) -> Explored:
+    first = State()
+    came_from: dict[State, State | None] = {first: None}
+    frontier = [first]
+    while frontier:
+        following: list[State] = []
+        for state in frontier:
+            for after in steps(state, rules):
+                if after in came_from:
+                    continue
+                came_from[after] = state
+                if len(after.main) > 1 or after.reused or after.late:
+                    return Explored(len(came_from), _way(came_from, after))
+                following.append(after)
+        frontier = following
+        if len(came_from) > states_max:
+            raise RuntimeError("the model grew beyond what can be explored here")
+    return Explored(len(came_from), ())
+
+
+def _way(came_from: dict[State, State | None], end: State) -> tuple[State, ...]:
+    way = [end]
+    while (before := came_from[way[-1]]) is not None:
+        way.append(before)
+    return tuple(reversed(way))

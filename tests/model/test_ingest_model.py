@@ -1,0 +1,25 @@
+"""The protocol holds in every interleaving; and each rule that looks fussy is missed when it is taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.ingest_model import Rules, explore
+
+
+def test_no_interleaving_doubles_a_batch_reuses_a_number_or_slips_a_row_below_a_mark() -> None:
+    explored = explore(Rules())
+    assert explored.broken == () and explored.states > 5_000
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        Rules(commit_point_asks_the_witness=False),
+        Rules(abandoning_takes_a_number=False),
+        Rules(one_batch_rolls_forward_once=False),
+        Rules(nothing_rolls_forward_below_a_mark=False),
+    ],
+)
+def test_without_this_rule_the_model_finds_a_way_to_double_a_batch_or_to_slip_it_below_a_mark(without: Rules) -> None:
+    assert explore(without).broken

@@ -1,0 +1,110 @@
+"""Commits whose outcome is unknown, in both truths: landed, and not landed. Read back, never assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from strandline import Lake
+from strandline.config import LakeConfig
+from strandline.errors import CommitUnknown
+from strandline.tables.spark_tables import SparkTables
+from tests.spark.protocol import assert_sound, frame, new_lake, outlive_lease, states
+
+
+@pytest.fixture
+def lake(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Lake]:
+    with new_lake(tmp_path, make_home, commit_attempts_max=4) as made:
+        made.append("events", frame(made, 1000), batch_id="before")
+        yield made
+
+
+BEFORE = list(range(1000, 1010))
+
+
+class LostAnswer:
+    """Stands before a Java object; its `commit` lands or does not, and then says that nobody knows."""
+
+    def __init__(self, target: Any, jvm: Any, faults: list[str]) -> None:
+        self._target, self._jvm, self._faults = target, jvm, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def commit(self) -> None:
+        fault = self._faults.pop(0) if self._faults else "none"
+        if fault in ("none", "landed"):
+            self._target.commit()
+        if fault != "none":
+            cause = self._jvm.java.lang.RuntimeException("the connection was cut")
+            raise Py4JJavaError("", self._jvm.org.apache.iceberg.exceptions.CommitStateUnknownException(cause))
+
+
+class LossyTable:
+    def __init__(self, table: Any, jvm: Any, faults: list[str]) -> None:
+        self._table, self._jvm, self._faults = table, jvm, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def manageSnapshots(self) -> LostAnswer:
+        return LostAnswer(self._table.manageSnapshots(), self._jvm, self._faults)
+
+
+class LossyTables(SparkTables):
+    faults: list[str]
+
+    def load(self, name: str) -> Any:
+        return LossyTable(super().load(name), self._jvm, self.faults)
+
+
+def make_lossy(lake: Lake, faults: list[str]) -> None:
+    lossy = LossyTables(lake.spark, attempts_max=4)
+    lossy.faults = faults
+    object.__setattr__(lake.work, "tables", lossy)
+
+
+@pytest.mark.parametrize("branch", ["landed", "lost"])
+@pytest.mark.parametrize("publish", ["landed", "lost"])
+def test_whichever_way_an_unknown_commit_went_the_rows_are_there_once(lake: Lake, branch: str, publish: str) -> None:
+    make_lossy(lake, [branch, *(["none"] if branch == "lost" else []), publish])
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_an_outcome_that_stays_unknown_is_said_and_settled_later(lake: Lake) -> None:
+    make_lossy(lake, ["none"] + ["lost"] * 10)
+    with pytest.raises(CommitUnknown) as unknown:
+        lake.append("events", frame(lake, 0), batch_id="a")
+    assert unknown.value.retryable and states(lake)[-1] == "staged", "an unknown outcome was taken for a failure"
+    make_lossy(lake, [])
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_staged_write_whose_answer_is_lost_is_read_back(
+    lake: Lake, landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SparkTables.stage
+
+    def stage(self: SparkTables, *arguments: Any) -> None:
+        if landed:
+            real(self, *arguments)
+        raise CommitUnknown("the connection was cut")
+
+    monkeypatch.setattr(SparkTables, "stage", stage)
+    if landed:
+        lake.append("events", frame(lake, 0), batch_id="a")
+    else:
+        with pytest.raises(CommitUnknown):
+            lake.append("events", frame(lake, 0), batch_id="a")
+    monkeypatch.undo()
+    outlive_lease()
+    lake.recover()
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate == landed
+    assert_sound(lake, BEFORE + list(range(10)))

@@ -1,0 +1,150 @@
+"""What `make bench` promises about its results file. Nothing here is timed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import __main__ as program
+from bench.groups import GROUPS
+from bench.measure import Bench, in_turn
+from bench.results import SAMPLES_MIN, Figure, Goal, Samples, result, write
+from bench.table import table
+
+KEYS = {"figure", "group", "ours", "peer", "peer_name", "unit", "ratio", "goal", "holds", "samples"}
+FASTER = Figure("speed", "rows/s", "a peer", Goal(0.9, "at least"))
+SLOWER = Figure("time", "s", "a peer", Goal(1.3, "at most"))
+ALONE = Figure("status", "s", None, Goal(1.0, "at most", of="ours"))
+
+
+def five(value: float) -> list[float]:
+    return [value] * 5
+
+
+def test_every_entry_has_the_promised_keys_and_is_json(tmp_path: Path) -> None:
+    entries = [result(FASTER, "ingest", Samples(five(9), five(10))), result(ALONE, "ingest", None)]
+    write(entries, tmp_path / "results" / "latest.json")
+    read: list[dict[str, Any]] = json.loads((tmp_path / "results" / "latest.json").read_text())
+    assert read == entries
+    assert all(set(entry) >= KEYS for entry in read)
+
+
+def test_the_ratio_is_that_of_the_medians_so_one_bad_sample_changes_nothing() -> None:
+    found = result(FASTER, "ingest", Samples([95, 95, 95, 95, 1], [100, 100, 100, 100, 9000]))
+    assert (found["ours"], found["peer"], found["ratio"], found["samples"]) == (95, 100, 0.95, 5)
+    assert found["holds"] is True
+
+
+@pytest.mark.parametrize(
+    ("figure", "ours", "holds"),
+    [(FASTER, 0.9, True), (FASTER, 0.89, False), (SLOWER, 1.3, True), (SLOWER, 1.31, False)],
+)
+def test_a_goal_is_met_at_its_bound_and_missed_beyond_it(figure: Figure, ours: float, holds: bool) -> None:
+    assert result(figure, "read", Samples(five(ours), five(1.0)))["holds"] is holds
+
+
+@pytest.mark.parametrize(("opened", "holds"), [(2, True), (1, False), (3, False)])
+def test_an_exact_goal_is_missed_on_either_side(opened: float, holds: bool) -> None:
+    files = Figure("files", "files", "files that hold new rows", Goal(1.0, "exactly"))
+    assert result(files, "read", Samples(five(opened), five(2)))["holds"] is holds
+
+
+def test_a_figure_without_a_peer_is_judged_by_itself_and_says_null() -> None:
+    found = result(ALONE, "ingest", Samples(five(0.5)))
+    assert (found["peer"], found["peer_name"], found["ratio"], found["peer_samples"]) == (None, None, None, None)
+    assert found["holds"] is True
+    assert result(ALONE, "ingest", Samples(five(1.5)))["holds"] is False
+
+
+def test_what_was_not_run_does_not_hold_and_has_no_value() -> None:
+    for figure in (FASTER, Figure("informational", "s", None, None)):
+        found = result(figure, "ingest", None)
+        assert (found["ours"], found["peer"], found["ratio"], found["samples"]) == (None, None, None, 0)
+        assert found["holds"] is False
+
+
+def test_a_figure_without_a_goal_holds_once_it_is_measured() -> None:
+    found = result(Figure("informational", "s", "a peer", None), "ingest", Samples(five(3), five(1)))
+    assert (found["goal"], found["holds"]) == (None, True)
+
+
+def test_fewer_than_five_samples_of_either_side_do_not_count() -> None:
+    found = result(FASTER, "ingest", Samples(five(1), [1.0] * 4))
+    assert (found["holds"], found["samples"]) == (False, 4)
+    assert SAMPLES_MIN == 5
+
+
+def test_a_goal_says_which_way_it_points() -> None:
+    found = result(SLOWER, "read", Samples(five(1), five(1)))
+    assert (found["goal"], found["goal_is"], found["goal_of"]) == (1.3, "at most", "ratio")
+
+
+def test_samples_are_taken_in_turn(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def side(name: str, value: float) -> float:
+        order.append(name)
+        return value
+
+    bench = Bench(tmp_path, False, lambda words: None)
+    found = in_turn(bench, 3, lambda n: side("ours", n), lambda n: side("peer", -n))
+    assert order == ["ours", "peer"] * 3
+    assert found == [[0, 1, 2], [0, -1, -2]]
+
+
+def test_groups_that_were_not_picked_stay_in_the_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(program, "WORK", tmp_path / "work")
+    console = Console(file=(tmp_path / "out").open("w"))
+    results, failures = program.run([], console, quick=True)
+    figures = [(group, f.name) for group, ms in GROUPS.items() for m in ms for f in m.figures]
+    assert [(r["group"], r["figure"]) for r in results] == figures
+    assert failures == 0 and not any(r["holds"] for r in results)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_measurement_that_fails_is_said_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*args: object, **options: object) -> dict[str, Samples]:
+        raise program.CouldNotMeasure("Traceback\nno server")
+
+    monkeypatch.setattr(program, "WORK", tmp_path / "work")
+    monkeypatch.setattr(program, "measure", fail)
+    with (tmp_path / "out").open("w") as out:
+        results, failures = program.run(["ingest"], Console(file=out), quick=True)
+    assert failures == len(GROUPS["ingest"])
+    notes = {(r["group"], r["note"], r["holds"]) for r in results}
+    assert notes == {("ingest", "no server", False), ("read", None, False)}
+
+
+def test_names_of_figures_are_unique() -> None:
+    names = [f.name for ms in GROUPS.values() for m in ms for f in m.figures]
+    assert len(names) == len(set(names))
+
+
+def test_groups_are_picked_by_name_and_a_wrong_name_is_refused() -> None:
+    assert program.picked("read") == ["read"]
+    assert program.picked(" ingest, read ") == ["ingest", "read"]
+    assert program.picked("") == list(GROUPS)
+    with pytest.raises(argparse.ArgumentTypeError, match="there is no group 'raed'"):
+        program.picked("raed")
+
+
+def test_the_table_shows_what_holds_what_does_not_and_what_was_not_run(tmp_path: Path) -> None:
+    results = [
+        result(FASTER, "ingest", Samples(five(950_000), five(1_000_000))),
+        result(SLOWER, "read", Samples(five(2), five(1))),
+        result(ALONE, "read", None),
+    ]
+    with (tmp_path / "out").open("w") as out:
+        Console(file=out, width=160).print(table(results))
+    shown = (tmp_path / "out").read_text().splitlines()
+    lines = {line.split("│")[2].strip(): line for line in shown if line.startswith("│")}
+    assert "950,000" in lines["speed"] and "≥ 0.9" in lines["speed"] and "yes" in lines["speed"]
+    assert "≤ 1.3" in lines["time"] and "│ no" in lines["time"]
+    assert "≤ 1 s" in lines["status"] and "not run" in lines["status"]
