@@ -25,38 +25,49 @@ INTRODUCTION = f"""\
 
 <!-- Made from src/strandline/config.py by `make docs`. Do not edit. -->
 
-One TOML file holds the settings of a lake: `{CONFIG_NAME}`, which `strandline init` writes. Everything has a default, so the
-file may be empty. A command uses the file that `--config` names (a file, or a folder that has one), else the one that
-`STRANDLINE_CONFIG` names, else the one in the current folder. Paths in it are relative to the file.
+One TOML file holds the settings of a lake: `{CONFIG_NAME}`, which `strandline init` writes. Everything has a default,
+so the file may be empty. A command uses the file that `--config` names (a file, or a folder that has one), else the one
+that `STRANDLINE_CONFIG` names, else the one in the current folder. Paths in it are relative to the file.
 
-Every setting can be overridden by an environment variable: `STRANDLINE_`, the section, two underscores, the setting. The
-environment wins over the file. Values of `options` are given as JSON, or one by one:
+Every setting can be overridden by an environment variable: `STRANDLINE_`, the section, two underscores, the setting.
+The environment wins over the file. A whole table of `options` is given as JSON:
 `STRANDLINE_SPARK__OPTIONS='{{"spark.executor.memory": "4g"}}'`.
 
-A value `env:NAME` is read from the environment variable `NAME` when it is needed, and is never stored. It is meant for
-`access_key`, `secret_key` and passwords.
+A secret need not stand in the file. In `warehouse.access_key`, `warehouse.secret_key` and the values of
+`catalog.options`, a value `env:NAME` is read from the environment variable `NAME` when it is needed, and is never
+stored. The password of a PostgreSQL ledger comes from `STRANDLINE_LEDGER__URL`, or from PostgreSQL's own `PGPASSWORD` or
+password file.
 
-A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and says
-which one.
+A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and
+says which one.
 """
 
-OTHER_VARIABLES = """\
-## Other environment variables
-
-| variable | meaning |
-|---|---|
-| `STRANDLINE_CONFIG` | the settings file, or its folder, where `--config` is not given |
-| `STRANDLINE_CACHE` | where the Iceberg jars, the class archive and the logs are kept; by default `~/.cache/strandline`, on macOS `~/Library/Caches/strandline`. Everything in it can be deleted at any time |
-| `STRANDLINE_DEBUG` | set to anything: errors come with a traceback |
-| `STRANDLINE_FAILPOINT` | kills, stops or fails the process at a named point, to see that it recovers; see `src/strandline/failpoints.py` |
-| `JAVA_HOME` | the Java to use; without it, the first fit one that is found |
-"""
+OTHER_VARIABLES = (
+    ("STRANDLINE_CONFIG", "The settings file, or its folder, where `--config` is not given."),
+    (
+        "STRANDLINE_CACHE",
+        "Where the Iceberg jars, the class archive and the logs are kept: by default `~/.cache/strandline`, on macOS "
+        "`~/Library/Caches/strandline`. Everything in it can be deleted at any time.",
+    ),
+    ("STRANDLINE_DEBUG", "Set to anything: errors come with a traceback."),
+    (
+        "STRANDLINE_FAILPOINT",
+        "Kills, stops or fails the process at a named point, to see that it recovers. The points are listed in "
+        "`src/strandline/failpoints.py`.",
+    ),
+    ("JAVA_HOME", "The Java to use. Without it, the first fit one that is found."),
+)
 
 
 def reference() -> str:
     parts = [INTRODUCTION, _example()]
     parts += [_section(name, field) for name, field in Settings.model_fields.items()]
-    return "\n".join([*parts, OTHER_VARIABLES])
+    return "\n".join([*parts, _other_variables()])
+
+
+def _other_variables() -> str:
+    lines = ["## Other environment variables", "", "| variable | meaning |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES), ""])
 
 
 def _example() -> str:
@@ -83,15 +94,14 @@ def _section(name: str, field: FieldInfo) -> str:
     lines = [f"## `[{name}]`", ""]
     if section.__dict__.get("__doc__"):
         lines += [inspect.cleandoc(section.__doc__ or ""), ""]
-    lines += ["| setting | type | default | bounds | meaning |", "|---|---|---|---|---|"]
-    variables = ["Environment:"]
+    lines += ["| setting, and its environment variable | value | default | meaning |", "|---|---|---|---|"]
     for setting, info in section.model_fields.items():
         if not info.description:
             raise ValueError(f"{name}.{setting} has no description")
-        cells = (f"`{setting}`", _type(info.annotation), _default(info), _bounds(info), info.description)
+        both = f"`{setting}`<br>`STRANDLINE_{name.upper()}__{setting.upper()}`"
+        cells = (both, _type(info.annotation) + _bounds(info), _default(info), info.description)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-        variables.append(f"`STRANDLINE_{name.upper()}__{setting.upper()}`")
-    return "\n".join([*lines, "", variables[0] + " " + ", ".join(variables[1:]) + ".", ""])
+    return "\n".join([*lines, ""])
 
 
 def _type(annotation: Any) -> str:
@@ -120,7 +130,7 @@ def _bounds(info: FieldInfo) -> str:
         for kind, sign in words.items():
             if isinstance(bound, kind):
                 found.append(f"{sign} {getattr(bound, kind.__name__.lower()):,}")
-    return ", ".join(found)
+    return "".join(f", {bound}" for bound in found)
 
 
 def main() -> int:

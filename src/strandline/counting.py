@@ -6,6 +6,8 @@ commit since is ours or only moves rows about; then nothing has to be read again
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strandline.config import LakeConfig
 from strandline.ledger import blocks, datasets
 from strandline.ledger.engine import Ledger, utc_now
@@ -37,9 +39,11 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
         known = still_right(datasets.counts(connection, dataset.id), view, lake)
         unsettled = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
         owned = merge_ranges([*blocks.owned_ranges(connection, dataset.id), *unsettled])
-    if known is not None:
+    if known is not None and known.snapshot == view.main:
         return known
-    if view.main is None:
+    if known is not None:
+        found = replace(known, snapshot=view.main)  # the walk back to it stays short
+    elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
         from strandline.tables.light import open_catalog

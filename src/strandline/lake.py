@@ -96,6 +96,8 @@ class Lake:
         self.witness: Witness = open_witness(config)
         self._watches: dict[str, SealedWatermark] = {}
         self._starting = threading.Lock()
+        self._settling = threading.RLock()
+        self._settled = False
         self._work: Workbench | None = None
         self.on_start: Callable[[str], None] | None = None
         """Told what a slow first start does (fetching the runtime, starting Spark)."""
@@ -157,7 +159,16 @@ class Lake:
 
     @property
     def work(self) -> Workbench:
-        return self._bench()
+        """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
+        work = self._bench()
+        with self._settling:
+            if not self._settled:
+                self._settled = True
+                try:
+                    self.recover()
+                except WitnessUnreadable:
+                    pass  # reading goes on; whoever wants a number is told
+        return work
 
     # Datasets.
 
@@ -352,8 +363,10 @@ class Lake:
         from strandline.ingest.opening import open_ledger, with_opening
         from strandline.ingest.recover import recover
 
-        open_ledger(self.work)
-        return with_opening(self.work, lambda: recover(self.work))
+        work = self._bench()
+        self._settled = True
+        open_ledger(work)
+        return with_opening(work, lambda: recover(work))
 
     # Seal and read.
 
@@ -430,7 +443,7 @@ class Lake:
     def open_ledger(self) -> Opened | None:
         from strandline.ingest.opening import open_ledger
 
-        return open_ledger(self.work)
+        return open_ledger(self._bench())
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. Its branch, if there is one, goes with it."""
@@ -452,7 +465,11 @@ class Lake:
 
 
 def rebuild_ledger(
-    config: LakeConfig, *, force: bool = False, lost_witness: bool = False, on_start: Callable[[str], None] | None = None
+    config: LakeConfig,
+    *,
+    force: bool = False,
+    lost_witness: bool = False,
+    on_start: Callable[[str], None] | None = None,
 ) -> Opened:
     """A usable ledger from tables and witness, or a new witness from a ledger that is whole.
 
@@ -471,7 +488,7 @@ def rebuild_ledger(
             _move_aside(lake, force=force)
         lake.ledger.create(mark.lake)
     lake.open()
-    opened = open_ledger(lake.work, rebuild=True)
+    opened = open_ledger(lake._bench(), rebuild=True)
     if opened is None:
         raise LedgerUnreadable("the rebuilt ledger could not be opened")
     lake.recover()

@@ -55,7 +55,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for k in range(2):
             worker = _start(
                 folder / f"worker{k}", "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1",
-                "--cores", "1", "--memory", "1g", "--webui-port", str(free_port()), "--work-dir", str(folder / f"work{k}"), url,
+                "--cores", "1", "--memory", "1g", "--webui-port", str(free_port()),
+                "--work-dir", str(folder / f"work{k}"), url,
             )  # fmt: skip
             running.callback(worker.stop)
             worker.wait_until(lambda log=worker.log: b"Successfully registered" in log.read_bytes())  # type: ignore[misc]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_two_processes_with_a_thousand_reservations_each_get_disjoint_ranges(ben
     ranges = [tuple(r) for p in running for r in json.loads(p.communicate()[0])]
     assert [p.returncode for p in running] == [0, 0] and len(ranges) == 2000
     ordered = sorted(ranges)
-    assert all(a[1] < b[0] for a, b in zip(ordered, ordered[1:], strict=False)), "two blocks share a number"
+    assert all(a[1] < b[0] for a, b in pairwise(ordered)), "two blocks share a number"
     assert ordered[-1][1] == bench.witness.read().highest
 
 

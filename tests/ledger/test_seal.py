@@ -143,14 +143,15 @@ def test_a_waiter_wakes_when_the_seal_passes_its_value_and_gives_up_after_the_ti
 
 
 def test_subscribers_get_each_value_once_in_order_until_they_leave() -> None:
-    value = Seq(1)
-    watch = SealedWatermark(lambda: value, poll_seconds=0.005)
+    now = [Seq(1)]
+    watch = SealedWatermark(lambda: now[0], poll_seconds=0.005)
     seen: list[int] = []
     end = watch.subscribe(seen.append)
     for value in (Seq(2), Seq(2), Seq(4)):
+        now[0] = value
         watch.refresh()
     end()
-    value = Seq(8)
+    now[0] = Seq(8)
     watch.refresh()
     watch.close()
     assert seen == sorted(set(seen)) and seen[-1] == 4 and {2, 4} <= set(seen)

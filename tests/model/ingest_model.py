@@ -213,7 +213,7 @@ def _open(state: State, rules: Rules) -> Iterator[State]:
         if ledger.of_batch() is None:
             ledger = ledger.put(number, "published", 1)
     fenced = tuple((n, s, f + 1 if s in ("reserved", "staged") else f) for n, s, f in ledger.blocks)
-    recovered = (gap[0], "recovered", 1) if len(gap) else None
+    recovered = (gap[0], "recovered", 1) if gap else None
     blocks = tuple(sorted({*fenced, *((recovered,) if recovered else ())}))
     yield replace(state, ledger=Ledger(last, blocks), witness=last)
 

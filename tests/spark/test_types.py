@@ -55,7 +55,7 @@ PLAIN: dict[str, list[Any]] = {
     "long": [0, 2**63 - 1, -(2**63)],
     "float": [0.0, -0.0, math.nan, math.inf, -math.inf, 1.401298464324817e-45, 3.4028234663852886e38],
     "double": [0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e308],
-    "decimal(38,10)": [BIG, -BIG, Decimal("0E-10"), Decimal("0.0000000001")],
+    "decimal(38,10)": [BIG, BIG.copy_negate(), Decimal("0E-10"), Decimal("0.0000000001")],
     "decimal(9,0)": [Decimal(999999999), Decimal(-999999999)],
     "decimal(38,38)": [Decimal("0." + "9" * 38)],
     "date": [date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)],

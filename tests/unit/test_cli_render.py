@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+from rich.progress import Progress, TextColumn
 
 from strandline.cli import render, render_ingest, render_status
+from strandline.cli.progress import Bars
 from strandline.errors import InputError, InputRefused
 from strandline.ingest.files import FileOutcome
 from strandline.ingest.recover import Recovered
@@ -147,3 +149,18 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
         (200_000, "2 d"),
     ):
         assert render.age(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
+    out = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+    with Progress(TextColumn("{task.fields[count]}|{task.fields[note]}"), console=out, auto_refresh=False) as progress:
+        bars = Bars(progress, files=2)
+        bars.on_step(Path("a.jsonl"), "waiting", None)
+        bars.on_step(Path("a.jsonl"), "writing", 1_000)
+        assert [t.fields["note"] for t in progress.tasks] == ["", "writing 1,000 rows"]
+        bars.on_done(outcome("a.jsonl", rows=1_000, range=SeqRange(Seq(1), Seq(1_000))))
+        bars.on_done(outcome("b.jsonl", rows=500, range=SeqRange(Seq(1_001), Seq(1_500)), duplicate=True))
+        [whole] = progress.tasks
+        assert whole.fields["count"] == "2/2"
+        assert whole.fields["note"].startswith("1,000 rows, ")
+        assert whole.fields["note"].endswith("rows/s")

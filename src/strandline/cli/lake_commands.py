@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -107,7 +108,10 @@ def status(
             return
         from rich.live import Live
 
-        with Live(render_status.status(lake.status()), console=out.out, auto_refresh=False) as live:
+        with (
+            suppress(KeyboardInterrupt),  # this is how a watch ends
+            Live(render_status.status(lake.status()), console=out.out, auto_refresh=False) as live,
+        ):
             while True:
                 time.sleep(WATCH_SECONDS)
                 live.update(render_status.status(lake.status()), refresh=True)

@@ -281,7 +281,10 @@ def explain(error: Exception, what: str) -> StrandlineError:
     if isinstance(error, StrandlineError):
         return error
     text = root_cause(error)
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # Of a failure in Python on an executor, what was raised stands under its traceback.
+    said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
+    first = (said[-1] if said else lines[0]).strip()
     if "No space left" in text:
         return StorageError(
             f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."

@@ -1,0 +1,220 @@
+"""What README.md and docs/tutorial.md show is run, in order, and must come out as shown.
+
+The convention, so that a page stays readable:
+
+- a fence ```` ```console ```` holds commands after `$ ` (`> ` continues one) with their output below. All commands of a
+  page run in one bash, so folders and variables last. A command must succeed unless the next one is `echo $?`.
+- a fence ```` ```python ```` is run; all of a page in one process. A ```` ```text ```` fence right after it is its
+  output.
+- a fence with `file=NAME` after its language is written to that file.
+- in output, `…` stands for any text in a line, and alone on a line for any number of lines. All else must be there,
+  nothing more; only the width of gaps and empty lines are free.
+
+Every other fence (`sh`, `toml`, …) is for reading only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/tutorial.md")
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+END = "--- end of output"
+
+
+@dataclass(frozen=True)
+class Written:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    line: int
+    text: str
+    shown: str
+    may_fail: bool
+
+
+@dataclass(frozen=True)
+class Code:
+    line: int
+    text: str
+    shown: str
+
+
+Step = Written | Command | Code
+
+
+def steps(page: str) -> list[Step]:
+    found: list[Step] = []
+    fences = list(FENCE.finditer(page))
+    for i, fence in enumerate(fences):
+        language, _, rest = fence["info"].partition(" ")
+        line = page.count("\n", 0, fence.start("body")) + 1
+        if rest.startswith("file="):
+            found.append(Written(rest.removeprefix("file=").strip(), fence["body"]))
+        elif language == "console":
+            found += _commands(fence["body"], line)
+        elif language == "python":
+            after = fences[i + 1] if i + 1 < len(fences) else None
+            is_output = after and after["info"] == "text" and not page[fence.end() : after.start()].strip()
+            found.append(Code(line, fence["body"], after["body"] if after and is_output else ""))
+    return found
+
+
+def _commands(body: str, first_line: int) -> Iterator[Command]:
+    typed: list[tuple[int, list[str], list[str]]] = []
+    for line, text in enumerate(body.splitlines(), first_line):
+        if text.startswith("$ "):
+            typed.append((line, [text[2:]], []))
+        elif text.startswith("> ") and not typed[-1][2]:
+            typed[-1][1].append(text[2:])
+        else:
+            typed[-1][2].append(text)
+    for i, (line, command, shown) in enumerate(typed):
+        asks_next = i + 1 < len(typed) and typed[i + 1][1] == ["echo $?"]
+        yield Command(line, "\n".join(command), "\n".join(shown), asks_next)
+
+
+def matches(shown: str, actual: str) -> bool:
+    pattern = ""
+    for line in _lines(shown):
+        if line == "…":
+            pattern += r"(?:[^\n]*\n)*?"
+        else:
+            pattern += r"[^\n]*".join(re.escape(part) for part in line.split("…")) + r"\n"
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _lines(actual))) is not None
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in (" ".join(raw.split()) for raw in text.splitlines()) if line]
+
+
+PYTHON = textwrap.dedent(
+    """
+    import json, os, sys, traceback
+    names, end = {"__name__": "__main__"}, sys.argv[1]
+    for line in sys.stdin:
+        block = json.loads(line)
+        os.chdir(block["folder"])
+        code = 0
+        try:
+            exec(compile(block["text"], block["where"], "exec"), names)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stderr.flush()
+        print(f"\\n{end} {code}", flush=True)
+    """
+)
+
+
+class Session:
+    """One bash, and one Python if the page has some; both in processes of their own, as a reader would have them."""
+
+    def __init__(self, folder: Path) -> None:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k == "STRANDLINE_CACHE"}
+        environ.pop("COLUMNS", None)
+        environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
+        self.environ = environ | {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+        self.folder = folder
+        self.bash = self._start("bash", "--norc")
+        self.python: subprocess.Popen[str] | None = None
+
+    def _start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, command: str) -> tuple[str, int]:
+        # The code is given back to bash, so that `echo $?` shows the command's and not ours.
+        return _told(self.bash, f"{command}\n_code=$?; printf '\\n%s %s\\n' '{END}' $_code; (exit $_code)\n")
+
+    def run_python(self, text: str, where: str) -> tuple[str, int]:
+        if self.python is None:
+            self.python = self._start(sys.executable, "-c", PYTHON, END)
+        folder = self.run("pwd")[0].strip()
+        return _told(self.python, json.dumps({"text": text, "where": where, "folder": folder}) + "\n")
+
+    def where(self) -> Path:
+        return Path(self.run("pwd")[0].strip())
+
+    def close(self) -> None:
+        for process in filter(None, (self.bash, self.python)):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def _told(process: subprocess.Popen[str], text: str) -> tuple[str, int]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(text)
+    process.stdin.flush()
+    said: list[str] = []
+    for line in process.stdout:
+        if line.startswith(END):
+            return "".join(said), int(line.removeprefix(END))
+        said.append(line)
+    raise AssertionError("the shell ended:\n" + "".join(said))
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[Session]:
+    made = Session(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
+    wrong: list[str] = []
+    with session(tmp_path) as running:
+        for step in steps((ROOT / page).read_text("utf-8")):
+            if isinstance(step, Written):
+                (running.where() / step.name).write_text(step.text, "utf-8")
+                continue
+            where = f"{page}:{step.line}"
+            actual, code = running.run(step.text) if isinstance(step, Command) else running.run_python(step.text, where)
+            failed = code != 0 and not (isinstance(step, Command) and step.may_fail)
+            if failed or not matches(step.shown, actual):
+                wrong.append(f"{where}, exit {code}\n{step.text}\n--- shown\n{step.shown}\n--- happened\n{actual}")
+            if failed:
+                break  # what follows builds on it
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_output_is_compared_line_by_line_and_only_an_ellipsis_is_free() -> None:
+    assert matches("a  b\n\nc …\n…\nz", "a b  \nc 1\nmore\nmore\nz\n")
+    assert matches("…", "")
+    assert not matches("", "something\n")
+    assert not matches("a", "a\nb\n")
+    assert not matches("a …", "b 1\n")
+
+
+def test_the_convention_is_read_as_it_is_written() -> None:
+    page = "```json file=a.jsonl\n{}\n```\n```console\n$ false\n$ echo $?\n1\n```\n"
+    page += "```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    assert steps(page) == [
+        Written("a.jsonl", "{}\n"),
+        Command(5, "false", "", True),
+        Command(6, "echo $?", "1", False),
+        Code(10, "print(1)\n", "1\n"),
+    ]
