@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.lake import Lake, init_lake
+from strandline.founding import init_lake
+from strandline.lake import Lake
 
 if TYPE_CHECKING:
     from strandline.types import Dataset

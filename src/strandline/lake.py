@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline import counting, failpoints, status
-from strandline.config import CONFIG_NAME, LakeConfig, find_config, load_config
-from strandline.errors import LedgerUnreadable, RefusedError, UsageError, WitnessUnreadable, WrongLake
+from strandline.config import LakeConfig, find_config, load_config
+from strandline.errors import RefusedError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Ledger
-from strandline.ledger.witness import Mark, Witness, open_witness
+from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
 from strandline.types import Dataset, History, Seq, Staged
@@ -39,52 +37,11 @@ if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
     from strandline.tables.schema import Column
 
-SETTINGS_TEMPLATE = """\
-# Settings of a Strandline lake. Everything has a default; docs/settings.md explains each.
-
-[warehouse]
-url = "{warehouse}"
-
-[catalog]
-kind = "sqlite"
-path = "catalog.db"
-
-[ledger]
-url = "{ledger}"
-"""
-
 
 def open_lake(path: str | Path | None = None) -> Lake:
     """The lake of a settings file, or of a folder that has one; by default this folder's."""
     failpoints.arm_from(os.environ)
     lake = Lake(load_config(find_config(path, os.environ, Path.cwd())))
-    lake.open()
-    return lake
-
-
-def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger.db") -> Lake:
-    """A new lake: settings, witness, ledger. What an interrupted init left is gone on with."""
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / CONFIG_NAME
-    if not path.exists():
-        path.write_text(SETTINGS_TEMPLATE.format(warehouse=warehouse, ledger=ledger), "utf-8")
-    lake = Lake(load_config(path))
-    # The witness comes first: a ledger without one would refuse everything, a witness without a ledger is rebuilt from.
-    try:
-        mark = lake.witness.read()
-    except WitnessUnreadable:
-        if lake.ledger.exists():
-            raise
-        mark = Mark(str(uuid.uuid4()), 0)
-        lake.witness.create(mark)
-    if lake.ledger.exists():
-        raise RefusedError(f"there is a lake already at {home}", hint="`strandline status` shows it.")
-    if mark.highest > 0:
-        raise RefusedError(
-            f"the warehouse has a lake already, whose ledger is gone (highest number {mark.highest})",
-            hint="`strandline ledger rebuild` makes its ledger again.",
-        )
-    lake.ledger.create(mark.lake)
     lake.open()
     return lake
 
@@ -440,10 +397,11 @@ class Lake:
     def status(self) -> status.LakeStatus:
         return status.look(self.config, self.ledger, self.witness)
 
-    def open_ledger(self) -> Opened | None:
+    def open_ledger(self, *, rebuild: bool = False) -> Opened | None:
+        """The opening procedure: None if witness and counter agree, which they nearly always do."""
         from strandline.ingest.opening import open_ledger
 
-        return open_ledger(self._bench())
+        return open_ledger(self._bench(), rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. Its branch, if there is one, goes with it."""
@@ -462,69 +420,3 @@ class Lake:
             )
         if found.head.dataset in named:
             self.work.tables.remove_branch(named[found.head.dataset].name, found.head.branch)
-
-
-def rebuild_ledger(
-    config: LakeConfig,
-    *,
-    force: bool = False,
-    lost_witness: bool = False,
-    on_start: Callable[[str], None] | None = None,
-) -> Opened:
-    """A usable ledger from tables and witness, or a new witness from a ledger that is whole.
-
-    A ledger that is in the way is moved aside, never deleted. Where both are gone nobody can tell which numbers were
-    taken, and that is refused: a number must never be used twice.
-    """
-    from strandline.ingest.opening import open_ledger
-
-    lake = Lake(config)
-    lake.on_start = on_start
-    if lost_witness:
-        _replace_witness(lake)
-    else:
-        mark = lake.witness.read()
-        if lake.ledger.exists():
-            _move_aside(lake, force=force)
-        lake.ledger.create(mark.lake)
-    lake.open()
-    opened = open_ledger(lake._bench(), rebuild=True)
-    if opened is None:
-        raise LedgerUnreadable("the rebuilt ledger could not be opened")
-    lake.recover()
-    lake.close()
-    return opened
-
-
-def _replace_witness(lake: Lake) -> None:
-    try:
-        found = lake.witness.read()
-    except WitnessUnreadable:
-        pass
-    else:
-        raise RefusedError(f"the witness is there and stands at {found.highest}", hint="Leave out --lost-witness.")
-    lake.ledger.open()
-    with lake.ledger.write() as connection:
-        counter = sequence.lock(connection)
-        lake.witness.replace(Mark(counter.lake, counter.last))
-        audit.record(connection, "witness_replaced", highest=counter.last)
-
-
-def _move_aside(lake: Lake, *, force: bool) -> None:
-    if lake.ledger.path is None:
-        raise RefusedError(
-            "the PostgreSQL database has a ledger already",
-            hint="Rename or drop that database yourself, make an empty one of the same name, and run this again.",
-        )
-    try:
-        lake.ledger.open()
-        usable = True
-    except RefusedError:
-        usable = False
-    if usable and not force:
-        raise RefusedError("the ledger is there and can be read", hint="Nothing to rebuild; --force does it anyway.")
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    for suffix in ("", "-wal", "-journal", "-shm"):
-        part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)
-        if part.exists():
-            part.rename(part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))

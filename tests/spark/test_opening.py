@@ -12,8 +12,8 @@ import strandline
 from strandline import Lake, errors
 from strandline.config import LakeConfig
 from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
+from strandline.founding import rebuild_ledger
 from strandline.ingest import settle, stamp
-from strandline.lake import rebuild_ledger
 from strandline.ledger import blocks
 from strandline.types import Reserved, SnapshotId, Staged
 from tests.spark.protocol import (

@@ -13,8 +13,10 @@ from strandline.errors import BlockHeld, BlockLost
 from strandline.ingest import settle, stamp
 from strandline.ledger import blocks
 from strandline.ledger.engine import utc_now
+from strandline.tables.schema_file import parse_columns
 from strandline.types import Reserved, Staged
 from tests.spark.protocol import (
+    COLUMNS,
     assert_sound,
     branches,
     compact_everything,
@@ -294,3 +296,12 @@ def test_a_staged_copy_with_a_missing_row_is_not_rolled_forward(lake: Lake) -> N
     assert lake.recover().abandoned == [held.head.rows]
     assert_sound(lake, BEFORE)
     assert copy_ledger(lake, "copy.db").exists() and rows(lake)
+
+
+def test_a_dataset_whose_table_is_gone_does_not_stop_the_recovery_of_the_others(lake: Lake) -> None:
+    lake.create_dataset("doomed", parse_columns(COLUMNS))
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    lake.spark.sql("DROP TABLE lake.default.doomed")
+    report = lake.recover()
+    assert "default.doomed" in report.held[0] and len(report.published) == 1
+    assert_sound(lake, BEFORE + BATCH)

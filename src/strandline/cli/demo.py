@@ -27,8 +27,9 @@ from strandline.cli.output import Output
 from strandline.cli.render import BAD, OK, plural
 from strandline.config import CONFIG_NAME
 from strandline.errors import FailedError, RefusedError
+from strandline.founding import init_lake
 from strandline.ingest.files import FileOutcome
-from strandline.lake import Lake, init_lake
+from strandline.lake import Lake
 from strandline.types import Seq
 
 DATASET = "events"

@@ -14,7 +14,7 @@ from strandline.cli.options import CARE, START, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
 from strandline.config import CONFIG_NAME
 from strandline.errors import FailedError, UsageError
-from strandline.lake import init_lake
+from strandline.founding import init_lake
 
 WATCH_SECONDS = 2.0
 

@@ -13,7 +13,7 @@ from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm,
 from strandline.cli.output import Output
 from strandline.config import find_config, load_config
 from strandline.errors import RefusedError, StorageError
-from strandline.lake import rebuild_ledger
+from strandline.founding import rebuild_ledger
 from strandline.ledger import audit as audit_events
 
 app = typer.Typer(help="Look after the ledger: the lake's own state.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strandline import failpoints
-from strandline.errors import BlockHeld
+from strandline.errors import BlockHeld, NoSuchDataset
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
 from strandline.ingest.workbench import Workbench
@@ -32,11 +32,13 @@ def recover(work: Workbench) -> Recovered:
         known = datasets.every(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
     for dataset in known:
-        for found in todo[dataset.id]:
-            if found.head.kind is BlockKind.ADOPTED:
-                continue  # never by lease: the next pass of adopt takes it over
-            _recover_block(work, dataset, found, report)
-        report.branches_removed += remove_strays(work, dataset)
+        try:
+            for found in todo[dataset.id]:
+                if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
+                    _recover_block(work, dataset, found, report)
+            report.branches_removed += remove_strays(work, dataset)
+        except NoSuchDataset:
+            report.held.append(f"the table of {dataset.name} is gone from the catalog")
     return report
 
 

@@ -7,7 +7,6 @@ commits. It is therefore never below the counter of a ledger that tells the trut
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -79,6 +78,8 @@ class LocalWitness:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
+        import fcntl  # not on Windows, where the command must still be able to say that it does not run there
+
         try:
             fd = os.open(self.path, os.O_RDWR)
         except FileNotFoundError as e:
@@ -172,6 +173,8 @@ def _mark_of(body: bytes) -> Mark:
 
 def _sync_data(fd: int) -> None:
     if sys.platform == "darwin":
+        import fcntl
+
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(fd)
