@@ -35,8 +35,8 @@ The environment wins over the file. A whole table of `options` is given as JSON:
 
 A secret need not stand in the file. In `warehouse.access_key`, `warehouse.secret_key` and the values of
 `catalog.options`, a value `env:NAME` is read from the environment variable `NAME` when it is needed, and is never
-stored. The password of a PostgreSQL ledger comes from `STRANDLINE_LEDGER__URL`, or from PostgreSQL's own `PGPASSWORD` or
-password file.
+stored. The password of a PostgreSQL ledger comes from `STRANDLINE_LEDGER__URL`, or from PostgreSQL's own `PGPASSWORD`
+or password file.
 
 A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and
 says which one.

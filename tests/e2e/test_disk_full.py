@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from strandline.lake import Lake
 
-SIZE_MEGABYTES = 6
+SIZE_MEGABYTES = 32
+ROWS = 6_000
+"""About six megabytes, which do not fit while the ballast is there."""
 
 
 @pytest.fixture
@@ -55,31 +58,34 @@ def test_a_full_disk_fails_the_batch_and_leaves_nothing_half_visible(
     with strandline.init_lake(home) as lake:
         lake.create_dataset("big", parse_columns([{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]))
         lake.append("big", wide(lake, 100), batch_id="fits")
-        with pytest.raises(FailedError) as failed:
-            lake.append("big", wide(lake, 20_000), batch_id="too-big")
-        assert isinstance(failed.value, StorageError) and "full" in failed.value.message and failed.value.hint
         ballast = small_disk / "ballast"
-        _fill(ballast)
+        _fill(ballast, leave=1 << 20)
+        with pytest.raises(FailedError) as failed:
+            lake.append("big", wide(lake, ROWS), batch_id="big")
+        assert isinstance(failed.value, StorageError) and "full" in failed.value.message and failed.value.hint
+        _fill(ballast, leave=0)  # not even the witness can be written now
         with pytest.raises(FailedError):
-            lake.append("big", wide(lake, 1_200), batch_id="later")
+            lake.append("big", wide(lake, ROWS), batch_id="big")
         assert len(list(lake.read_since("big", columns=["n"]))) == 100, "what was there can still be read"
         ballast.unlink()
         time.sleep(1.1)
         lake.recover()
         assert lake.status().datasets[0].open_blocks == 0
-        done = lake.append("big", wide(lake, 1_000), batch_id="later-but-smaller")
-        assert done.row_count == 1_000
-        first = lake.append("big", wide(lake, 1_200), batch_id="later")
-        assert not first.duplicate and lake.append("big", wide(lake, 1_200), batch_id="later").duplicate
+        done = lake.append("big", wide(lake, ROWS), batch_id="big")
+        assert done.row_count == ROWS and not done.duplicate
+        assert lake.append("big", wide(lake, ROWS), batch_id="big").duplicate
         numbers = [r[0] for r in lake.spark.sql("SELECT _ingest_seq FROM lake.default.big").collect()]
-        assert len(numbers) == len(set(numbers)) == 2_300
+        assert len(numbers) == len(set(numbers)) == ROWS + 100
+        assert len(list(lake.read_since("big", columns=["n"]))) == ROWS + 100
+        branches = [r[0] for r in lake.spark.sql("SELECT name FROM lake.default.big.refs").collect()]
+        assert branches == ["main"]
 
 
-def _fill(path: Path) -> None:
-    """Until not one byte more fits."""
-    with path.open("wb", buffering=0) as file:
+def _fill(path: Path, *, leave: int) -> None:
+    """Until no more than so many bytes are left."""
+    with path.open("ab", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
-            while True:
+            while leave == 0 or shutil.disk_usage(path).free > leave:
                 try:
                     file.write(b"\0" * size)
                 except OSError:

@@ -182,13 +182,22 @@ def test_a_pass_that_broke_off_anywhere_is_finished_by_the_next(lake: Lake, poin
     if point not in ("adopt.after_mark", "settle.after_mark"):
         assert len(left) == 1 and left[0].head.kind is BlockKind.ADOPTED
         assert lake.recover().abandoned == [], "such a block is never given up by lease"
-        with pytest.raises(RefusedError, match="another process is numbering"):
-            lake.adopt_dataset(name)
         time.sleep(1.1)
     lake.adopt_dataset(name)
     assert len(numbered(lake, name)) == 21 and content(lake, name) == before
     assert sorted(values(lake, name)) == list(range(21))
     assert status(lake, name).unnumbered == 0
+
+
+def test_a_pass_that_is_alive_is_not_taken_over(lake: Lake) -> None:
+    legacy(lake, "alive", files=0)
+    lake.adopt_dataset("alive")
+    add(lake, "alive", 0, 3)
+    wanted = blocks.NewBlock(lake.dataset("alive").id, 3, "adopt-alive", None, BlockKind.ADOPTED, ("some-file",))
+    blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=600)
+    with pytest.raises(RefusedError, match="another process is numbering") as refused:
+        lake.adopt_dataset("alive")
+    assert refused.value.hint and status(lake, "alive").unnumbered == 3
 
 
 def test_a_pass_that_could_not_write_does_not_hold_the_seal(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

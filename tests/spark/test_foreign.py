@@ -152,6 +152,7 @@ def test_a_column_made_optional_by_hand_is_noticed_and_adopt_takes_the_table_as_
         "UNSET TBLPROPERTIES ('strandline.lake')",
         "UNSET TBLPROPERTIES ('write.metadata.metrics.column._ingest_seq')",
         "SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1')",
+        "SET TBLPROPERTIES ('write.format.default'='avro')",
         "RENAME COLUMN _ingest_seq TO other",
     ],
 )

@@ -61,12 +61,14 @@ def append(
     batch_id: str | None = None,
     rejects_max: int = 0,
     on_rejects: Callable[[DataFrame, int], None] | None = None,
+    before_commit: Callable[[], None] | None = None,
     progress: Progress = _silent,
 ) -> Appended:
     """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
 
     A frame with a column `_reject` carries rows that do not fit, each with its reason: up to `rejects_max` of them
-    are handed to `on_rejects` before anything is reserved; more refuse the batch.
+    are handed to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when
+    everything is staged and nothing is committed; what it raises gives the batch up.
     """
     with work.ledger.read() as connection:  # the ledger first, the table after
         newest = blocks.sealed_block(connection, dataset.id, SEQ_MAX)
@@ -95,7 +97,7 @@ def append(
     if isinstance(held, Published):
         return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
     progress("writing", counted.rows)
-    published = _write(work, dataset, pinned, columns, counted, held, progress)
+    published = _write(work, dataset, held, _Prepared(pinned, columns, counted), before_commit, progress)
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 
@@ -155,13 +157,19 @@ def _settle_other(work: Workbench, dataset: Dataset, block: Block) -> Published 
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    source: stamp.Pinned
+    columns: list[str]
+    counted: stamp.Counted
+
+
 def _write(
     work: Workbench,
     dataset: Dataset,
-    pinned: stamp.Pinned,
-    columns: list[str],
-    counted: stamp.Counted,
     held: Reserved,
+    batch: _Prepared,
+    before_commit: Callable[[], None] | None,
     progress: Progress,
 ) -> Published:
     head = held.head
@@ -170,9 +178,11 @@ def _write(
             work.tables.create_branch(dataset.name, head.branch)
             fields = column_fields(work, dataset)
             by = [fields[name] for name in dataset.deliver_by]
-            stamped = stamp.stamp(pinned, columns, head.rows, counted, by)
+            stamped = stamp.stamp(batch.source, batch.columns, head.rows, batch.counted, by)
             snapshot = _stage(work, dataset, stamped, held)
-            stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, counted)
+            stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, batch.counted)
+            if before_commit is not None:
+                before_commit()
         except StrandlineError as e:
             _give_up(work, dataset, held, e)
             if stamp.is_mismatch(e):
@@ -180,7 +190,7 @@ def _write(
             raise
     if not with_opening(work, lambda: blocks.mark_staged(work.ledger, work.witness, held, snapshot)):
         return after_lost_mark(work, dataset, head)
-    progress("publishing", counted.rows)
+    progress("publishing", batch.counted.rows)
     return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
 
 

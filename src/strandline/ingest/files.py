@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from strandline.errors import FailedError, InputRefused, StorageError, StrandlineError, UsageError
+from strandline.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
 from strandline.ledger import blocks
 from strandline.ledger.engine import Ledger
@@ -84,6 +84,8 @@ class Options:
 class _Batch:
     sources: tuple[SourceFile, ...]
     batch_id: str
+    stamps: tuple[tuple[int, int], ...] = ()
+    """Size and time of each file, taken before its bytes were hashed."""
     known: bool = False
     """In already, as far as its name says; whether it is the same batch is seen when its rows have been read."""
 
@@ -133,6 +135,22 @@ def ingest_files(
     return [p if isinstance(p, FileOutcome) else next(done) for p in planned]
 
 
+def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple((found.st_size, found.st_mtime_ns) for found in (p.stat() for p in paths))
+    except OSError as e:
+        raise InputError(f"{e.filename} cannot be read: {e.strerror}") from e
+
+
+def _check_unchanged(batch: _Batch) -> None:
+    """The rows must be those whose bytes made the batch id, or the same file would come in again under another."""
+    if _stamps(batch.paths) != batch.stamps:
+        raise InputError(
+            f"{batch.paths[0]} changed while it was read",
+            hint="Ingest a file when nobody writes to it any more.",
+        )
+
+
 def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
     futures: list[Future[_R]] = [pool.submit(run, item) for item in items]
     try:
@@ -151,7 +169,8 @@ def _plan(
     try:
         progress(paths[0], "looking", None)
         sources = tuple(identify(p, options.format) for p in paths)
-        batch = _Batch(sources, options.batch_id or file_batch_id(paths[0]))
+        stamps = _stamps(paths)
+        batch = _Batch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
         if options.again:
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
@@ -189,11 +208,12 @@ def _read_and_append(
     work: Workbench, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress, kept: list[Path]
 ) -> FileOutcome:
     from strandline.ingest.append import append, column_fields
+    from strandline.ingest.sources.narrow import fit_values
     from strandline.ingest.sources.read import read_source
 
     began = time.monotonic()
-    spark, fields = work.tables.spark, column_fields(work, dataset)
-    frames = [read_source(spark, source, fields) for source in batch.sources]
+    spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
+    frames = [fit_values(read_source(spark, source, fields), view) for source in batch.sources]
     df = frames[0]
     for more in frames[1:]:
         df = df.unionByName(more)
@@ -223,6 +243,7 @@ def _read_and_append(
         batch_id=batch.batch_id,
         rejects_max=2**63,
         on_rejects=on_rejects,
+        before_commit=lambda: _check_unchanged(batch),
         progress=lambda step, rows: progress(batch.paths[0], step, rows),
     )
     outcome = replace(

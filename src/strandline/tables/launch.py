@@ -185,6 +185,8 @@ def _launch_environment(options: Mapping[str, str], java: JavaFound) -> dict[str
         # Another Spark's folder has other jars, and the first python3 on the PATH may lack our packages.
         environ |= {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
         environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if python := options.get("spark.pyspark.python"):
+        environ["PYSPARK_PYTHON"] = python  # spark-submit would do this; pyspark itself only asks the environment
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
     if sys.platform == "linux" and "utf" not in locale.lower():
         environ["LC_ALL"] = "C.UTF-8"  # else Java cannot open files whose names are not ASCII

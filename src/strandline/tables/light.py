@@ -45,6 +45,7 @@ from strandline.tables.light_schema import dataset_schema, fit_own_columns, part
 from strandline.tables.metadata import (
     DELIVER_BY_PROPERTY,
     EPOCH_PROPERTY,
+    FORMAT_PROPERTY,
     LAKE_PROPERTY,
     METRICS_PROPERTY,
 )
@@ -261,7 +262,7 @@ class LightCatalog:
             names = [f.name for f in table.schema().fields]
             check_adoptable(full_name(name), table.properties, names, lake_id, epoch, deliver_by)
             seq, partition = fit_own_columns(table.schema())
-            wanted = dict(properties or {}) | own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
+            wanted = dict(properties or {}) | adopting_properties(table.properties, lake_id, epoch, deliver_by)
             if seq is None and not isinstance(table.metadata, TableMetadataV1):
                 # Files up to here lack the column, so that their rows can be counted without opening them.
                 wanted[NUMBERED_SINCE_PROPERTY] = str(table.metadata.last_sequence_number)
@@ -310,6 +311,15 @@ def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[
         EPOCH_PROPERTY: str(epoch),
         DELIVER_BY_PROPERTY: json.dumps(list(deliver_by)),
     }
+
+
+def adopting_properties(
+    there: Mapping[str, str], lake_id: str, epoch: int, deliver_by: Sequence[str]
+) -> dict[str, str]:
+    wanted = own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
+    if there.get(FORMAT_PROPERTY, "").lower() == "avro":
+        wanted[FORMAT_PROPERTY] = "parquet"
+    return wanted
 
 
 def check_adoptable(

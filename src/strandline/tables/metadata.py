@@ -21,6 +21,7 @@ HISTORY_PROPERTY = "strandline.history"
 BLOCK_SUMMARY = "strandline.block"
 """In the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id."""
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
+FORMAT_PROPERTY = "write.format.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,8 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
         return f"its column {SEQ_COLUMN} is no longer required"
     if view.properties.get(METRICS_PROPERTY) != "full":
         return f"its property {METRICS_PROPERTY} is no longer `full`"
+    if view.properties.get(FORMAT_PROPERTY, "").lower() == "avro":
+        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which numbers they hold"
     if "history.expire.max-ref-age-ms" in view.properties:
         return "its property history.expire.max-ref-age-ms would expire staged branches"
     return None

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.errors import SchemaError
-from strandline.tables.light import check_adoptable, own_properties
-from strandline.tables.metadata import METRICS_PROPERTY, TableView
+from strandline.tables.light import adopting_properties, check_adoptable
+from strandline.tables.metadata import TableView
 from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY
 from strandline.tables.spark_tables import SparkTables
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
@@ -30,7 +30,7 @@ def add_sequence_column(
         names = [f["name"] for f in view.schema["fields"]]
         check_adoptable(name, view.properties, names, lake_id, epoch, deliver_by)
         seq, partition = _own(view, SEQ_COLUMN, "long"), _own(view, PARTITION_COLUMN, "string")
-        wanted = dict(properties or {}) | own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
+        wanted = dict(properties or {}) | adopting_properties(view.properties, lake_id, epoch, deliver_by)
         if not seq:
             wanted[NUMBERED_SINCE_PROPERTY] = str(table.operations().current().lastSequenceNumber())
         stale = {key: value for key, value in wanted.items() if view.properties.get(key) != value}

@@ -1,0 +1,41 @@
+"""Types that Iceberg keeps narrower than Spark: `uuid` is a string to Spark, `fixed[L]` is binary.
+
+A value that does not fit them would fail the whole write, so it is looked for among the rows first.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from strandline.ingest.sources.blocks import RAW, REJECT
+from strandline.tables.metadata import TableView
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+
+
+def fit_values(df: DataFrame, view: TableView) -> DataFrame:
+    """The same rows; those with a value that its column cannot hold have a reason. Columns inside others are left to
+    the write, which refuses the batch."""
+    reason: Column = F.col(REJECT)
+    checked = False
+    for field in view.schema["fields"]:
+        name, kind = field["name"], field["type"]
+        if not isinstance(kind, str) or name not in df.columns:
+            continue
+        value = F.col("`" + name.replace("`", "``") + "`")
+        if kind == "uuid":
+            text = F.concat(F.lit(f'column "{name}": "'), value, F.lit('" is not a uuid'))
+            reason = F.coalesce(reason, F.when(~value.rlike(_UUID), text))
+        elif kind.startswith("fixed["):
+            length = int(kind.removeprefix("fixed[").removesuffix("]"))
+            text = F.concat(F.lit(f'column "{name}": '), F.length(value), F.lit(f" bytes, expected {length}"))
+            reason = F.coalesce(reason, F.when(F.length(value) != length, text))
+        else:
+            continue
+        checked = True
+    if not checked:
+        return df
+    data = [F.col("`" + c.replace("`", "``") + "`") for c in df.columns if c not in ("_line", REJECT, RAW)]
+    raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.to_json(F.struct(*data))))
+    return df.withColumns({RAW: raw, REJECT: reason})

@@ -1,0 +1,102 @@
+"""The pages agree with the code and with each other, and speak of nothing but the project."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from strandline.cli.main import app
+from strandline.config import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+CODE = re.compile(r"^```[^\n]*\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("script", ["settings_reference.py", "cli_reference.py"])
+def test_what_is_made_from_the_code_is_not_stale(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_setting_is_in_the_reference_with_its_environment_variable() -> None:
+    text = (ROOT / "docs/settings.md").read_text("utf-8")
+    for section, field in Settings.model_fields.items():
+        assert f"## `[{section}]`" in text
+        for setting in getattr(field.annotation, "model_fields", {}):
+            assert f"`{setting}`<br>`STRANDLINE_{section.upper()}__{setting.upper()}`" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.finditer(CODE.sub("", page.read_text("utf-8"))):
+        target, _, anchor = link["target"].partition("#")
+        if target.startswith(("http://", "https://")):
+            continue
+        there = (page.parent / target).resolve() if target else page
+        missing = not there.exists() or not there.is_relative_to(ROOT)
+        if missing or (anchor and anchor not in anchors(there)):
+            broken.append(link["target"])
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, no punctuation, a hyphen for a space."""
+    heads = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_speaks_of_no_machine_and_of_no_package_host(page: Path) -> None:
+    text = page.read_text("utf-8")
+    paths = re.findall(r"(?<![\w.~…/])/(?:work|tmp|root|home|Users|private|mnt|opt|var)/[\w.]+", text)
+    hosts = re.findall(r"https?://[^\s)\"'`>]*", text)
+    allowed = ("https://keepachangelog.com", "https://semver.org")
+    registries = re.findall(
+        r"(?i)\b(?:pypi\.org|pythonhosted|repo\d*\.maven|maven\.org|sonatype|proxy\.golang|deb\.debian|artifactory|nexus)",
+        text,
+    )
+    assert (paths, registries) == ([], [])
+    assert [h for h in hosts if not h.startswith(allowed) and "apache.org/licenses" not in h] == []
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Every `strandline …` of a page, typed in a fence or named in the text."""
+    for found in re.finditer(r"(?:`|\$ (?:\w+=\S+ )?|bin/)strandline ((?:(?!`|\n|  |\||#|;|&|2>).)+)", text):
+        yield found[1].split()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/types.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_command_and_option_that_a_page_names_is_there(page: str) -> None:
+    root = typer.main.get_command(app)
+    for words in commands((ROOT / page).read_text("utf-8")):
+        command, spelled = root, "strandline"
+        options = {o for p in command.params for o in p.opts}
+        while words and words[0] in getattr(command, "commands", {}):
+            command = getattr(command, "commands")[words[0]]  # noqa: B009
+            spelled += f" {words.pop(0)}"
+            options = {o for p in command.params for o in p.opts}
+        unknown = [w for w in words if w.startswith("--") and w.partition("=")[0] not in {*options, "--help"}]
+        assert not unknown, f"{spelled} has no {unknown}"
+        assert not hasattr(command, "commands") or not words, f"{spelled} has no {words[0]}"
+
+
+def test_every_make_target_that_a_page_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"(?:^ *|`)make ([a-z][a-z0-9-]*)\b", page.read_text("utf-8"), re.MULTILINE))
+        assert named <= targets, f"{name(page)}: {named - targets}"
