@@ -1,4 +1,4 @@
-"""The opaque, versioned token that says where a reader goes on."""
+"""Where a reader goes on: the bounds of a read, and the opaque, versioned token that carries them to the next."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ class Continuation:
         body = json.dumps([self.lake, self.table, self.after], separators=(",", ":")).encode()
         checked = zlib.crc32(body).to_bytes(4, "big") + body
         return f"sl{VERSION}." + base64.urlsafe_b64encode(checked).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Rows with `after < _ingest_seq <= until`; `until` is None where nothing is settled yet."""
+
+    after: Seq | None
+    until: Seq | None
+
+    @property
+    def empty(self) -> bool:
+        return self.until is None or (self.after is not None and self.after >= self.until)
+
+    @property
+    def behind(self) -> Seq | None:
+        """Where a reader stands who has all of it: never before where it stood."""
+        return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
 
 
 def decode(token: str) -> Continuation:

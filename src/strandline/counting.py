@@ -46,6 +46,9 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
+        # The ledger first, the table after: a block that is published in between counts as ours or is not there yet.
+        with ledger.read() as connection:
+            owned = blocks.owned_ranges(connection, dataset.id)
         from strandline.tables.light import open_catalog
         from strandline.tables.not_ours import count_rows_not_ours
 

@@ -13,15 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline import continuation as tokens
 from strandline import counting, failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
+from strandline.continuation import Bounds, Continuation
 from strandline.errors import RefusedError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
-from strandline.types import Dataset, History, Seq, Staged
+from strandline.types import Dataset, History, Published, Seq, SeqRange, Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -355,42 +357,50 @@ class Lake:
         internal: bool = False,
     ) -> Rows:
         """The settled rows behind a token, or from the beginning, and the token to go on with."""
-        from strandline import continuation as tokens
         from strandline import read
         from strandline.partition import choose_partition
 
         target = self.dataset(dataset)
-        with self.ledger.read() as connection:  # the ledger first, the table after
-            seal = blocks.sealed(connection, target.id)
-            newest = None if seal is None else blocks.sealed_block(connection, target.id, seal)
-            owned = blocks.owned_ranges(connection, target.id)
         token = None if continuation is None else tokens.decode(continuation)
-        after = None
-        if token is not None:
-            after = tokens.check(token, lake=self.id, table=target.table_uuid, name=target.name, sealed=seal)
-        if until is not None and until < 1:
-            raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
-        if until is not None and (seal is None or until > seal):
-            raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
-        view = self.work.tables.view(target.name)
-        self.work.check_fit(view, target)
-        read.check_descends(self.work.tables, target, view, newest)
+        self._bounds(target, token, until)  # says what is wrong with a request before Spark starts
+        work = self.work
+        bounds, newest, owned = self._bounds(target, token, until)  # the ledger first, the table after
+        view = work.tables.view(target.name)
+        work.check_fit(view, target)
+        read.check_descends(work.tables, target, view, newest)
         counts = counting.count(self.config, self.ledger, target, view, self.id)
         clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
         if isinstance(partition, Mapping):
             partition = choose_partition(target.deliver_by, partition)
         return read.bounded(
-            self.work.tables,
+            work.tables,
             target,
             view,
-            read.Bounds(after, seal if until is None else Seq(until)),
-            tokens.Continuation(self.id, target.table_uuid, after),
+            bounds,
+            Continuation(self.id, target.table_uuid, bounds.after),
             owned=None if clean else owned,
             partition=partition,
             columns=columns,
             limit=limit,
             internal=internal,
         )
+
+    def _bounds(
+        self, target: Dataset, token: Continuation | None, until: int | None
+    ) -> tuple[Bounds, Published | None, list[SeqRange]]:
+        """What to read, the newest block in it that knows its snapshot, and which of the numbers are ours."""
+        if until is not None and until < 1:
+            raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
+        after = None
+        with self.ledger.read() as connection:
+            seal = blocks.sealed(connection, target.id)
+            if token is not None:
+                after = tokens.check(token, lake=self.id, table=target.table_uuid, name=target.name, sealed=seal)
+            if until is not None and (seal is None or until > seal):
+                raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
+            bounds = Bounds(after, seal if until is None else Seq(until))
+            newest = None if seal is None else blocks.sealed_block(connection, target.id, seal)
+            return bounds, newest, blocks.owned_ranges(connection, target.id, after=after, until=bounds.until)
 
     # The ledger itself.
 

@@ -14,29 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
-from strandline.continuation import Continuation
+from strandline.continuation import Bounds, Continuation
 from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
 from strandline.tables.identifier import quoted
 from strandline.tables.metadata import TableView
 from strandline.tables.spark_tables import CATALOG, SparkTables, explain
 from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Published, Seq, SeqRange
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Rows with `after < _ingest_seq <= until`; `until` is None where nothing is settled yet."""
-
-    after: Seq | None
-    until: Seq | None
-
-    @property
-    def empty(self) -> bool:
-        return self.until is None or (self.after is not None and self.after >= self.until)
-
-    @property
-    def behind(self) -> Seq | None:
-        """Where a reader stands who has all of it: never before where it stood."""
-        return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
 
 
 @dataclass(frozen=True)

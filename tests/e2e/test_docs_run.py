@@ -130,7 +130,7 @@ class Session:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k == "STRANDLINE_CACHE"}
         environ.pop("COLUMNS", None)
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
-        self.environ = environ | {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+        self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = folder
         self.bash = self._start("bash", "--norc")
         self.python: subprocess.Popen[str] | None = None
@@ -138,7 +138,7 @@ class Session:
     def _start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             command, cwd=self.folder, env=self.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
         )  # fmt: skip
 
     def run(self, command: str) -> tuple[str, int]:

@@ -81,3 +81,11 @@ def bench(config: LakeConfig) -> Iterator[Bench]:
     made = open_bench(config)
     yield made
     made.ledger.close()
+
+
+@pytest.fixture
+def sqlite_bench(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Bench]:
+    """For what concerns the file itself."""
+    made = open_bench(make_home(tmp_path / "lake"))
+    yield made
+    made.ledger.close()

@@ -32,7 +32,8 @@ ledger, witness = Ledger(config), open_witness(config)
 name, count, dataset = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 got = []
 for i in range(count):
-    block, new = blocks.reserve(ledger, witness, blocks.NewBlock(dataset, 1 + i % 7, f"{name}-{i}", None), lease_seconds=60)
+    wanted = blocks.NewBlock(dataset, 1 + i % 7, f"{name}-{i}", None)
+    block, new = blocks.reserve(ledger, witness, wanted, lease_seconds=60)
     got.append((block.head.rows.lo, block.head.rows.hi))
 print(json.dumps(got))
 """

@@ -360,12 +360,17 @@ def sealed_block(connection: sa.Connection, dataset: DatasetId, seal: Seq) -> Pu
     return found[0] if found else None
 
 
-def owned_ranges(connection: sa.Connection, dataset: DatasetId) -> list[SeqRange]:
-    """Every number of the dataset that is ours, merged; what is outside is foreign."""
-    rows = connection.execute(
-        sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
-    )
-    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in rows)
+def owned_ranges(
+    connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
+) -> list[SeqRange]:
+    """The dataset's numbers that are ours, merged, as far as they touch what lies between the bounds; what is outside
+    is foreign."""
+    query = sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
+    if after is not None:
+        query = query.where(block.c.hi > after)
+    if until is not None:
+        query = query.where(block.c.lo <= until)
+    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
 
 
 def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:

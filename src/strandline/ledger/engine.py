@@ -141,7 +141,7 @@ class Ledger:
     def exists(self) -> bool:
         """Whether there is a ledger, readable or not."""
         if self.path is not None:
-            return self.path.exists()
+            return self.path.exists() and self.path.stat().st_size > 0  # an empty file holds nothing to lose
         with self._translated(), self.engine.connect() as connection:
             return sa.inspect(connection).has_table(schema.sequence.name)
 
@@ -162,9 +162,7 @@ class Ledger:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-        self._upgrade()
-        with self.write() as connection:
-            connection.execute(schema.sequence.insert().values(id=1, lake=lake, last=0, epoch=1, created_at=utc_now()))
+        self._upgrade(lake)
 
     def open(self) -> None:
         """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
@@ -205,7 +203,8 @@ class Ledger:
             os.fsync(handle.fileno())
         part.replace(target)
 
-    def _upgrade(self) -> None:
+    def _upgrade(self, new_lake: str | None = None) -> None:
+        """To the newest version, whole or not at all; a new ledger gets its sequence in the same transaction."""
         from alembic import command
         from alembic.config import Config
 
@@ -214,6 +213,9 @@ class Ledger:
         with self.write() as connection:
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
+            if new_lake is not None:
+                new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
+                connection.execute(schema.sequence.insert().values(new))
 
     def close(self) -> None:
         self.engine.dispose()
