@@ -81,7 +81,8 @@ class LedgerSettings(_Section):
     """Strandline's own durable state."""
 
     url: str = Field(
-        default="ledger.db", description="A SQLite file (relative to the settings file) or `postgresql://…`."
+        default="ledger.db",
+        description="A SQLite file, relative to the settings file, or `postgresql://…`; or `env:NAME`.",
     )
     busy_timeout_seconds: int = Field(
         default=60,
@@ -194,7 +195,7 @@ class LakeConfig:
     @property
     def ledger_url(self) -> str:
         """As SQLAlchemy wants it."""
-        url = self.settings.ledger.url
+        url = resolve_secret(self.settings.ledger.url) or ""
         if url.startswith(("postgresql://", "postgres://")):
             return "postgresql+psycopg://" + url.partition("://")[2]
         if "://" in url and not url.startswith("sqlite:///"):

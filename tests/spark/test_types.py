@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ def _same(value: Any) -> Any:
         case bytearray():
             return bytes(value)
         case Decimal():
-            return ("decimal", value.as_tuple())
+            return ("decimal", Fraction(value))
         case float():
             return repr(value)
         case _:

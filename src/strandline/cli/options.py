@@ -42,7 +42,7 @@ def opened_with_spark(config: Path | None, out: Output, doing: str) -> Iterator[
     """The lake, with a spinner while Spark starts and works."""
     with open_lake(config) as lake, out.working("Starting Spark") as say:
         lake.on_start = say
-        _ = lake.work
+        _ = lake.spark
         say(doing)
         yield lake
 

@@ -184,7 +184,8 @@ def _write(
             if before_commit is not None:
                 before_commit()
         except StrandlineError as e:
-            _give_up(work, dataset, held, e)
+            if not _give_up(work, dataset, held, e):
+                return after_lost_mark(work, dataset, head)  # we were away, and another has settled it
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
@@ -210,14 +211,16 @@ def _stage(work: Workbench, dataset: Dataset, stamped: DataFrame, held: Reserved
     return landed
 
 
-def _give_up(work: Workbench, dataset: Dataset, held: Reserved, why: StrandlineError) -> None:
+def _give_up(work: Workbench, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:
     """The batch failed before its commit point, and we know it: say so at once rather than let the lease run out.
-    If even that fails, recovery does it later."""
+    False if the block is no longer ours to give up. If the ledger cannot be asked, recovery does it later."""
     try:
-        if with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
-            work.tables.remove_branch(dataset.name, held.head.branch)
+        if not with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
+            return False
+        work.tables.remove_branch(dataset.name, held.head.branch)
     except StrandlineError as e:
         why.add_note(f"block {held.head.rows} stays reserved until its lease ends: {e.message}")
+    return True
 
 
 def column_fields(work: Workbench, dataset: Dataset) -> T.StructType:

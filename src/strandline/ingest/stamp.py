@@ -161,9 +161,7 @@ def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> C
         held = F.col(quoted(field.name)).cast(field.dataType) if field.name in given else F.lit(None)
         # Bytes are no text: what is not UTF-8 would all look the same.
         text = F.hex(held) if isinstance(field.dataType, T.BinaryType) else held.cast("string")
-        parts.append(
-            F.concat(F.lit(encode_part(field.name) + "="), F.coalesce(F.url_encode(text), F.lit(NULL_PART)))
-        )
+        parts.append(F.concat(F.lit(encode_part(field.name) + "="), F.coalesce(F.url_encode(text), F.lit(NULL_PART))))
     return F.concat_ws("/", *parts)
 
 

@@ -50,6 +50,11 @@ class Ledger:
     def path(self) -> Path | None:
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
+    @property
+    def place(self) -> str:
+        """For people: a path, or an address without its password."""
+        return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
+
     # Each transaction opens the file anew. A ledger that was restored under a running process is then simply read,
     # and never written to through a file that no longer has a name.
     def _sqlite_engine(self) -> sa.Engine:
@@ -158,7 +163,7 @@ class Ledger:
     def create(self, lake: str) -> None:
         """A new, empty ledger for a lake; refused where there is one already."""
         if self.exists():
-            raise LedgerUnreadable(f"there is a ledger already at {self.url.render_as_string(hide_password=True)}")
+            raise LedgerUnreadable(f"there is a ledger already at {self.place}")
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
@@ -167,9 +172,7 @@ class Ledger:
     def open(self) -> None:
         """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
         if not self.exists():
-            raise LedgerMissing(
-                f"there is no ledger at {self.url.render_as_string(hide_password=True)}", hint=REBUILD_HINT
-            )
+            raise LedgerMissing(f"there is no ledger at {self.place}", hint=REBUILD_HINT)
         found = self.revision()
         if found == REVISIONS[-1]:
             return
