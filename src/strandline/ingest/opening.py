@@ -99,6 +99,7 @@ def _open(
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
+    datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     # One number more: another copy of this ledger that stands at the same counter must notice, too.
     last = max(highest, counter.last) + 1

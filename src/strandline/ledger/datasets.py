@@ -98,3 +98,8 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
         .values(dataset_id=id, **values)
         .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
     )
+
+
+def forget_counts(connection: sa.Connection) -> None:
+    """After an opening more numbers are ours than were known when the rows were counted."""
+    connection.execute(table_count.delete())
