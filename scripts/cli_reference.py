@@ -30,8 +30,8 @@ INTRODUCTION = """\
 
 <!-- Made from src/strandline/cli and src/strandline/errors.py by `make docs`. Do not edit. -->
 
-Every command that works on a lake takes `--config FILE`: the lake's settings file, or its folder. Without it, the
-environment variable `STRANDLINE_CONFIG` says it; without that, it is `strandline.toml` in the current folder.
+Every command takes `--config FILE`: the lake's settings file, or its folder. Without it, the environment variable
+`STRANDLINE_CONFIG` says it; without that, it is `strandline.toml` in the current folder.
 
 Every command takes `--json`: one JSON document on standard output and nothing else there. An error is a document too:
 `{"error": {"type", "message", "hint", "retryable"}}`. In JSON, what is not known is `null`, never 0.

@@ -11,7 +11,7 @@ from bench.results import Figure, Goal, Samples
 from strandline.lake import Lake
 
 NEW = 1000
-SAMPLES = 9
+SAMPLES = 15
 _BLOCK = 4_000_000
 STATES = ("fresh", "compacted")
 NAMES = {"large": "20 million", "small": "1 million"}

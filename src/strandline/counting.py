@@ -6,24 +6,29 @@ commit since is ours or only moves rows about; then nothing has to be read again
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 
 from strandline.config import LakeConfig
 from strandline.ledger import blocks, datasets
-from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.tables.metadata import TableView, WapId
-from strandline.types import Dataset, SnapshotId, TableCounts, merge_ranges
+from strandline.types import Dataset, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
 
 
-def still_right(counts: TableCounts | None, view: TableView, lake: str) -> TableCounts | None:
-    """The counts, if nothing has come into main since that could have changed them."""
+def still_right(
+    counts: TableCounts | None, view: TableView, lake: str, owned: Sequence[SeqRange]
+) -> TableCounts | None:
+    """The counts, if nothing has come into main since that could have changed them. `owned` are the numbers of blocks
+    that are published or open: a snapshot that only says it is ours may be of a block that was given up."""
     if counts is None:
         return None
     for snapshot in view.ancestors(view.main):
         if snapshot.id == counts.snapshot:
             return counts
         wap = WapId.parse(snapshot.wap)
-        ours = wap is not None and wap.lake == lake and snapshot.operation == "append"
+        ours = wap is not None and wap.lake == lake and snapshot.operation == "append" and covers(owned, wap.rows)
         # Numbering adopted rows replaces files and changes the count of those without a number.
         moved = snapshot.operation == "replace" and wap is None
         if not (ours or moved):
@@ -33,39 +38,68 @@ def still_right(counts: TableCounts | None, view: TableView, lake: str) -> Table
     return counts if view.main is None and counts.snapshot is None else None
 
 
+def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
+    """`owned` is sorted and merged."""
+    at = bisect_right(owned, rows.lo, key=lambda r: r.lo) - 1
+    return at >= 0 and rows.hi <= owned[at].hi
+
+
 def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView, lake: str) -> TableCounts | None:
     """What is known, or counted anew and kept. None where it cannot be told: files with deletes by value."""
     with ledger.read() as connection:
-        known = still_right(datasets.counts(connection, dataset.id), view, lake)
-        unsettled = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
-        owned = merge_ranges([*blocks.owned_ranges(connection, dataset.id), *unsettled])
-    if known is not None and known.snapshot == view.main:
-        return known
+        stored = datasets.counts(connection, dataset.id)
+        if stored is not None and stored.snapshot == view.main:
+            return stored
+        since = _lowest_since(stored, view)
+        owned, unsettled = _ours(connection, dataset, since)
+    known = still_right(stored, view, lake, owned)
     if known is not None:
         found = replace(known, snapshot=view.main)  # the walk back to it stays short
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
-        # The ledger first, the table after: a block that is published in between counts as ours or is not there yet.
-        with ledger.read() as connection:
-            owned = blocks.owned_ranges(connection, dataset.id)
-        from strandline.tables.light import open_catalog
-        from strandline.tables.not_ours import count_rows_not_ours
-
-        catalog = open_catalog(config)
-        try:
-            table = catalog.load(dataset.name)
-            snapshot = table.current_snapshot()
-            counted = count_rows_not_ours(table, owned)
-        finally:
-            catalog.close()
+        counted = _count_anew(config, ledger, dataset)
         if counted is None:
             return None
-        at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
-        found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now())
-    if unsettled:
-        # Their rows may be in main already and are ours then; but only settling tells, which makes no new snapshot.
-        return still_right(found, view, lake)
-    with ledger.write() as connection:
-        datasets.set_counts(connection, dataset.id, found)
-    return still_right(found, view, lake)
+        found, unsettled = counted
+    # Rows of open blocks may be in main already and are ours then; only settling tells, which makes no new snapshot.
+    if not unsettled:
+        with ledger.write() as connection:
+            datasets.set_counts(connection, dataset.id, found)
+    return found if found.snapshot == view.main else None
+
+
+def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
+    """Below the lowest number that came into main since the rows were counted: no older block needs to be looked up."""
+    lows: list[int] = []
+    for snapshot in view.ancestors(view.main):
+        if stored is not None and snapshot.id == stored.snapshot:
+            break
+        if wap := WapId.parse(snapshot.wap):
+            lows.append(wap.rows.lo)
+    return Seq(min(lows) - 1) if lows and min(lows) > 1 else None
+
+
+def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[list[SeqRange], bool]:
+    unsettled = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
+    return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=after), *unsettled]), bool(unsettled)
+
+
+def _count_anew(config: LakeConfig, ledger: Ledger, dataset: Dataset) -> tuple[TableCounts, bool] | None:
+    """The table first, the ledger after: whatever is in the table was reserved before, so the ledger knows it."""
+    from strandline.tables.light import open_catalog
+    from strandline.tables.not_ours import count_rows_not_ours
+
+    catalog = open_catalog(config)
+    try:
+        table = catalog.load(dataset.name)
+        snapshot = table.current_snapshot()
+        with ledger.read() as connection:
+            owned, unsettled = _ours(connection, dataset, None)
+        counted = count_rows_not_ours(table, owned)
+    finally:
+        catalog.close()
+    if counted is None:
+        return None
+    at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
+    return TableCounts(at, counted.unnumbered, counted.foreign, utc_now()), unsettled

@@ -13,6 +13,8 @@ from strandline.errors import LedgerUnreadable, RefusedError, WitnessUnreadable
 from strandline.lake import Lake
 from strandline.ledger import audit, sequence
 from strandline.ledger.witness import Mark
+from strandline.tables.metadata import LAKE_PROPERTY, WapId
+from strandline.types import BRANCH_PREFIX
 
 if TYPE_CHECKING:
     from strandline.ingest.opening import Opened
@@ -80,6 +82,8 @@ def rebuild_ledger(
         if lake.ledger.exists():
             _move_aside(lake, force=force)
         lake.ledger.create(mark.lake)
+        # One number more than the new ledger can know, so that an opening stays due until it has been done.
+        lake.witness.raise_to(mark.highest + 1, expected=mark.highest)
     lake.open()
     opened = lake.open_ledger(rebuild=True)
     if opened is None:
@@ -97,10 +101,29 @@ def _replace_witness(lake: Lake) -> None:
     else:
         raise RefusedError(f"the witness is there and stands at {found.highest}", hint="Leave out --lost-witness.")
     lake.ledger.open()
+    with lake.ledger.read() as connection:
+        lake.id = sequence.read(connection).lake
+    seen = highest_seen(lake)
     with lake.ledger.write() as connection:
         counter = sequence.lock(connection)
-        lake.witness.replace(Mark(counter.lake, counter.last))
-        audit.record(connection, "witness_replaced", highest=counter.last)
+        # One number more than the ledger knows, so that an opening is due; and no fewer than the tables show, because
+        # the ledger may be an old copy.
+        highest = max(counter.last, seen) + 1
+        lake.witness.replace(Mark(counter.lake, highest))
+        audit.record(connection, "witness_replaced", highest=highest, counter=counter.last, in_tables=seen)
+
+
+def highest_seen(lake: Lake) -> int:
+    """The highest number that the tables' own history tells of."""
+    tables = lake.tables()
+    found = [0]
+    for name in tables.names():
+        view = tables.view(name)
+        if view.properties.get(LAKE_PROPERTY) == lake.id:
+            found += [int(branch.removeprefix(BRANCH_PREFIX)) for branch in view.branches]
+            waps = (WapId.parse(s.wap) for s in view.snapshots.values())
+            found += [w.rows.hi for w in waps if w is not None and w.lake == lake.id]
+    return max(found)
 
 
 def _move_aside(lake: Lake, *, force: bool) -> None:

@@ -6,9 +6,11 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +19,13 @@ from strandline import continuation as tokens
 from strandline import counting, failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.continuation import Bounds, Continuation
-from strandline.errors import RefusedError, UsageError, WitnessUnreadable, WrongLake
+from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
-from strandline.types import Dataset, History, Published, Seq, SeqRange, Staged
+from strandline.types import INTERNAL_COLUMNS, Dataset, History, Published, Seq, SeqRange, Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from strandline.tables.alteration import Alteration
     from strandline.tables.light import LightCatalog
     from strandline.tables.schema import Column
+    from strandline.tables.spark_tables import SparkTables
 
 
 def open_lake(path: str | Path | None = None) -> Lake:
@@ -95,6 +98,10 @@ class Lake:
     def spark(self) -> SparkSession:
         """A session of this lake's own; its tables are `lake.<namespace>.<table>`."""
         return self._bench().tables.spark
+
+    def tables(self) -> SparkTables:
+        """Iceberg through Spark, without settling anything first."""
+        return self._bench().tables
 
     @cached_property
     def catalog(self) -> LightCatalog:
@@ -160,12 +167,14 @@ class Lake:
 
     def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
         """The table of a `create` that died before it reached the ledger, if this is the same one and it is empty."""
-        from strandline.tables.metadata import LAKE_PROPERTY
+        from strandline.tables.light_schema import columns_of
+        from strandline.tables.metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
 
         if not self.catalog.exists(name):
             return None
         table = self.catalog.load(name)
-        same = [f.name for f in table.schema().fields][-len(columns) :] == [c.name for c in columns]
+        same = tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS) == tuple(columns)
+        same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
         if table.properties.get(LAKE_PROPERTY) == self.id and table.current_snapshot() is None and same:
             return str(table.metadata.table_uuid)
         return None
@@ -197,26 +206,30 @@ class Lake:
         self,
         name: str,
         *,
-        history: History = History.DELIVER,
-        deliver_by: Sequence[str] = (),
+        history: History | None = None,
+        deliver_by: Sequence[str] | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> Numbered:
-        """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since."""
+        """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since.
+
+        What is left out is as recorded: for a table that is new here, all history is delivered, in one partition.
+        """
         from strandline.ingest.adopt import number_rows
         from strandline.tables.metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
 
         name = full_name(name)
         with self.ledger.read() as connection:
-            known = datasets.find(connection, name)
+            recorded = datasets.find(connection, name)
             epoch = sequence.read(connection).epoch
-        by = tuple(deliver_by) if known is None else known.deliver_by
-        if known is not None and known.adopted:
-            history = known.history
+        known = self._unless_replaced(recorded)
+        by, history = _as_recorded(known, deliver_by, history)
         properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
         table = self._prepare(name, epoch, by, properties)  # also mends what someone took away by hand
         if known is None or not known.adopted:
             with self.ledger.write() as connection:
                 if known is None:
+                    if recorded is not None:
+                        self._mark_replaced(connection, recorded, by=table)
                     known = datasets.add(
                         connection,
                         name=name,
@@ -230,6 +243,21 @@ class Lake:
                 audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
         self.recover()
         return number_rows(self.work, known, on_step=on_step)
+
+    def _unless_replaced(self, recorded: Dataset | None) -> Dataset | None:
+        """Under a name that is known there may be another table by now: its rows are another dataset's."""
+        if recorded is None or str(self.catalog.load(recorded.name).metadata.table_uuid) == recorded.table_uuid:
+            return recorded
+        return None
+
+    def _mark_replaced(self, connection: Connection, old: Dataset, *, by: str) -> None:
+        """Its open blocks, if it has any, can never be published now: they are named in the audit."""
+        given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
+        datasets.mark_dropped(connection, old.id)
+        audit.record(
+            connection, "dataset_replaced", dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up
+        )
+        self._watches.pop(old.name, None)
 
     def _prepare(self, name: str, epoch: int, deliver_by: Sequence[str], properties: Mapping[str, str]) -> str:
         """Our columns and properties on a table that is there; gives its uuid."""
@@ -252,20 +280,45 @@ class Lake:
         *,
         batch_id: str | None = None,
         progress: Progress | None = None,
-        rejects_max: int = 0,
-        on_rejects: Callable[[DataFrame, int], None] | None = None,
     ) -> Appended:
         """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
-        from strandline.ingest import append
+        return self._append(dataset, df, batch_id, same_content=True, progress=progress)
 
-        options: dict[str, Any] = {} if progress is None else {"progress": progress}
+    def _append(
+        self, dataset: str, df: DataFrame, batch_id: str | None, *, same_content: bool, progress: Progress | None = None
+    ) -> Appended:
+        from strandline.ingest.append import append
+
+        self._catch_up()
         target = self.dataset(dataset)
-        done = append.append(
-            self.work, target, df, batch_id=batch_id, rejects_max=rejects_max, on_rejects=on_rejects, **options
+        done = append(
+            self.work,
+            target,
+            df,
+            batch_id=batch_id,
+            same_content=same_content,
+            progress=progress or (lambda step, rows: None),
         )
-        if target.name in self._watches:
-            self._watches[target.name].refresh()
+        self._tell_watch(target)
         return done
+
+    def _catch_up(self) -> None:
+        """A ledger that was restored, perhaps under this very process, is opened before anything is asked of it."""
+        try:
+            highest = self.witness.read().highest
+        except WitnessUnreadable:
+            return  # whoever wants a number is told
+        with self.ledger.read() as connection:
+            behind = sequence.read(connection).last != highest
+        if behind:
+            self.recover()
+
+    def _tell_watch(self, dataset: Dataset) -> None:
+        """The rows are in and acknowledged: whatever a watch meets now must not look like a failure of that."""
+        watch = self._watches.get(dataset.name)
+        if watch is not None:
+            with suppress(StrandlineError):
+                watch.refresh()
 
     def ingest(
         self,
@@ -284,6 +337,7 @@ class Lake:
         writers left is settled first, where Spark has to start at all."""
         from strandline.ingest import files
 
+        self._catch_up()
         target = self.dataset(dataset)
         rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
 
@@ -301,19 +355,19 @@ class Lake:
             progress=progress or (lambda path, step, rows: None),
             on_done=on_done or (lambda outcome: None),
         )
-        if target.name in self._watches:
-            self._watches[target.name].refresh()
+        self._tell_watch(target)
         return outcomes
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
-        """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch."""
+        """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch, and
+        whatever it computes the second time."""
         target = self.dataset(dataset).name
 
         def write(df: DataFrame, epoch: int) -> None:
             query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             if query is None:
                 raise UsageError("a stream writer is called by foreachBatch only", hint="Use lake.append for a batch.")
-            self.append(target, df, batch_id=f"stream-{query}-{epoch}")
+            self._append(target, df, f"stream-{query}-{epoch}", same_content=False)
 
         return write
 
@@ -360,14 +414,15 @@ class Lake:
         from strandline import read
         from strandline.partition import choose_partition
 
-        target = self.dataset(dataset)
         token = None if continuation is None else tokens.decode(continuation)
+        self._catch_up()
+        target = self.dataset(dataset)
         self._bounds(target, token, until)  # says what is wrong with a request before Spark starts
         work = self.work
-        bounds, newest, owned = self._bounds(target, token, until)  # the ledger first, the table after
+        bounds, settled, owned = self._bounds(target, token, until)  # the ledger first, the table after
         view = work.tables.view(target.name)
         work.check_fit(view, target)
-        read.check_descends(work.tables, target, view, newest)
+        read.check_descends(work.tables, target, view, settled)
         counts = counting.count(self.config, self.ledger, target, view, self.id)
         clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
         if isinstance(partition, Mapping):
@@ -387,8 +442,8 @@ class Lake:
 
     def _bounds(
         self, target: Dataset, token: Continuation | None, until: int | None
-    ) -> tuple[Bounds, Published | None, list[SeqRange]]:
-        """What to read, the newest block in it that knows its snapshot, and which of the numbers are ours."""
+    ) -> tuple[Bounds, list[Published], list[SeqRange]]:
+        """What to read, the blocks that were published last, and which of the numbers are ours."""
         if until is not None and until < 1:
             raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
         after = None
@@ -399,8 +454,8 @@ class Lake:
             if until is not None and (seal is None or until > seal):
                 raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
             bounds = Bounds(after, seal if until is None else Seq(until))
-            newest = None if seal is None else blocks.sealed_block(connection, target.id, seal)
-            return bounds, newest, blocks.owned_ranges(connection, target.id, after=after, until=bounds.until)
+            settled = blocks.last_settled(connection, target.id)
+            return bounds, settled, blocks.owned_ranges(connection, target.id, after=after, until=bounds.until)
 
     # The ledger itself.
 
@@ -414,19 +469,45 @@ class Lake:
         return open_ledger(self._bench(), rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
-        """A person gives up a staged block that cannot be published. Its branch, if there is one, goes with it."""
+        """A person gives up a staged block that cannot be published. One that can be is published instead."""
+        from strandline.ingest.opening import with_opening
+        from strandline.ingest.settle import void_staged
+
         with self.ledger.read() as connection:
             found = blocks.of_number(connection, lo)
             named = {d.id: d for d in datasets.every(connection)}
-        if not isinstance(found, Staged):
+        if not isinstance(found, Staged) or found.head.dataset not in named:
             raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
+        work, target = self._bench(), named[found.head.dataset]
+        with_opening(work, lambda: void_staged(work, target, found, reason))
+
+    def accept_table(self, name: str, reason: str) -> None:
+        """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""
+        dataset = self.dataset(name)
         with self.ledger.write() as connection:
-            # A number is taken, as for abandoning: a restore that undoes this must be noticed.
-            sequence.take(connection, self.witness, 1, step="abandon")
-            if not blocks.void(connection, found, reason):
-                raise RefusedError(f"block {found.head.rows} was settled meanwhile")
-            audit.record(
-                connection, "block_voided", block=str(found.head.rows), batch=found.head.batch_id, reason=reason
-            )
-        if found.head.dataset in named:
-            self.work.tables.remove_branch(named[found.head.dataset].name, found.head.branch)
+            forgotten = blocks.forget_snapshots(connection, dataset.id)
+            datasets.forget_counts(connection)
+            audit.record(connection, "table_accepted", dataset=dataset.name, reason=reason, blocks=forgotten)
+
+
+def _as_recorded(
+    known: Dataset | None, deliver_by: Sequence[str] | None, history: History | None
+) -> tuple[tuple[str, ...], History]:
+    """What a table was adopted with stays: rows that have their number were sorted and delivered by it."""
+    by = None if deliver_by is None else tuple(deliver_by)
+    if known is None:
+        return by or (), history or History.DELIVER
+    if by is not None and by != known.deliver_by:
+        said = ", ".join(known.deliver_by) or "no column"
+        raise UsageError(
+            f"{known.name} is delivered by {said}, not by {', '.join(by) or 'no column'}",
+            hint="That is fixed when a dataset is made; leave --deliver-by out.",
+        )
+    if not known.adopted:
+        return known.deliver_by, history or History.DELIVER
+    if history is not None and history is not known.history:
+        raise UsageError(
+            f"{known.name} was adopted with history: {known.history.value}, not {history.value}",
+            hint="That is fixed when a table is adopted; leave --history out.",
+        )
+    return known.deliver_by, known.history

@@ -57,23 +57,22 @@ class Rows:
             raise explain(e, "the rows cannot be read") from e
 
 
-def check_descends(tables: SparkTables, dataset: Dataset, view: TableView, sealed: Published | None) -> None:
-    """The table was read after the ledger, so its main must contain what the ledger says was published."""
-    if sealed is None or sealed.snapshot is None:
-        return
-    oldest = None
-    for snapshot in view.ancestors(view.main):
-        if snapshot.id == sealed.snapshot:
-            return
-        oldest = snapshot
-    broken = oldest is not None and oldest.parent is not None
-    if broken and tables.count(dataset.name, sealed.head.rows, view.main) >= (sealed.row_count or 0):
-        return  # history was expired, the rows are all there
-    raise TableRolledBack(
-        f"{dataset.name}: main does not contain snapshot {sealed.snapshot}, which published {sealed.head.rows}; the "
-        "table was rolled back, or the catalog is an old copy",
-        hint="Bring the table back to its newest snapshot (CALL lake.system.set_current_snapshot).",
-    )
+def check_descends(tables: SparkTables, dataset: Dataset, view: TableView, settled: Sequence[Published]) -> None:
+    """The table was read after the ledger, so its main must contain what the ledger says was published last."""
+    known = {b.head.rows: view.contains(b.snapshot) for b in settled if b.snapshot is not None}
+    lost = next((b for b in settled if known.get(b.head.rows) is False), None)
+    if lost is None and settled and not any(known.values()) and not view.deleted_from:
+        # History was expired. The rows must be there: nothing that is left of it removed any.
+        newest = settled[0]
+        if tables.count(dataset.name, newest.head.rows, view.main) < (newest.row_count or 0):
+            lost = newest
+    if lost is not None:
+        raise TableRolledBack(
+            f"{dataset.name}: main does not contain snapshot {lost.snapshot}, which published {lost.head.rows}; the "
+            "table was rolled back, the catalog is an old copy, or rows were deleted and the history of it expired",
+            hint="Bring the table back to its newest snapshot (CALL lake.system.set_current_snapshot); or, if it is "
+            f"meant to be so, take it as it is: `strandline dataset accept {dataset.name} --reason TEXT`.",
+        )
 
 
 def bounded(

@@ -6,11 +6,15 @@ that another process did.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
+from strandline.errors import StrandlineError
 from strandline.types import Seq
+
+log = logging.getLogger(__name__)
 
 Subscriber = Callable[[Seq], None]
 
@@ -25,6 +29,8 @@ class SealedWatermark:
         self._moved = threading.Condition()
         self._subscribers: list[Subscriber] = []
         self._poller: threading.Thread | None = None
+        self._telling = threading.RLock()
+        self._told: Seq | None = None
         self._closed = threading.Event()
 
     @property
@@ -79,9 +85,26 @@ class SealedWatermark:
                 return
             self._value = found
             self._moved.notify_all()
-            for subscriber in list(self._subscribers):
-                subscriber(found)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Not under the lock that readers' waits use: a subscriber may take its time, or ask this watch something."""
+        with self._telling:
+            with self._moved:
+                value, subscribers = self._value, list(self._subscribers)
+            if value is None or (self._told is not None and value <= self._told):
+                return
+            self._told = value
+            for subscriber in subscribers:
+                try:
+                    subscriber(value)
+                except Exception:
+                    # One that fails must not keep the others, or the watch itself, from going on.
+                    log.exception("a subscriber of the sealed watermark failed")
 
     def _poll(self) -> None:
         while not self._closed.wait(self._poll_seconds):
-            self.refresh()
+            try:
+                self.refresh()
+            except StrandlineError as e:
+                log.warning("the sealed watermark could not be read, trying again: %s", e.message)

@@ -22,6 +22,7 @@ from strandline.types import Dataset, Reserved, SeqRange
 @dataclass(frozen=True, slots=True)
 class OpenBlockStatus:
     range: str
+    kind: str
     batch_id: str
     state: str
     since: datetime
@@ -98,6 +99,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) ->
     open_blocks = tuple(
         OpenBlockStatus(
             _range(b.head.rows),
+            b.head.kind.value,
             b.head.batch_id,
             "reserved" if isinstance(b, Reserved) else "staged",
             b.head.reserved_at,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.config import LakeConfig
+from strandline.errors import LedgerBusy, StrandlineError
 from strandline.ledger import blocks
 from strandline.seal import SealedWatermark
 from strandline.types import Dataset, Reserved, Seq, SnapshotId, Staged
@@ -175,4 +175,24 @@ def test_reading_a_watch_takes_no_lock(tmp_path: Path) -> None:
         reader.start()
         reader.join(timeout=5)
         assert done == [1]
-    assert time.monotonic() > 0
+
+
+def test_a_watch_outlives_a_ledger_that_is_away_and_a_subscriber_that_fails() -> None:
+    looks: list[Seq | StrandlineError | None] = [Seq(1), LedgerBusy("away"), Seq(2)]
+
+    def look() -> Seq | None:
+        found = looks.pop(0) if len(looks) > 1 else looks[0]
+        if isinstance(found, StrandlineError):
+            raise found
+        return found
+
+    watch = SealedWatermark(look, poll_seconds=0.005)
+    reached = threading.Event()
+
+    def fails(_: Seq) -> None:
+        raise ValueError("its own fault")
+
+    watch.subscribe(fails)
+    watch.subscribe(lambda value: reached.set() if value == 2 else None)
+    assert reached.wait(10), "the poller died"
+    watch.close()

@@ -224,7 +224,7 @@ def prepare(lake: Lake, name: str) -> Prepared:
     group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=1000)
     assert group is not None
     with rewrite.reading(work.tables, group) as df:
-        pinned = stamp.pin(work.tables.spark, df.where(f"{SEQ_COLUMN} IS NULL"))
+        pinned = stamp.pin(work.tables.spark, df.where(f"{SEQ_COLUMN} IS NULL"), digest=True)
         counted = stamp.count(pinned, ["n", "text"], digest=False)
         wanted = blocks.NewBlock(dataset.id, counted.rows, "adopt-zombie", None, BlockKind.ADOPTED, group.paths)
         held, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=0)

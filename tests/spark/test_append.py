@@ -11,9 +11,14 @@ from pyspark.sql import functions as F
 
 from strandline import Lake
 from strandline.config import LakeConfig
-from strandline.errors import BatchConflict, FailedError, SchemaError, StampMismatch, TableUnfit
+from strandline.errors import BatchConflict, FailedError, SchemaError, StampMismatch, TableRolledBack, TableUnfit
 from strandline.ledger import blocks
-from tests.spark.protocol import assert_sound, branches, frame, ids, new_lake, rows, states
+from strandline.tables.alteration import AddColumn, WidenColumn
+from strandline.tables.schema import Primitive
+from strandline.tables.schema_file import parse_columns
+from strandline.types import SnapshotId
+from tests.spark.protocol import assert_sound, branches, expire_everything, frame, ids, new_lake, rows, states
+from tests.spark.test_recover import staged_by_hand
 
 
 @pytest.fixture
@@ -184,3 +189,53 @@ def test_a_table_whose_branches_would_expire_is_refused(lake: Lake) -> None:
     lake.spark.sql("ALTER TABLE lake.default.events SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1000')")
     with pytest.raises(TableUnfit, match="max-ref-age"):
         lake.append("events", frame(lake, 0))
+
+
+def test_rows_deleted_by_a_user_and_their_history_expired_do_not_lock_the_dataset(lake: Lake) -> None:
+    lake.append("events", frame(lake, 0), batch_id="a")
+    lake.spark.sql("DELETE FROM lake.default.events WHERE id = 3")
+    expire_everything(lake)
+    assert len(list(lake.read_since("events"))) == 9
+    lake.append("events", frame(lake, 20), batch_id="b")
+    assert len(list(lake.read_since("events"))) == 19
+
+
+def test_a_rollback_is_noticed_whatever_the_order_in_which_blocks_were_published(lake: Lake) -> None:
+    dataset = lake.dataset("events")
+    lake.append("events", frame(lake, 500), batch_id="first")
+    low, snapshot = staged_by_hand(lake, "low", 0)
+    lake.append("events", frame(lake, 100), batch_id="high")
+    before_low = lake.work.tables.view(dataset.name).main
+    blocks.mark_staged(lake.ledger, lake.witness, low, SnapshotId(snapshot))
+    lake.recover()
+    lake.spark.sql(f"CALL lake.system.rollback_to_snapshot('default.events', {before_low})")
+    with pytest.raises(TableRolledBack):
+        lake.read_since("events")
+    with pytest.raises(TableRolledBack):
+        lake.append("events", frame(lake, 900))
+    lake.accept_table("events", "rolled back on purpose")
+    assert len(list(lake.read_since("events"))) == 20
+    lake.append("events", frame(lake, 900))
+    assert len(list(lake.read_since("events"))) == 30
+
+
+def test_a_batch_is_the_same_after_a_column_was_added_or_widened(lake: Lake) -> None:
+    lake.create_dataset("narrow", parse_columns([{"name": "id", "type": "int"}, {"name": "f", "type": "float"}]))
+    df = lake.spark.range(10).selectExpr("CAST(id AS INT) AS id", "CAST(id AS FLOAT) / 4 AS f")
+    lake.append("narrow", df, batch_id="a")
+    lake.alter_dataset("narrow", [WidenColumn("id", Primitive("long")), AddColumn("note", Primitive("string"))])
+    again = df.selectExpr("CAST(id AS LONG) AS id", "f", "CAST(NULL AS STRING) AS note")
+    assert lake.append("narrow", again, batch_id="a").duplicate
+    with pytest.raises(BatchConflict):
+        lake.append("narrow", again.withColumn("note", F.lit("x")), batch_id="a")
+
+
+def test_an_append_that_landed_does_not_fail_because_a_watch_does(lake: Lake) -> None:
+    watch = lake.watch("events")
+
+    def boom(_: int) -> None:
+        raise ValueError("a subscriber's own fault")
+
+    watch.subscribe(boom)
+    assert lake.append("events", frame(lake, 0)).row_count == 10
+    watch.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,11 @@ from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, Refuse
 from strandline.founding import rebuild_ledger
 from strandline.ingest import settle, stamp
 from strandline.ledger import blocks
+from strandline.tables import rewrite
+from strandline.tables.schema_file import parse_columns
 from strandline.types import Reserved, SnapshotId, Staged
 from tests.spark.protocol import (
+    COLUMNS,
     assert_sound,
     audit_events,
     copy_ledger,
@@ -112,7 +116,7 @@ def test_a_writer_whose_ledger_was_restored_under_it_loses_its_block_and_nothing
 
 def test_a_restore_that_undoes_an_abandonment_does_not_revive_the_zombie(lake: Lake) -> None:
     work, dataset = lake.work, lake.dataset("events")
-    pinned = stamp.pin(work.tables.spark, frame(lake, 0))
+    pinned = stamp.pin(work.tables.spark, frame(lake, 0), digest=True)
     counted = stamp.count(pinned, ["id", "text"], digest=True)
     zombie, _ = blocks.reserve(
         lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", counted.digest), lease_seconds=0
@@ -279,9 +283,6 @@ def test_a_warehouse_restored_from_an_old_copy_does_not_take_numbers_back(lake: 
 
 
 def test_a_dataset_made_after_the_copy_is_found_again(lake: Lake) -> None:
-    from strandline.tables.schema_file import parse_columns
-    from tests.spark.protocol import COLUMNS
-
     copy = copy_ledger(lake, "copy.db")
     lake.create_dataset("later", parse_columns(COLUMNS))
     lake.append("later", frame(lake, 0), batch_id="a")
@@ -290,3 +291,112 @@ def test_a_dataset_made_after_the_copy_is_found_again(lake: Lake) -> None:
     assert lake.append("later", frame(lake, 0), batch_id="a").duplicate
     assert_sound(lake, list(range(10)), "later")
     assert_sound(lake, BEFORE)
+
+
+def test_a_reader_whose_token_is_newer_than_the_restored_ledger_is_served_after_the_opening(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    token = lake.read_since("events").continuation
+    restore_ledger(lake, copy)
+    assert list(lake.read_since("events", token)) == []  # the process that stayed open
+    restore_ledger(lake, copy)
+    with strandline.open(lake.config.home) as fresh:
+        assert list(fresh.read_since("events", token)) == []
+        fresh.append("events", frame(fresh, 20), batch_id="b")
+        assert [r["id"] for r, _ in fresh.read_since("events", token)] == list(range(20, 30))
+
+
+def test_a_dataset_made_after_the_copy_is_known_to_whoever_asks_for_it_first(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.create_dataset("later", parse_columns(COLUMNS))
+    lake.append("later", frame(lake, 0), batch_id="a")
+    restore_ledger(lake, copy)
+    with strandline.open(lake.config.home) as fresh:
+        assert len(list(fresh.read_since("later"))) == 10
+
+
+def test_a_writer_whose_branch_the_opening_rolled_forward_is_told_that_it_is_published(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 50), batch_id="between")
+    held, snapshot = staged_by_hand(lake, "a", 0)
+    restore_ledger(lake, copy)
+    lake.recover()  # inserts the blocks it finds under other rows of the ledger
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(snapshot))
+    assert settle.after_lost_mark(lake.work, lake.dataset("events"), held.head).row_count == 10
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(50, 60)))
+
+
+def test_a_pass_of_adopt_that_a_restored_ledger_does_not_know_can_never_land(lake: Lake) -> None:
+    lake.spark.sql("CREATE TABLE lake.default.old (id BIGINT, text STRING) USING iceberg")
+    frame(lake, 0).writeTo("lake.default.old").append()
+    copy = copy_ledger(lake, "copy.db")
+
+    def interfere(*_: object) -> None:
+        restore_ledger(lake, copy)
+        lake.recover()  # the seal passes the numbers of the pass that is under way
+
+    real = rewrite.commit
+
+    def late(*arguments: Any) -> None:
+        interfere()
+        real(*arguments)
+
+    lake.adopt_dataset("old")  # makes it a dataset; its rows get numbers
+    frame(lake, 10).selectExpr("CAST(NULL AS BIGINT) AS _ingest_seq", "*").writeTo("lake.default.old").append()
+    copy = copy_ledger(lake, "copy.db")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rewrite, "commit", late)
+        with pytest.raises((rewrite.FilesGone, errors.StrandlineError)):
+            lake.adopt_dataset("old")
+    sealed = lake.sealed("old")
+    assert lake.spark.table("lake.default.old").where("_ingest_seq IS NULL").count() == 10, "a zombie pass landed"
+    lake.adopt_dataset("old")
+    found = {i: n for n, i in rows(lake, "old")}
+    assert sealed is not None and all(found[i] > sealed for i in range(10, 20))
+    assert_sound(lake, list(range(20)), "old")
+
+
+def test_a_crash_in_the_middle_of_a_rebuild_is_gone_on_from(lake: Lake) -> None:
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert lake.ledger.path is not None
+    lake.ledger.path.unlink()
+    crash_at(lake, "open.after_epoch", lambda: rebuild_ledger(lake.config))
+    with strandline.open(lake.config.home) as again:
+        assert again.append("events", frame(again, 0), batch_id="a").duplicate
+        assert_sound(again, BEFORE + list(range(10)))
+
+
+def test_a_crash_while_a_lost_witness_is_made_again_is_gone_on_from(lake: Lake) -> None:
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    (folder / "_strandline" / "witness").unlink()
+    crash_at(lake, "open.after_epoch", lambda: rebuild_ledger(lake.config, lost_witness=True))
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + list(range(10)))
+
+
+def test_a_lost_witness_beside_an_old_copy_of_the_ledger_takes_the_tables_word(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    restore_ledger(lake, copy)
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    (folder / "_strandline" / "witness").unlink()
+    rebuild_ledger(lake.config, lost_witness=True)
+    done = lake.append("events", frame(lake, 20), batch_id="b")
+    assert done.rows is not None and done.rows.lo > 20
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+
+
+def test_a_table_of_someone_else_that_cannot_be_read_does_not_stop_the_opening(lake: Lake) -> None:
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    lake.spark.sql("CREATE TABLE lake.default.stranger (id BIGINT) USING iceberg")
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    for metadata in (folder / "default" / "stranger" / "metadata").glob("*.json"):
+        metadata.write_text("not JSON")
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)))

@@ -172,7 +172,7 @@ def test_the_digest_tells_every_two_values_of_a_type_apart(lake: Lake, kind: str
 
 def _digest(lake: Lake, text: str) -> str | None:
     df = lake.spark.sql(text)
-    return stamp.count(stamp.pin(lake.spark, df), df.columns, digest=True).digest
+    return stamp.count(stamp.pin(lake.spark, df, digest=True), df.columns, digest=True).digest
 
 
 def test_the_digest_does_not_depend_on_order_cut_or_the_order_of_a_map(lake: Lake) -> None:

@@ -107,9 +107,7 @@ def test_groups_that_were_not_picked_stay_in_the_list(monkeypatch: pytest.Monkey
     assert not (tmp_path / "work").exists()
 
 
-def test_a_measurement_that_fails_is_said_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_measurement_that_fails_is_said_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*args: object, **options: object) -> dict[str, Samples]:
         raise program.CouldNotMeasure("Traceback\nno server")
 

@@ -6,17 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+import typer
+from alembic import command
+from alembic.config import Config as AlembicConfig
 
-from strandline.cli.main import run
+from strandline.cli.main import app, run
 from strandline.ingest.sources.identify import file_batch_id
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks
-from strandline.ledger.engine import utc_now
-from strandline.types import Reserved, SnapshotId, Staged
+from strandline.ledger import blocks, datasets, engine
+from strandline.ledger.engine import REVISIONS, utc_now
+from strandline.types import History, Reserved, SnapshotId, Staged
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j")
 ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
@@ -112,6 +117,115 @@ def test_create_from_a_schema_file_partitions_and_delivers_as_told(
     assert [str(f.transform) for f in table.spec().fields] == ["day"]
 
 
+def test_show_tells_columns_partitioning_and_origin_in_the_words_that_make_the_same_dataset_again(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "s.yaml").write_text(
+        "- {name: id, type: long, required: true, doc: of the order}\n"
+        "- {name: at, type: timestamptz}\n"
+        "- {name: tags, type: 'list<string>'}\n"
+    )
+    parts = "day(at), bucket(16, id), id"
+    made = document(
+        capsys, "dataset", "create", "hits", "--schema", "s.yaml", "--partition-by", parts, "--deliver-by", "id"
+    )
+    shown = document(capsys, "dataset", "show", "hits")
+    assert shown["columns"] == [
+        {"name": "id", "type": "long", "required": True, "doc": "of the order"},
+        {"name": "at", "type": "timestamptz", "required": False},
+        {"name": "tags", "type": "list<string>", "required": False},
+    ]
+    assert shown["partition_by"] == ["day(at)", "bucket(16, id)", "id"]
+    assert {key: shown[key] for key in made if key in shown} == {k: v for k, v in made.items() if k in shown}
+    assert (shown["adopted"], shown["problem"], shown["deliver_by"]) == (False, None, ["id"])
+    (home / "again.json").write_text(json.dumps(shown["columns"]))
+    again = ["dataset", "create", "again", "--schema", "again.json", "--partition-by", ", ".join(shown["partition_by"])]
+    document(capsys, *again)
+    capsys.readouterr()
+    assert run(["dataset", "show", "again"]) == 0
+    said = capsys.readouterr().out
+    assert "of the order" in said and "bucket(16, id)" in said and "_ingest_seq" not in said
+
+
+def test_show_says_where_the_catalog_has_another_table_under_the_name(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_lake(home) as lake:
+        _replace_table(lake)
+    shown = document(capsys, "dataset", "show", "events")
+    assert "strandline dataset adopt default.events" in shown["problem"]
+    assert run(["dataset", "show", "events"]) == 0
+    assert "another table" in capsys.readouterr().out
+
+
+def _replace_table(lake: Lake) -> None:
+    from strandline.tables.schema_file import parse_columns
+
+    lake.catalog.drop("events")
+    columns = parse_columns([{"name": "id", "type": "long"}])
+    lake.catalog.create_dataset_table("events", columns, lake_id=lake.id, epoch=1)
+
+
+@pytest.mark.parametrize("given", [["--deliver-by", "id"], ["--history", "skip"]])
+def test_adopting_again_with_other_terms_is_refused_and_not_ignored(
+    home: Path, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        datasets.mark_adopted(connection, datasets.get(connection, "default.events"), History.DELIVER)
+    before = document(capsys, "dataset", "show", "events")
+    assert given[0] in error(capsys, "dataset", "adopt", "events", *given, code=2)["hint"]
+    assert document(capsys, "dataset", "show", "events") == before
+
+
+def test_migrate_says_which_version_the_ledger_had_and_where_the_copy_is(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = REVISIONS[-1]
+    assert document(capsys, "migrate") == {"migrated": False, "from": newest, "to": newest, "copy": None}
+    assert run(["migrate"]) == 0
+    assert newest in capsys.readouterr().out
+    _make_old(home / "ledger.db")
+    done = document(capsys, "migrate", "--config", str(home))
+    copy = home / f"ledger.db.v{REVISIONS[0]}.bak"
+    assert done == {"migrated": True, "from": REVISIONS[0], "to": newest, "copy": str(copy)}
+    assert copy.is_file()
+    copy.unlink()
+    _make_old(home / "ledger.db")
+    assert run(["migrate"]) == 0
+    assert str(copy) in capsys.readouterr().out
+    (home / "ledger.db").unlink()
+    assert error(capsys, "migrate", code=3)["type"] == "LedgerMissing"
+
+
+def _make_old(ledger: Path) -> None:
+    """As the first version made it, with what it holds."""
+    fresh = ledger.with_name("fresh.db")
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
+    made = sa.create_engine(f"sqlite:///{fresh}")
+    with made.begin() as connection:
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, REVISIONS[0])
+        connection.exec_driver_sql("INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, 'x', 0, 1, 0)")
+    made.dispose()
+    fresh.replace(ledger)
+
+
+def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from _commands((*path, name), child)
+
+
+def test_every_command_takes_config_and_json() -> None:
+    for path, found in _commands((), typer.main.get_command(app)):
+        taken = {option for parameter in found.params for option in parameter.opts}
+        assert {"--config", "--json"} <= taken, " ".join(path)
+
+
 def test_the_settings_file_is_found_by_option_environment_and_folder(
     home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +253,7 @@ def test_the_settings_file_is_found_by_option_environment_and_folder(
         ["dataset", "alter", "events", "--add", "a:nonsense"],
         ["dataset", "list", "--config", "nowhere.toml"],
         ["dataset", "drop", "nope", "--yes"],
+        ["dataset", "show", "nope"],
         ["dataset", "create", "events", "--like", "sample.jsonl"],
         ["ingest", "nope", "sample.jsonl"],
         ["ingest", "events", "sample.jsonl", "--batch-id", "b", "--again"],

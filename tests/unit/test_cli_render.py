@@ -42,9 +42,11 @@ def test_status_says_in_words_what_each_open_block_waits_for() -> None:
         "lake-id", 3_000, 3_000, 1, None,
         (
             dataset(
-                OpenBlockStatus("1999-2500", "file-aaa", "staged", since, None),
-                OpenBlockStatus("2501-2600", "file-bbb", "reserved", since, NOW + timedelta(seconds=60)),
-                OpenBlockStatus("2601-2700", "file-ccc", "reserved", since, NOW - timedelta(seconds=60)),
+                OpenBlockStatus("1999-2500", "batch", "file-aaa", "staged", since, None),
+                OpenBlockStatus("2501-2600", "batch", "file-bbb", "reserved", since, NOW + timedelta(seconds=60)),
+                OpenBlockStatus("2601-2700", "batch", "file-ccc", "reserved", since, NOW - timedelta(seconds=60)),
+                OpenBlockStatus("2701-2800", "adopted", "adopt-d", "reserved", since, NOW - timedelta(seconds=60)),
+                OpenBlockStatus("2801-2900", "adopted", "adopt-e", "reserved", since, NOW + timedelta(seconds=60)),
             ),
         ),
     )  # fmt: skip
@@ -52,7 +54,10 @@ def test_status_says_in_words_what_each_open_block_waits_for() -> None:
     lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("default.events") and "-" in line}
     assert "committed, not visible yet" in lines["1999-2500"]
     assert "being written" in lines["2501-2600"]
-    assert "its writer is gone" in lines["2601-2700"]
+    assert "its writer is gone; `strandline recover` settles it" in lines["2601-2700"]
+    assert "run `strandline dataset adopt default.events` again" in lines["2701-2800"]
+    assert "recover" not in lines["2701-2800"], "recovery leaves adopted blocks alone"
+    assert "being written" in lines["2801-2900"]
     assert "5 min" in lines["1999-2500"]
     assert "1,998" in said
 

@@ -22,10 +22,10 @@ from strandline.ingest.sources.identify import file_batch_id, identify
         ("a.jsonl", b"{}\n", ("jsonl", "none")),
         ("a.ndjson", b"{}\n", ("jsonl", "none")),
         ("a.json", b"{}\n", ("jsonl", "none")),
-        ("a.JSONL.GZ", gzip.compress(b"{}"), ("jsonl", "gz")),
+        ("a.JSONL.GZ", gzip.compress(b"{}", mtime=0), ("jsonl", "gz")),
         ("a.b.jsonl.zst", zstandard.compress(b"{}"), ("jsonl", "zst")),
         ("a.csv", b"x\n", ("csv", "none")),
-        ("a.csv.gz", gzip.compress(b"x\n"), ("csv", "gz")),
+        ("a.csv.gz", gzip.compress(b"x\n", mtime=0), ("csv", "gz")),
         ("part-0.gz.parquet", b"PAR1....PAR1", ("parquet", "none")),
         ("empty.jsonl.gz", b"", ("jsonl", "gz")),
     ],
@@ -54,7 +54,7 @@ def test_an_unknown_format_is_wrong_usage_with_a_hint(tmp_path: Path, name: str,
 
 def test_packed_parquet_is_wrong_usage(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet.gz"
-    path.write_bytes(gzip.compress(b"PAR1"))
+    path.write_bytes(gzip.compress(b"PAR1", mtime=0))
     with pytest.raises(UsageError, match="inside the file"):
         identify(path)
 
@@ -62,7 +62,7 @@ def test_packed_parquet_is_wrong_usage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", gzip.compress(b"{}"), "gzip"),
+        ("a.jsonl", gzip.compress(b"{}", mtime=0), "gzip"),
         ("a.csv", zstandard.compress(b"{}"), "zstd"),
         ("a.jsonl", "{}".encode("utf-16"), "UTF-16"),
         ("a.csv", b"PAR1xxxx", "Parquet"),

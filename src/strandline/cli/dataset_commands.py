@@ -1,4 +1,4 @@
-"""dataset create, adopt, list, alter, drop."""
+"""dataset create, adopt, list, show, alter, drop."""
 
 from __future__ import annotations
 
@@ -75,8 +75,13 @@ def _columns(schema: Path | None, like: Path | None) -> tuple[Column, ...]:
 def adopt(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="An Iceberg table of the lake's catalog.")],
     history: Annotated[
-        History, typer.Option(help="Whether sinks get the rows that are there: deliver, or skip.")
-    ] = History.DELIVER,
+        History | None,
+        typer.Option(
+            metavar="deliver|skip",
+            help="Whether sinks get the rows that are there.",
+            show_default="deliver; later, as it was",
+        ),
+    ] = None,
     deliver_by: DeliverByOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -88,7 +93,7 @@ def adopt(
         done = lake.adopt_dataset(
             table,
             history=history,
-            deliver_by=deliver_by or (),
+            deliver_by=deliver_by,
             on_step=lambda rows: say(f"{rows:,} rows have their number"),
         )
         name = lake.dataset(table).name
@@ -101,6 +106,17 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     with opened(config) as lake:
         found = lake.datasets()
     Output(as_json=json).show({"datasets": [render.dataset_document(d) for d in found]}, render.datasets(found))
+
+
+@app.command()
+def show(name: NameArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Its columns, how it is partitioned and delivered, and where it came from. Starts no JVM."""
+    from strandline.tables.describe import describe
+
+    with opened(config) as lake:
+        found = lake.dataset(name)
+        table = describe(lake.catalog.load(found.name))
+    Output(as_json=json).show(render.shown_document(found, table), render.shown(found, table))
 
 
 @app.command()
@@ -160,3 +176,25 @@ def drop(name: NameArgument, yes: YesOption = False, config: ConfigOption = None
         confirm(out, yes=yes, question=f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
         lake.drop_dataset(name)
     out.show({"dropped": target}, render.done(f"{target} is dropped; its files are still in the warehouse"))
+
+
+@app.command()
+def accept(
+    name: NameArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a table as it is, although it lacks rows that were published: it was rolled back on purpose."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        target = lake.dataset(name).name
+        confirm(
+            out,
+            yes=yes,
+            question=f"Take {target} as it is, with whatever rows it lacks?",
+            refusal=f"{target} is not accepted as it is",
+        )
+        lake.accept_table(name, reason)
+    out.show({"accepted": target}, render.done(f"{target} is taken as it is; the audit log says why"))

@@ -1,9 +1,11 @@
-"""init, doctor, status, recover, demo."""
+"""init, doctor, status, recover, migrate, demo."""
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +14,20 @@ import typer
 from strandline.cli import render, render_status
 from strandline.cli.options import CARE, START, ConfigOption, JsonOption, opened, opened_with_spark
 from strandline.cli.output import Output
-from strandline.config import CONFIG_NAME
+from strandline.config import CONFIG_NAME, find_config, load_config
 from strandline.errors import FailedError, UsageError
 from strandline.founding import init_lake
+from strandline.ledger.engine import Ledger
 
 WATCH_SECONDS = 2.0
 
 
 def add_to(app: typer.Typer, group: str) -> None:
-    for command in {START: (init, demo, doctor), CARE: (status, recover)}[group]:
+    commands: dict[str, tuple[Callable[..., None], ...]] = {
+        START: (init, demo, doctor),
+        CARE: (status, recover, migrate),
+    }
+    for command in commands[group]:
         app.command(rich_help_panel=group)(command)
 
 
@@ -57,9 +64,13 @@ def demo(
         typer.Option("--dir", metavar="DIR", help="An empty folder to work in.", show_default="a temporary one"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lake there to look at.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Ignored: no lake but the demo's own is touched.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """The whole job on a lake of its own: bad rows, repeats, a killed writer, and every row exactly once."""
+    """The whole job on a lake of its own, whatever --config says: bad rows, repeats, a killed writer, and every row
+    exactly once."""
     from strandline.cli.demo import run_demo
 
     out = Output(as_json=json)
@@ -123,3 +134,12 @@ def recover(config: ConfigOption = None, json: JsonOption = False) -> None:
     with opened_with_spark(config, out, "Settling open blocks") as lake:
         found = lake.recover()
     out.show(render.recovered_document(found), render.recovered(found))
+
+
+def migrate(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Bring an older ledger to this program's version, and keep a copy. Every command that opens it does so too."""
+    settings = load_config(find_config(config, os.environ, Path.cwd()))
+    with closing(Ledger(settings)) as ledger:
+        done = ledger.open()
+        version = ledger.revision()
+    Output(as_json=json).show(render.migrated_document(done, version), render.migrated(done, version))

@@ -12,6 +12,7 @@ import typer
 from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
 from strandline.cli.output import Output, dumps, error_document
 from strandline.errors import StrandlineError, UsageError
+from strandline.partition import choose_partition
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -64,7 +65,7 @@ def read(
         raise typer.Exit(code)
 
 
-def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> dict[str, str | None] | None:
+def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> str | None:
     if not given:
         return None
     found: dict[str, str | None] = {}
@@ -73,12 +74,7 @@ def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> dict[str, str 
         if not equals:
             raise UsageError(f"--partition takes COL=VALUE, not {part!r}")
         found[column.strip()] = None if value == "~" else value
-    wanted = lake.dataset(dataset).deliver_by
-    if set(found) != set(wanted):
-        raise UsageError(
-            f"a partition of {dataset} has a value for each of: {', '.join(wanted) or 'nothing, it has no partitions'}"
-        )
-    return found
+    return choose_partition(lake.dataset(dataset).deliver_by, found)
 
 
 def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[], None]) -> int:

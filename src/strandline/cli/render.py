@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from strandline.ingest.opening import Opened
     from strandline.ingest.recover import Recovered
     from strandline.ledger.audit import AuditEvent
+    from strandline.ledger.engine import Migrated
     from strandline.tables.alteration import Alteration
+    from strandline.tables.describe import TableDescription
     from strandline.tables.runtime import Check
     from strandline.tables.schema import Column
 
@@ -118,14 +120,57 @@ def datasets(found: Sequence[Dataset]) -> RenderableType:
         return Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim")
     table = grid("dataset", "delivered by", "came as", "created")
     for d in found:
-        origin = f"adopted, history: {d.history.value}" if d.adopted else "new"
         table.add_row(
             Text(d.name, "bold"),
             Text(", ".join(d.deliver_by) or "–"),
-            Text(origin),
-            Text(f"{d.created_at.astimezone(UTC):%Y-%m-%d %H:%M}Z"),
+            Text(_origin(d)),
+            Text(_minute(d.created_at)),
         )
     return table
+
+
+def shown(d: Dataset, table: TableDescription) -> RenderableType:
+    facts = grid("", "")
+    for label, value in (
+        ("delivered by", ", ".join(d.deliver_by) or "–"),
+        ("partitioned by", ", ".join(table.partition_by) or "–"),
+        ("came as", _origin(d)),
+        ("created", _minute(d.created_at)),
+        ("table", d.table_uuid),
+        ("where", table.location),
+    ):
+        facts.add_row(Text(f"  {label}", "dim"), Text(value))
+    parts: list[RenderableType] = [Text(d.name, "bold"), facts, Text("")]
+    if table.table_uuid != d.table_uuid:
+        parts.insert(1, Text(f"! {_replaced(d, table)}", "yellow"))
+    return Group(*parts, columns_table(table.columns))
+
+
+def shown_document(d: Dataset, table: TableDescription) -> dict[str, Any]:
+    from strandline.tables.schema import to_json
+
+    return dataset_document(d) | {
+        "partition_by": list(table.partition_by),
+        "location": table.location,
+        "format_version": table.format_version,
+        "columns": to_json(table.columns),
+        "problem": None if table.table_uuid == d.table_uuid else _replaced(d, table),
+    }
+
+
+def _replaced(d: Dataset, table: TableDescription) -> str:
+    return (
+        f"the catalog has another table under this name by now ({table.table_uuid}); "
+        f"`strandline dataset adopt {d.name}` makes a dataset of it"
+    )
+
+
+def _origin(d: Dataset) -> str:
+    return f"adopted, history: {d.history.value}" if d.adopted else "new"
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
 def adopted(name: str, rows: int, steps: int) -> RenderableType:
@@ -157,6 +202,19 @@ def altered(name: str, said: Sequence[str]) -> RenderableType:
 
 
 # The ledger.
+
+
+def migrated(found: Migrated | None, version: str) -> RenderableType:
+    if found is None:
+        return done(f"The ledger has version {version}, the newest that this program knows")
+    kept = "" if found.copy is None else f"; as it was, it is kept in {found.copy}"
+    return done(f"The ledger went from version {found.before} to {found.after}{kept}")
+
+
+def migrated_document(found: Migrated | None, version: str) -> dict[str, Any]:
+    if found is None:
+        return {"migrated": False, "from": version, "to": version, "copy": None}
+    return {"migrated": True, "from": found.before, "to": found.after, "copy": found.copy}
 
 
 def opened(found: Opened, what: str) -> RenderableType:

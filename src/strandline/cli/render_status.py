@@ -9,6 +9,7 @@ from rich.text import Text
 
 from strandline.cli.render import age, grid, number
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
+from strandline.types import BlockKind
 
 
 def status(found: LakeStatus) -> RenderableType:
@@ -66,7 +67,7 @@ def _blocks(found: LakeStatus) -> RenderableType:
     table = grid("dataset", "numbers", "age", "batch", "what it means", right=("age",))
     for d in found.datasets:
         for b in d.blocks:
-            table.add_row(d.name, b.range, age(b.since, now), Text(_short(b.batch_id), "dim"), _meaning(b, now))
+            table.add_row(d.name, b.range, age(b.since, now), Text(_short(b.batch_id), "dim"), _meaning(d.name, b, now))
     return table
 
 
@@ -74,12 +75,14 @@ def _short(batch_id: str, chars_max: int = 24) -> str:
     return batch_id if len(batch_id) <= chars_max else f"{batch_id[: chars_max - 1]}…"
 
 
-def _meaning(b: OpenBlockStatus, now: datetime) -> Text:
+def _meaning(dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
     if b.lease_until is None:
         return Text("committed, not visible yet; `strandline recover` publishes it", "yellow")
     left = (b.lease_until - now).total_seconds()
     if left > 0:
         return Text(f"being written; its writer has {left:.0f} s to show a sign of life")
+    if b.kind == BlockKind.ADOPTED:  # recovery leaves these alone: only numbering the same files again settles them
+        return Text(f"numbering old rows was cut off; run `strandline dataset adopt {dataset}` again", "yellow")
     return Text("its writer is gone; `strandline recover` settles it", "yellow")
 
 

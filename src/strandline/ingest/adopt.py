@@ -1,9 +1,9 @@
 """Numbering rows that were in a table before it became a dataset, or that a foreign writer adds without a number.
 
-Bounded steps, each under a block of its own that records its input files. Such a block is never abandoned by lease,
-because its commit lands in main without passing the ledger: a crashed pass is taken over by numbering the same files
-again. The old commit, should it still come, then fails on files that are gone; only when that is certain, and no row
-has the old numbers, is the old block abandoned.
+Bounded steps, each under a block of its own that records its input files. Such a block is never abandoned by lease
+alone, because its commit lands in main without passing the ledger. It has a branch, which that commit removes and
+cannot do without: whoever takes a crashed pass over removes the branch first, looks whether the pass landed, and
+numbers the same files again. The opening procedure does the same with the numbers that a restored ledger does not know.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from strandline import failpoints
-from strandline.errors import CommitUnknown, FailedError, RefusedError, StrandlineError
+from strandline.errors import FailedError, RefusedError, StrandlineError
 from strandline.ingest import stamp
 from strandline.ingest.lease import renewed
 from strandline.ingest.opening import with_opening
@@ -70,6 +70,7 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
             f"another process is numbering {dataset.name} (block {left.head.rows})",
             hint=f"It is taken for dead after {work.settings.lease_seconds} s without a sign of life.",
         )
+    work.tables.remove_branch(dataset.name, held.head.branch)  # from here on the old pass cannot land
     if settle_if_landed(work, dataset, held):
         return 0
     with work.ledger.read() as connection:
@@ -80,14 +81,8 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
         try:
             done = _number_group(work, dataset, group)
         except rewrite.FilesGone:
-            pass  # by the old pass itself, or by a compaction: in either case it cannot land any more
-    if not settle_if_landed(work, dataset, held):
-        with_opening(
-            work,
-            lambda: blocks.abandon(
-                work.ledger, work.witness, held, "its files were numbered under another block or are gone"
-            ),
-        )
+            pass  # compacted meanwhile: the loop that follows finds their rows elsewhere
+    with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
     return done
 
 
@@ -100,11 +95,18 @@ def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
     return blocks.mark_published(work.ledger, held, row_count=len(held.head.rows), snapshot=landed)
 
 
+def _give_up(work: Workbench, dataset: Dataset, held: Reserved) -> None:
+    """Without its branch the pass cannot land; so what has not landed now never will, and need not hold the seal."""
+    work.tables.remove_branch(dataset.name, held.head.branch)
+    if not settle_if_landed(work, dataset, held):
+        with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
+
+
 def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -> int:
     with rewrite.reading(work.tables, group) as df:
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
         missing = F.col(SEQ_COLUMN).isNull()
-        pinned = stamp.pin(work.tables.spark, df.where(missing))
+        pinned = stamp.pin(work.tables.spark, df.where(missing), digest=True)
         counted = stamp.count(pinned, columns, digest=False)
         if counted.rows == 0:
             return 0
@@ -120,6 +122,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
         failpoints.hit("adopt.after_reserve")
         with renewed(work, held):
             try:
+                work.tables.create_branch(dataset.name, held.head.branch)
                 by = [df.schema[name] for name in dataset.deliver_by]
                 stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
                 files = rewrite.write(work.tables, group, stamped)
@@ -127,19 +130,9 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
                 kept = df.where(~missing)
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
-            except StrandlineError:
-                # No commit was tried, so none can land: do not hold the seal until somebody runs this again.
-                with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be written"))
-                raise
-            try:
-                rewrite.commit(work.tables, group, files, work.wap(held.head))
-            except CommitUnknown:
-                if not settle_if_landed(work, dataset, held):
-                    raise
-                return counted.rows
-            except rewrite.FilesGone:
-                # Nothing landed and nothing can: these files will not come back.
-                with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its files are gone"))
+                rewrite.commit(work.tables, group, files, work.wap(held.head), held.head.branch)
+            except (StrandlineError, rewrite.FilesGone):
+                _give_up(work, dataset, held)
                 raise
     if not settle_if_landed(work, dataset, held):
         raise FailedError(f"numbering {held.head.rows} landed, but the ledger gave the block to another")

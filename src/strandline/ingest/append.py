@@ -23,7 +23,6 @@ from strandline.read import check_descends
 from strandline.tables.spark_tables import CATALOG
 from strandline.types import (
     INTERNAL_COLUMNS,
-    SEQ_MAX,
     Abandoned,
     Block,
     Dataset,
@@ -59,6 +58,7 @@ def append(
     df: DataFrame,
     *,
     batch_id: str | None = None,
+    same_content: bool = True,
     rejects_max: int = 0,
     on_rejects: Callable[[DataFrame, int], None] | None = None,
     before_commit: Callable[[], None] | None = None,
@@ -66,22 +66,24 @@ def append(
 ) -> Appended:
     """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
 
+    A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides.
     A frame with a column `_reject` carries rows that do not fit, each with its reason: up to `rejects_max` of them
     are handed to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when
     everything is staged and nothing is committed; what it raises gives the batch up.
     """
     with work.ledger.read() as connection:  # the ledger first, the table after
-        newest = blocks.sealed_block(connection, dataset.id, SEQ_MAX)
+        settled = blocks.last_settled(connection, dataset.id)
     view = work.tables.view(dataset.name)
     work.check_fit(view, dataset)
-    check_descends(work.tables, dataset, view, newest)  # a new block on top would cover a rollback up
+    check_descends(work.tables, dataset, view, settled)  # a new block on top would cover a rollback up
     columns = check_columns(work, dataset, df)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:
         raise SchemaError("a batch id must not be empty")
     progress("counting", None)
-    pinned = stamp.pin(work.tables.spark, df)
-    counted = stamp.count(pinned, columns, digest=batch_id is not None)
+    digest = batch_id is not None and same_content
+    pinned = stamp.pin(work.tables.spark, df, digest=digest)
+    counted = stamp.count(pinned, columns, digest=digest)
     if counted.rejected:
         if counted.rejected > rejects_max:
             raise InputRefused(

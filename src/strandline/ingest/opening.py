@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline import failpoints
-from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
+from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, datasets, sequence
@@ -23,6 +23,7 @@ from strandline.tables.metadata import (
     DELIVER_BY_PROPERTY,
     HISTORY_PROPERTY,
     LAKE_PROPERTY,
+    AlreadyPublished,
     TableView,
     WapId,
     batch_elsewhere,
@@ -79,11 +80,9 @@ def open_ledger(work: Workbench, *, rebuild: bool = False) -> Opened | None:
     return opened
 
 
-def _open(
-    work: Workbench, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
-) -> Opened:
+def _open(work: Workbench, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool) -> Opened:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
-    views = _own_tables(work)
+    views, unreadable = _own_tables(work, {d.name for d in datasets.every(connection)})
     found = _register(connection, views)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     failpoints.hit("open.before_epoch")
@@ -116,21 +115,29 @@ def _open(
         batches=batches,
         fenced=fenced,
         datasets_found=found,
+        unreadable=unreadable,
     )
     return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
 
 
-def _own_tables(work: Workbench) -> dict[str, TableView]:
-    """Every table of the catalog that says it is this lake's, whether the ledger knows it or not."""
+def _own_tables(work: Workbench, known: set[str]) -> tuple[dict[str, TableView], list[str]]:
+    """Every table of the catalog that says it is this lake's, whether the ledger knows it or not; and those that cannot
+    be read and are nobody's as far as anyone can tell."""
     views: dict[str, TableView] = {}
+    unreadable: list[str] = []
     for name in work.tables.names():
         try:
             view = work.tables.view(name)
         except NoSuchDataset:
             continue  # dropped since it was listed
+        except StrandlineError:
+            if name in known:
+                raise
+            unreadable.append(name)
+            continue
         if view.properties.get(LAKE_PROPERTY) == work.lake:
             views[name] = view
-    return views
+    return views, unreadable
 
 
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
@@ -171,13 +178,18 @@ def _roll_forward(
             newest[wap.batch_id] = (wap, head)
     rolled = []
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
-        known = blocks.known_batch(connection, dataset.id, wap.batch_id)
+        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if not branch_complete(work, name, view, head, wap):
             continue
-        work.tables.publish(name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch)
-        rolled.append(wap.rows)
+        outcome = work.tables.publish(name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch)
+        if isinstance(outcome, AlreadyPublished):
+            rolled.append(wap.rows)
+    # What is left cannot be committed any more, by whomever: the seal is about to pass these numbers.
+    for branch in work.tables.view(name).branches:
+        if gap is not None and int(branch.removeprefix(BRANCH_PREFIX)) in gap:
+            work.tables.remove_branch(name, branch)
     return rolled
 
 
@@ -194,7 +206,7 @@ def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView
         wap = _wap_of(view, snapshot.id, lake)
         if wap is None or wap.rows.lo not in gap:
             continue
-        known = blocks.known_batch(connection, dataset.id, wap.batch_id)
+        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
         if isinstance(known, Reserved):
             blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
         taken += blocks.insert_published(

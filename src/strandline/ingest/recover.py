@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strandline import failpoints
-from strandline.errors import BlockHeld, NoSuchDataset
+from strandline.errors import BlockHeld, OpeningNeeded, StrandlineError
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
 from strandline.ingest.workbench import Workbench
@@ -37,8 +37,10 @@ def recover(work: Workbench) -> Recovered:
                 if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
                     _recover_block(work, dataset, found, report)
             report.branches_removed += remove_strays(work, dataset)
-        except NoSuchDataset:
-            report.held.append(f"the table of {dataset.name} is gone from the catalog")
+        except OpeningNeeded:
+            raise
+        except StrandlineError as e:  # one bad table must not keep the others from being settled
+            report.held.append(f"{dataset.name}: {e.message}")
     return report
 
 

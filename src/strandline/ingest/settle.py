@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strandline.errors import BlockHeld, BlockLost
+from strandline.errors import BlockHeld, BlockLost, RefusedError
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import blocks, sequence
+from strandline.ledger import audit, blocks, sequence
 from strandline.tables.metadata import AlreadyPublished, Held
 from strandline.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
 
@@ -22,7 +22,8 @@ def publish_staged(work: Workbench, dataset: Dataset, staged: Staged) -> Publish
         case Held(why):
             raise BlockHeld(
                 f"block {head.rows} of {dataset.name} cannot be published: {why}",
-                hint=f"Bring the branch back, or give the block up with `strandline ledger void {head.rows.lo}`.",
+                hint="Bring the branch back, or give the block up with "
+                f"`strandline ledger void {head.rows.lo} --reason TEXT`.",
             )
         case other:
             raise BlockHeld(f"block {head.rows} of {dataset.name} is in an unexpected state: {other}")
@@ -61,3 +62,20 @@ def _lost(head: BlockHead) -> BlockLost:
         f"the ledger no longer knows block {head.rows}: it was restored from an older copy",
         hint="Offer the batch again; the opening procedure has kept what was staged.",
     )
+
+
+def void_staged(work: Workbench, dataset: Dataset, staged: Staged, reason: str) -> None:
+    """Only what is held can be voided. Its branch goes first: a publisher that is still on its way then finds none, and
+    holds the block too."""
+    try:
+        publish_staged(work, dataset, staged)
+    except BlockHeld:
+        work.tables.remove_branch(dataset.name, staged.head.branch)
+    else:
+        raise RefusedError(f"block {staged.head.rows} could be published after all, and is now")
+    with work.ledger.write() as connection:
+        # A number is taken, as for abandoning: a restore that undoes this must be noticed.
+        sequence.take(connection, work.witness, 1, step="abandon")
+        if not blocks.void(connection, staged, reason):
+            raise RefusedError(f"block {staged.head.rows} was settled meanwhile")
+        audit.record(connection, "block_voided", block=str(staged.head.rows), batch=staged.head.batch_id, reason=reason)

@@ -2,13 +2,14 @@
 
 The numbers of a batch are `lo + position`: the position of a row is that of its partition's first row, from the count,
 plus its place in the partition. Both passes run over the partitions of one RDD, so a plan that would be cut
-differently the second time (adaptive execution, a shuffle) cannot renumber rows; and where the source itself changed
-between the passes, the stamp refuses a row too many, and the check of the staged files a row too few.
+differently the second time (adaptive execution, a shuffle) cannot renumber rows. A plan that only scans, projects and
+filters is cut by its source alone; it is planned twice instead, so that the count need not read a column. Where the
+source itself changed between the passes, the stamp refuses a row too many, and the check of the staged files a row too
+few.
 """
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,19 +51,46 @@ class Pinned:
     partitions: int
 
 
-def pin(spark: SparkSession, df: DataFrame) -> Pinned:
-    """The same rows over one RDD: its partitions are what they are, however often they are computed."""
+_NARROW = frozenset(
+    {
+        "BatchScanExec",
+        "ColumnarToRowExec",
+        "FileSourceScanExec",
+        "FilterExec",
+        "InputAdapter",
+        "LocalTableScanExec",
+        "ProjectExec",
+        "RangeExec",
+        "WholeStageCodegenExec",
+    }
+)
+
+
+def pin(spark: SparkSession, df: DataFrame, *, digest: bool) -> Pinned:
+    """The same rows over one RDD: its partitions are what they are, however often they are computed. Where the rows
+    need not be read to be counted, and the source alone decides the partitions, the frame is left as it is."""
     if not hasattr(df, "_jdf"):
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
         )
     try:
-        rdd = df._jdf.queryExecution().toRdd()
+        planned = df._jdf.queryExecution()
+        rdd = planned.toRdd()
+        ours = df.sparkSession._jsparkSession.equals(spark._jsparkSession)
+        if ours and not digest and planned.analyzed().deterministic() and _is_narrow(planned.executedPlan()):
+            return Pinned(df, rdd.getNumPartitions())
         pinned = spark._jsparkSession.internalCreateDataFrame(rdd, df._jdf.schema(), False)
         partitions = rdd.getNumPartitions()
     except Exception as e:
         raise explain(e, "the batch cannot be computed") from e
     return Pinned(DataFrame(pinned, spark), partitions)
+
+
+def _is_narrow(plan: Any) -> bool:
+    children = plan.children()
+    return plan.getClass().getSimpleName() in _NARROW and all(
+        _is_narrow(children.apply(i)) for i in range(children.size())
+    )
 
 
 def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
@@ -71,12 +99,17 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     fits = F.col(REJECT_COLUMN).isNull() if REJECT_COLUMN in pinned.columns else F.lit(True)
     measures = [F.count_if(fits).alias("fit"), F.count_if(~fits).alias("rejected")]
     if digest:
-        fields = [f for f in pinned.schema.fields if f.name in columns]
-        fields.sort(key=lambda f: f.name)
-        values = [_hashable(F.col(quoted(f.name)), f.dataType) for f in fields]
-        names = F.lit(json.dumps([f.name for f in fields]))  # a 1 in one column is not a 1 in another
+        # A column without a value says nothing: a column that was added to the dataset later does not make the same
+        # rows other rows. Each value stands with its column's name: a 1 in one column is not a 1 in another.
+        fields = sorted((f for f in pinned.schema.fields if f.name in columns), key=lambda f: f.name)
+        values = [
+            F.when(
+                F.col(quoted(f.name)).isNotNull(), F.struct(F.lit(f.name), _hashable(F.col(quoted(f.name)), f.dataType))
+            )
+            for f in fields
+        ]
         for seed in (1, 2):
-            row = F.when(fits, F.xxhash64(F.lit(seed), names, *values))
+            row = F.when(fits, F.xxhash64(F.lit(seed), *values))
             # Sums of halves: the rows' order does not matter, equal rows do not cancel out, and no sum overflows.
             measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
@@ -85,6 +118,8 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     except Exception as e:
         raise explain(e, "the batch cannot be counted") from e
     per_partition = [0] * source.partitions
+    if any(r["partition"] >= source.partitions for r in found):
+        raise StampMismatch("the batch was cut into other partitions to be counted", hint=MISMATCH_HINT)
     for r in found:
         per_partition[r["partition"]] = r["fit"]
     text = None
@@ -116,6 +151,12 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
             size.append(F.size(value).alias("s"))
         case T.VariantType():
             inner = F.to_json(value)
+        case T.IntegerType() | T.ShortType() | T.ByteType():
+            inner = value.cast("long")  # a column that was widened since holds the same values
+        case T.FloatType():
+            inner = value.cast("double")
+        case T.DecimalType():
+            inner = value.cast("string")
         case _:
             inner = value
     return F.struct(value.isNull().alias("n"), *size, inner.alias("v"))

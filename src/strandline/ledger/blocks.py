@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from strandline import failpoints
 from strandline.errors import BatchConflict, LedgerUnreadable
-from strandline.ledger import sequence
+from strandline.ledger import placing, sequence
 from strandline.ledger.engine import Ledger, insert_into, utc_now
 from strandline.ledger.schema import block, input_file
 from strandline.ledger.witness import Witness
@@ -81,38 +81,28 @@ def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds
         raise ValueError("an empty batch has no block")
     now = utc_now()
     lease_until = now + timedelta(seconds=lease_seconds)
+    new = {
+        "count": wanted.rows,
+        "new_dataset": wanted.dataset,
+        "new_batch": wanted.batch_id,
+        "new_kind": wanted.kind.value,
+        "new_digest": wanted.digest,
+        "new_lease": lease_until,
+        "new_at": now,
+    }
     with ledger.write() as connection:
-        known = _of_batch(connection, wanted.dataset, wanted.batch_id)
-        if known is not None:
-            return _same_batch(known, wanted), False
-        rows, _ = sequence.take(connection, witness, wanted.rows, step="reserve")
-        values = {
-            "dataset_id": wanted.dataset,
-            "lo": rows.lo,
-            "hi": rows.hi,
-            "kind": wanted.kind.value,
-            "batch_id": wanted.batch_id,
-            "digest": wanted.digest,
-            "state": "reserved",
-            "fence": 1,
-            "lease_until": lease_until,
-            "reserved_at": now,
-            "changed_at": now,
-        }
-        # Two callers with the same batch: the second one's numbers stay unused, which costs nothing. Rolling back
-        # instead would leave the witness ahead of the counter.
-        inserted = connection.execute(
-            insert_into(connection, block)
-            .values(values)
-            .on_conflict_do_nothing(
-                index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'")
-            )
-            .returning(block.c.id)
-        ).scalar()
+        while (placed := placing.place(connection, new)) is None:
+            known = batch_block(connection, wanted.dataset, wanted.batch_id)
+            if known is not None:
+                return _same_batch(known, wanted), False
+            sequence.read(connection)  # there is one, so the block was abandoned since: its batch is free again
+        last, inserted = placed
+        # Two callers with the same batch: the second one's numbers stay unused, which costs nothing.
+        rows = sequence.witnessed(witness, last, wanted.rows, step="reserve")
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
             connection.execute(input_file.insert(), files)
-        known = None if inserted is not None else _of_batch(connection, wanted.dataset, wanted.batch_id)
+        known = None if inserted is not None else batch_block(connection, wanted.dataset, wanted.batch_id)
     failpoints.hit("reserve.after_commit")
     if inserted is None:
         if known is None:
@@ -133,7 +123,7 @@ def _same_batch(known: Block, wanted: NewBlock) -> Block:
     return known
 
 
-def _of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+def batch_block(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
     row = connection.execute(
         sa.select(block).where(
             block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
@@ -144,7 +134,7 @@ def _of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> B
 
 def of_batch(ledger: Ledger, dataset: DatasetId, batch_id: str) -> Block | None:
     with ledger.read() as connection:
-        return _of_batch(connection, dataset, batch_id)
+        return batch_block(connection, dataset, batch_id)
 
 
 def get(connection: sa.Connection, id: BlockId) -> Block | None:
@@ -155,8 +145,11 @@ def get(connection: sa.Connection, id: BlockId) -> Block | None:
 def look(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block as it is now; None if the ledger does not know it (it was restored from an older copy)."""
     with ledger.read() as connection:
-        found = get(connection, head.id)
-    return found if found is not None and is_same(found.head, head) else None
+        # An opening may have taken the batch back under another row.
+        for found in (get(connection, head.id), of_number(connection, head.rows.lo)):
+            if found is not None and is_same(found.head, head):
+                return found
+    return None
 
 
 def is_same(found: BlockHead, head: BlockHead) -> bool:
@@ -313,10 +306,6 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
     return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
 
 
-def known_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
-    return _of_batch(connection, dataset, batch_id)
-
-
 def of_number(connection: sa.Connection, lo: int) -> Block | None:
     """The block that begins at this number, recovered ranges aside."""
     row = connection.execute(
@@ -343,21 +332,29 @@ _SEALED = sa.select(sa.func.max(block.c.hi)).where(
 )
 
 
-def sealed_block(connection: sa.Connection, dataset: DatasetId, seal: Seq) -> Published | None:
-    """The published block that ends at the seal and knows its snapshot best."""
+LAST_SETTLED_MAX = 16
+
+
+def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
+    """The blocks that were published last and know their snapshot, newest first. Several, because two writers may mark
+    theirs in another order than they committed them."""
     rows = connection.execute(
         sa.select(block)
-        .where(
-            block.c.dataset_id == dataset,
-            block.c.state == "published",
-            block.c.hi <= seal,
-            block.c.snapshot_id.is_not(None),
-        )
-        .order_by(block.c.hi.desc())
-        .limit(1)
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
+        .order_by(block.c.changed_at.desc(), block.c.id.desc())
+        .limit(LAST_SETTLED_MAX)
     )
-    found = [b for b in map(_block, rows) if isinstance(b, Published)]
-    return found[0] if found else None
+    return [b for b in map(_block, rows) if isinstance(b, Published)]
+
+
+def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
+    """A person's decision to take the table as it is, whatever was published before."""
+    changed = connection.execute(
+        block.update()
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
+        .values(snapshot_id=None)
+    )
+    return int(changed.rowcount)
 
 
 def owned_ranges(

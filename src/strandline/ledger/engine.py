@@ -8,13 +8,14 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from strandline.config import LakeConfig
@@ -30,11 +31,23 @@ REVISIONS = ("0001", "0002")
 # WAL with several connections could lose committed pages before this version of SQLite.
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
+_UNDEFINED_TABLE = "42P01"
+
 REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """An older ledger was brought to this program's version."""
+
+    before: str
+    after: str
+    copy: Path | None
+    """The ledger as it was; None for PostgreSQL, where the migration is one transaction and nobody copies for us."""
 
 
 class Ledger:
@@ -86,7 +99,8 @@ class Ledger:
         return engine
 
     def _postgres_engine(self) -> sa.Engine:
-        engine = sa.create_engine(self.url, pool_pre_ping=True, pool_size=4, max_overflow=60)
+        engine = sa.create_engine(self.url, pool_size=4, max_overflow=60)
+        _ping_after_idling(engine)
         timeout_ms = self.config.settings.ledger.busy_timeout_seconds * 1000
 
         @event.listens_for(engine, "connect")
@@ -119,12 +133,10 @@ class Ledger:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as e:
-            raise self._explain(e) from e
+        except IntegrityError:
+            raise  # the store refused an illegal move: whoever made it must know
         except DBAPIError as e:
-            if isinstance(e.orig, sqlite3.DatabaseError) and not isinstance(e.orig, sqlite3.IntegrityError):
-                raise self._explain(e) from e
-            raise
+            raise self._explain(e) from e
 
     def _explain(self, error: DBAPIError) -> StrandlineError:
         text = str(error.orig)
@@ -139,9 +151,15 @@ class Ledger:
                 return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
         if "lock timeout" in text:
             return LedgerBusy("the ledger is held by another process", hint="Try again.")
-        if "does not exist" in text:
-            return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
-        return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
+        said = text.strip().partition("\n")[0]
+        # PostgreSQL says it in the server's language; its code for a missing table is the same in all of them.
+        if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+            return LedgerMissing(f"the database holds no ledger: {said}", hint=REBUILD_HINT)
+        if isinstance(error, OperationalError):
+            if "does not exist" in text:
+                return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
+            return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
+        return StorageError(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
 
     def exists(self) -> bool:
         """Whether there is a ledger, readable or not."""
@@ -151,11 +169,8 @@ class Ledger:
             return sa.inspect(connection).has_table(schema.sequence.name)
 
     def revision(self) -> str:
-        try:
-            with self.read() as connection:
-                found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-        except sa.exc.ProgrammingError as e:
-            raise LedgerMissing("the database holds no ledger", hint=REBUILD_HINT) from e
+        with self.read() as connection:
+            found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         if not isinstance(found, str):
             raise LedgerUnreadable("the ledger does not say its version", hint=REBUILD_HINT)
         return found
@@ -169,21 +184,23 @@ class Ledger:
             self.path.touch()
         self._upgrade(lake)
 
-    def open(self) -> None:
+    def open(self) -> Migrated | None:
         """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
         if not self.exists():
             raise LedgerMissing(f"there is no ledger at {self.place}", hint=REBUILD_HINT)
         found = self.revision()
         if found == REVISIONS[-1]:
-            return
+            return None
         if found not in REVISIONS:
             raise LedgerTooNew(
                 f"the ledger has version {found}, this program knows up to {REVISIONS[-1]}",
                 hint="Use the newer version of Strandline that made it.",
             )
-        if self.path is not None:
-            self.backup(self.path.with_name(f"{self.path.name}.v{found}.bak"))
+        copy = None if self.path is None else self.path.with_name(f"{self.path.name}.v{found}.bak")
+        if copy is not None:
+            self.backup(copy)
         self._upgrade()
+        return Migrated(found, REVISIONS[-1], copy)
 
     def backup(self, target: Path) -> None:
         """A consistent copy of a SQLite ledger, whoever writes to it meanwhile; whole or not there."""
@@ -238,6 +255,28 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
                 raise LedgerBusy("the ledger is held by another process", hint="Try again.") from e
             time.sleep(random.uniform(0.0002, 0.0015))
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
+
+
+# Asking the server before every transaction whether it is still there costs as much as a statement of its own.
+_PING_AFTER_IDLE_SECONDS = 3.0
+
+
+def _ping_after_idling(engine: sa.Engine) -> None:
+    """A server that was restarted while nothing happened costs no failed call."""
+
+    @event.listens_for(engine, "checkin")
+    def _on_checkin(_dbapi_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _on_checkout(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+        now = time.monotonic()
+        if now - record.info.get("idle_since", now) < _PING_AFTER_IDLE_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(dbapi_connection)
+        except engine.dialect.loaded_dbapi.Error as e:
+            raise sa.exc.InvalidatePoolError() from e  # the pool opens a new connection
 
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:

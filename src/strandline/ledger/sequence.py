@@ -49,21 +49,26 @@ def check(connection: sa.Connection, witness: Witness) -> Counter:
     return counter
 
 
-_TAKE = (
-    sequence.update()
-    .values(last=sequence.c.last + sa.bindparam("count"))
-    .returning(sequence.c.lake, sequence.c.last, sequence.c.epoch)
+COUNT: sa.BindParameter[int] = sa.bindparam("count", type_=sa.BigInteger)
+TAKE = (
+    sequence.update().values(last=sequence.c.last + COUNT).returning(sequence.c.lake, sequence.c.last, sequence.c.epoch)
 )
+"""Whoever executes this holds the counter's lock, and must call `witnessed` before the transaction commits."""
 
 
 def take(connection: sa.Connection, witness: Witness, count: int, *, step: str) -> tuple[SeqRange, Counter]:
-    """The next `count` numbers. The witness has them before the caller's transaction commits; if that transaction
-    fails, nobody gets them, and the next opening finds the witness ahead."""
-    counter = _counter(connection.execute(_TAKE, {"count": count}).one_or_none())
+    """The next `count` numbers."""
+    counter = _counter(connection.execute(TAKE, {"count": count}).one_or_none())
+    return witnessed(witness, counter.last, count, step=step), counter
+
+
+def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange:
+    """The numbers up to `last`, just taken. The witness has them before the caller's transaction commits; if that
+    transaction fails, nobody gets them, and the next opening finds the witness ahead."""
     failpoints.hit(f"{step}.before_witness")
-    witness.raise_to(counter.last, expected=counter.last - count)
+    witness.raise_to(last, expected=last - count)
     failpoints.hit(f"{step}.after_witness")
-    return SeqRange(Seq(counter.last - count + 1), Seq(counter.last)), counter
+    return SeqRange(Seq(last - count + 1), Seq(last))
 
 
 def move(connection: sa.Connection, *, last: int, epoch: int) -> None:

@@ -162,13 +162,17 @@ def _decode(slot: bytes) -> Mark | None:
 
 
 def _mark_of(body: bytes) -> Mark:
-    value = json.loads(body)
-    if value["version"] != VERSION:
+    try:
+        value = json.loads(body)
+        version, mark = value["version"], Mark(str(value["lake"]), int(value["highest"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise WitnessUnreadable("the witness is damaged", hint=WITNESS_HINT) from e
+    if version != VERSION:
         raise WitnessUnreadable(
-            f"the witness has version {value['version']}, this program knows {VERSION}",
+            f"the witness has version {version}, this program knows {VERSION}",
             hint="Use the newer version of Strandline that wrote it.",
         )
-    return Mark(str(value["lake"]), int(value["highest"]))
+    return mark
 
 
 def _sync_data(fd: int) -> None:

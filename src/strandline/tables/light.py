@@ -68,6 +68,8 @@ NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
     # Small row groups: a read of a few new rows out of a compacted file opens little of it.
     "write.parquet.row-group-size-bytes": str(16 << 20),
+    # Iceberg's Java library sets this on tables that it makes itself, and falls back to gzip on those it does not.
+    "write.parquet.compression-codec": "zstd",
     # Rows are written by the task that stamped them; a shuffle would only cost.
     "write.distribution-mode": "none",
     # Blocks are published while others commit; losing a few times in a row is normal.
@@ -219,7 +221,8 @@ class LightCatalog:
                     return table
                 raise CommitUnknown(
                     f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema since",
-                    hint="Look at the columns with `strandline dataset list`, then repeat what is missing.",
+                    hint=f"Look at the columns with `strandline dataset show {full_name(name)}`, "
+                    "then repeat what is missing.",
                 )
             base = table.schema()
             check_alterations(table, alterations)

@@ -106,6 +106,17 @@ class TableView:
                 return True
         return last is None or last.parent is None
 
+    def contains(self, snapshot: SnapshotId) -> bool | None:
+        """Whether main descends from it; None where it was expired and nothing tells."""
+        if any(s.id == snapshot for s in self.ancestors(self.main)):
+            return True
+        return None if snapshot not in self.snapshots and not self.chain_reaches(None) else False
+
+    @property
+    def deleted_from(self) -> bool:
+        """Whether a commit that removed rows is in what is left of main's history."""
+        return any(s.operation in ("delete", "overwrite") for s in self.ancestors(self.main))
+
     def published_as(self, wap: str) -> SnapshotId | None:
         return next((s.id for s in self.ancestors(self.main) if s.wap == wap), None)
 
@@ -186,29 +197,26 @@ PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | Held
 def plan_publish(
     view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_in_main: int | None
 ) -> PublishPlan:
-    """`rows_in_main` is how many rows of the block's range main has, or None while nobody has counted."""
+    """`rows_in_main` is how many rows of the block's range main has, or None while nobody has counted. Some of them,
+    but not all, prove nothing: others can make numbers up, and rows can be deleted."""
     head = view.refs.get(branch)
     published = view.published_as(str(wap))
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
-    if head is None:
-        if published is not None:
-            return AlreadyPublished(published)
-        if rows_in_main is None:
-            return CountRows()
-        if rows_in_main > 0:
-            return AlreadyPublished(None)
-        return Held(f"branch {branch} is gone and main has none of its rows")
-    if head != snapshot:
+    if head is not None and head != snapshot:
         return Held(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
     if published is not None:
-        return RemoveBranch(published)
+        return AlreadyPublished(published) if head is None else RemoveBranch(published)
     staged = view.snapshots.get(snapshot)
     if staged is not None and view.chain_reaches(staged.parent):
-        return CherryPick(snapshot)
+        return Held(f"branch {branch} is gone and main never had its rows") if head is None else CherryPick(snapshot)
     if rows_in_main is None:
         return CountRows()
-    return RemoveBranch(None) if rows_in_main > 0 else CherryPick(snapshot)
+    if 0 < rows_in_main < len(wap.rows):
+        return Held(f"main has {rows_in_main} of its {len(wap.rows)} numbers, and no history that tells why")
+    if rows_in_main > 0:
+        return AlreadyPublished(None) if head is None else RemoveBranch(None)
+    return Held(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)
 
 
 # What to do with a reserved block whose writer is gone.

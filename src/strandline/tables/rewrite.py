@@ -15,7 +15,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from strandline import failpoints
-from strandline.errors import CommitUnknown
 from strandline.tables.metadata import BLOCK_SUMMARY, WapId
 from strandline.tables.spark_tables import (
     JAVA_ERRORS,
@@ -34,6 +33,7 @@ class FileGroup:
     """Files of one snapshot that are rewritten together."""
 
     id: str
+    name: str
     table: Any
     snapshot: SnapshotId
     tasks: Any
@@ -83,7 +83,9 @@ def unnumbered_group(
         planned.close()
     if not paths or (only is not None and len(paths) < len(set(only))):
         return None
-    return FileGroup(f"strandline-{uuid.uuid4().hex}", table, SnapshotId(current.snapshotId()), tasks, tuple(paths))
+    return FileGroup(
+        f"strandline-{uuid.uuid4().hex}", name, table, SnapshotId(current.snapshotId()), tasks, tuple(paths)
+    )
 
 
 @contextmanager
@@ -123,10 +125,35 @@ def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[
     return [tables.staged_file(group.table, f) for f in files]
 
 
-def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId) -> None:
-    """Replace the group's files. Raises `FilesGone` if one of them is not there; a lost answer is read back by the
-    caller, who finds the block in main's history or its rows in main."""
-    rewrite = group.table.newRewrite()
+def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId, branch: str) -> None:
+    """Replace the group's files and remove the block's branch, in one commit. `FilesGone` if a file is not there, or if
+    the branch is not: whoever gives a block up removes its branch first, and this pass can then never land."""
+
+    def attempt() -> None:
+        table = tables.load(group.name)
+        view = tables.view_of(table)
+        if view.published_as(str(wap)) is not None:
+            return  # it had landed, and only its answer was lost
+        if branch not in view.refs:
+            raise FilesGone(f"branch {branch} was removed: the block was given up")
+        transaction = table.newTransaction()
+        try:
+            _replace_files(transaction.newRewrite(), table, group, new_files, wap)
+            manage = transaction.manageSnapshots()
+            manage.removeBranch(branch)
+            manage.commit()
+            failpoints.hit("adopt.before_commit")
+            transaction.commitTransaction()
+        except JAVA_ERRORS as e:
+            if java_class(e).endswith("ValidationException"):
+                raise FilesGone(root_cause(e)) from e
+            raise
+        failpoints.hit("adopt.after_commit")
+
+    tables.repeat(attempt, f"numbering {wap.rows} cannot be committed")
+
+
+def _replace_files(rewrite: Any, table: Any, group: FileGroup, new_files: Sequence[Any], wap: WapId) -> None:
     rewrite.validateFromSnapshot(group.snapshot)
     for task in group.tasks:
         rewrite.deleteFile(task.file())
@@ -137,14 +164,4 @@ def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap:
         # Deletes by value that were committed meanwhile must still apply to these rows.
         rewrite.dataSequenceNumber(started_at)
     rewrite.set(BLOCK_SUMMARY, str(wap))
-    failpoints.hit("adopt.before_commit")
-    try:
-        rewrite.commit()
-    except JAVA_ERRORS as e:
-        kind = java_class(e)
-        if kind.endswith("ValidationException"):
-            raise FilesGone(root_cause(e)) from e
-        if kind.endswith("CommitStateUnknownException"):
-            raise CommitUnknown(f"numbering {wap.rows}: the outcome of the commit is not known yet") from e
-        raise explain(e, f"numbering {wap.rows} cannot be committed") from e
-    failpoints.hit("adopt.after_commit")
+    rewrite.commit()

@@ -75,9 +75,9 @@ class SparkTables:
             raise explain(e, f"table {name} cannot be loaded") from e
 
     def view(self, name: str) -> TableView:
-        return self._view_of(self.load(name))
+        return self.view_of(self.load(name))
 
-    def _view_of(self, table: Any) -> TableView:
+    def view_of(self, table: Any) -> TableView:
         return parse_view(self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
 
     def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
@@ -138,7 +138,7 @@ class SparkTables:
         def attempt() -> None:
             table = self.load(name)
             manage = table.manageSnapshots()
-            if branch in self._view_of(table).refs:
+            if branch in self.view_of(table).refs:
                 return
             manage.createBranch(branch)
             manage.commit()
@@ -169,7 +169,7 @@ class SparkTables:
         def attempt() -> PublishPlan:
             table = self.load(name)
             manage = table.manageSnapshots()
-            view = self._view_of(table)  # the metadata that `manage` will replace, or fail
+            view = self.view_of(table)  # the metadata that `manage` will replace, or fail
             if view.epoch > epoch:
                 raise Superseded(
                     f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
@@ -200,7 +200,7 @@ class SparkTables:
         def attempt() -> None:
             table = self.load(name)
             manage = table.manageSnapshots()
-            if branch not in self._view_of(table).refs:
+            if branch not in self.view_of(table).refs:
                 return
             manage.removeBranch(branch)
             manage.commit()

@@ -1,0 +1,65 @@
+"""Numbers and the block that gets them, at once.
+
+Everything waits for the counter's row, so it is held for as few statements as possible, and those are built once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from strandline.ledger import schema, sequence
+from strandline.ledger.schema import block
+
+_NEW_DATASET: sa.BindParameter[int] = sa.bindparam("new_dataset", type_=sa.BigInteger)
+_NEW_BATCH: sa.BindParameter[str] = sa.bindparam("new_batch", type_=sa.Text)
+
+
+def _insert_with_numbers_from(insert: Any, source: Any) -> Any:
+    at: sa.BindParameter[datetime] = sa.bindparam("new_at", type_=block.c.reserved_at.type)
+    values: dict[str, Any] = {
+        "dataset_id": _NEW_DATASET,
+        "lo": source.c.last - sequence.COUNT + 1,
+        "hi": source.c.last,
+        "kind": sa.bindparam("new_kind", type_=sa.Text),
+        "batch_id": _NEW_BATCH,
+        "digest": sa.bindparam("new_digest", type_=sa.Text),
+        "state": sa.literal_column("'reserved'"),
+        "fence": sa.literal_column("1"),
+        "lease_until": sa.bindparam("new_lease", type_=block.c.lease_until.type),
+        "reserved_at": at,
+        "changed_at": at,
+    }
+    return (
+        insert(block)
+        .from_select(list(values), sa.select(*values.values()).where(sa.true()))
+        .on_conflict_do_nothing(index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'"))
+        .returning(block.c.id)
+    )
+
+
+_TAKE_UNLESS_KNOWN = sequence.TAKE.where(
+    ~sa.exists().where(
+        block.c.dataset_id == _NEW_DATASET,
+        block.c.batch_id == _NEW_BATCH,
+        block.c.state != sa.literal_column("'abandoned'"),
+    )
+)
+_INSERT_AFTER_TAKING = _insert_with_numbers_from(sqlite.insert, schema.sequence)
+_taken = _TAKE_UNLESS_KNOWN.cte("taken")
+_inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
+_TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
+
+
+def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
+    """The counter's new value and the block's id. No id: another caller with the same batch was faster, unseen; None:
+    the batch is known, and no number was taken."""
+    if connection.dialect.name == "postgresql":
+        both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
+        return None if both is None else (both.last, both.id)
+    # SQLite changes one table in a statement; nobody comes between two, because its writers take turns.
+    taken = connection.execute(_TAKE_UNLESS_KNOWN, new).one_or_none()
+    return None if taken is None else (taken.last, connection.execute(_INSERT_AFTER_TAKING, new).scalar())
