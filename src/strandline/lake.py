@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strandline import continuation as tokens
 from strandline import counting, failpoints, status
@@ -21,7 +21,7 @@ from strandline.config import LakeConfig, find_config, load_config
 from strandline.continuation import Bounds, Continuation
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
@@ -215,61 +215,13 @@ class Lake:
         What is left out is as recorded: for a table that is new here, all history is delivered, in one partition.
         """
         from strandline.ingest.adopt import number_rows
-        from strandline.tables.metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
+        from strandline.ingest.register import Terms, register
 
         name = full_name(name)
-        with self.ledger.read() as connection:
-            recorded = datasets.find(connection, name)
-            epoch = sequence.read(connection).epoch
-        known = self._unless_replaced(recorded)
-        by, history = _as_recorded(known, deliver_by, history)
-        properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
-        table = self._prepare(name, epoch, by, properties)  # also mends what someone took away by hand
-        if known is None or not known.adopted:
-            with self.ledger.write() as connection:
-                if known is None:
-                    if recorded is not None:
-                        self._mark_replaced(connection, recorded, by=table)
-                    known = datasets.add(
-                        connection,
-                        name=name,
-                        table_uuid=table,
-                        deliver_by=by,
-                        adopted=True,
-                        history=history,
-                    )
-                else:
-                    known = datasets.mark_adopted(connection, known, history)
-                audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
+        known = register(self.ledger, self.catalog, self.tables, self.id, name, Terms(history, deliver_by))
+        self._watches.pop(name, None)
         self.recover()
         return number_rows(self.work, known, on_step=on_step)
-
-    def _unless_replaced(self, recorded: Dataset | None) -> Dataset | None:
-        """Under a name that is known there may be another table by now: its rows are another dataset's."""
-        if recorded is None or str(self.catalog.load(recorded.name).metadata.table_uuid) == recorded.table_uuid:
-            return recorded
-        return None
-
-    def _mark_replaced(self, connection: Connection, old: Dataset, *, by: str) -> None:
-        """Its open blocks, if it has any, can never be published now: they are named in the audit."""
-        given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
-        datasets.mark_dropped(connection, old.id)
-        audit.record(
-            connection, "dataset_replaced", dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up
-        )
-        self._watches.pop(old.name, None)
-
-    def _prepare(self, name: str, epoch: int, deliver_by: Sequence[str], properties: Mapping[str, str]) -> str:
-        """Our columns and properties on a table that is there; gives its uuid."""
-        from strandline.tables.light import FORMAT_VERSION
-
-        wanted: dict[str, Any] = {"lake_id": self.id, "epoch": epoch, "deliver_by": deliver_by}
-        wanted["properties"] = properties
-        if self.catalog.load(name).metadata.format_version <= FORMAT_VERSION:
-            return str(self.catalog.add_sequence_column(name, **wanted).metadata.table_uuid)
-        from strandline.tables.prepare import add_sequence_column
-
-        return add_sequence_column(self.work.tables, name, **wanted).uuid
 
     # Ways in.
 
@@ -488,26 +440,3 @@ class Lake:
             forgotten = blocks.forget_snapshots(connection, dataset.id)
             datasets.forget_counts(connection)
             audit.record(connection, "table_accepted", dataset=dataset.name, reason=reason, blocks=forgotten)
-
-
-def _as_recorded(
-    known: Dataset | None, deliver_by: Sequence[str] | None, history: History | None
-) -> tuple[tuple[str, ...], History]:
-    """What a table was adopted with stays: rows that have their number were sorted and delivered by it."""
-    by = None if deliver_by is None else tuple(deliver_by)
-    if known is None:
-        return by or (), history or History.DELIVER
-    if by is not None and by != known.deliver_by:
-        said = ", ".join(known.deliver_by) or "no column"
-        raise UsageError(
-            f"{known.name} is delivered by {said}, not by {', '.join(by) or 'no column'}",
-            hint="That is fixed when a dataset is made; leave --deliver-by out.",
-        )
-    if not known.adopted:
-        return known.deliver_by, history or History.DELIVER
-    if history is not None and history is not known.history:
-        raise UsageError(
-            f"{known.name} was adopted with history: {known.history.value}, not {history.value}",
-            hint="That is fixed when a table is adopted; leave --history out.",
-        )
-    return known.deliver_by, known.history

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
 
 from strandline.errors import BatchConflict, OpeningNeeded, WitnessUnreadable
-from strandline.ledger import blocks, sequence
+from strandline.ledger import blocks, engine, sequence
+from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import LocalWitness
 from strandline.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
 from tests.ledger.conftest import Bench
@@ -181,3 +183,80 @@ def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours
     assert not blocks.mark_staged(
         bench.ledger, bench.witness, Reserved(stranger, held.fence, held.lease_until), SnapshotId(1)
     )
+
+
+def test_a_reservation_that_the_witness_refuses_leaves_no_block(bench: Bench) -> None:
+    bench.witness.raise_to(500, expected=0)
+    with pytest.raises(OpeningNeeded):
+        bench.reserve("a")
+    assert blocks.of_batch(bench.ledger, bench.dataset.id, "a") is None
+
+
+def test_a_batch_that_is_abandoned_while_it_comes_again_gets_a_new_block(bench: Bench) -> None:
+    if bench.ledger.is_sqlite:
+        pytest.skip("writers take turns: nobody abandons a block while another looks for it")
+    first = bench.reserve("a", 10)
+    other = Ledger(bench.config)
+    abandoned: list[bool] = []
+
+    @sa.event.listens_for(bench.ledger.engine, "after_cursor_execute")
+    def _(*_: object) -> None:
+        if not abandoned:
+            abandoned.append(blocks.abandon(other, bench.witness, first, "a test"))
+
+    again = bench.reserve("a", 10)
+    other.close()
+    assert abandoned == [True] and again.head.rows == SeqRange(12, 21)
+
+
+def test_a_racing_duplicate_that_was_not_seen_is_the_same_block(bench: Bench) -> None:
+    if bench.ledger.is_sqlite:
+        pytest.skip("writers take turns: a known batch is always seen")
+    outcomes: list[tuple[SeqRange, bool]] = []
+
+    def late() -> None:
+        wanted = blocks.NewBlock(bench.dataset.id, 10, "a", "d")
+        block, new = blocks.reserve(bench.ledger, bench.witness, wanted, lease_seconds=60)
+        outcomes.append((block.head.rows, new))
+
+    held = Ledger(bench.config)
+    waiting = threading.Thread(target=late)
+    with held.write() as connection:
+        sequence.lock(connection)
+        waiting.start()
+        _until_someone_waits(connection)  # it has looked for the batch, and waits for the counter
+        connection.exec_driver_sql(
+            "INSERT INTO block (dataset_id, lo, hi, kind, batch_id, digest, state, fence, lease_until, reserved_at, "
+            f"changed_at) VALUES ({bench.dataset.id}, 900, 909, 'batch', 'a', 'd', 'reserved', 1, 1, 1, 1)"
+        )
+    waiting.join(30)
+    held.close()
+    assert outcomes == [(SeqRange(900, 909), False)]
+    assert bench.reserve("b", 1).head.rows.lo == 11, "its numbers stay unused, with counter and witness in step"
+
+
+def _until_someone_waits(connection: sa.Connection) -> None:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    deadline = time.monotonic() + 30
+    while connection.exec_driver_sql(query).scalar() == 0:
+        assert time.monotonic() < deadline, "nobody waits"
+        time.sleep(0.01)
+        connection.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
+
+
+def test_a_server_that_dropped_an_idle_connection_costs_no_failed_call(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bench.ledger.is_sqlite:
+        pytest.skip("no connection is kept")
+    monkeypatch.setattr(engine, "_PING_AFTER_IDLE_SECONDS", 0.0)
+    bench.reserve("a")
+    other = Ledger(bench.config)
+    with other.write() as connection:
+        dropped = connection.exec_driver_sql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).scalar()
+    other.close()
+    assert dropped == 1
+    bench.reserve("b")
