@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import QueuePool
 
 from strandline.config import LakeConfig
 from strandline.errors import LedgerBusy, LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
@@ -68,14 +68,12 @@ class Ledger:
         """For people: a path, or an address without its password."""
         return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
 
-    # Each transaction opens the file anew. A ledger that was restored under a running process is then simply read,
-    # and never written to through a file that no longer has a name.
     def _sqlite_engine(self) -> sa.Engine:
-        path = self.url.database
+        path = str(self.url.database)
         busy_seconds = self.config.settings.ledger.busy_timeout_seconds
 
         def connect() -> sqlite3.Connection:
-            quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = sqlite3.connect(
                 f"file:{quoted}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
             )
@@ -86,7 +84,8 @@ class Ledger:
             cursor.execute("PRAGMA foreign_keys=ON")
             return connection
 
-        engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+        engine = sa.create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=2, max_overflow=62)
+        _keep_only_untouched(engine, path)
 
         @event.listens_for(engine, "begin")
         def _begin(connection: sa.Connection) -> None:
@@ -136,10 +135,14 @@ class Ledger:
         except IntegrityError:
             raise  # the store refused an illegal move: whoever made it must know
         except DBAPIError as e:
-            raise self._explain(e) from e
+            raise self._explain(e.orig or e, answered=not isinstance(e, OperationalError)) from e
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as e:
+            raise self._explain(e, answered=not isinstance(e, sqlite3.OperationalError)) from e
 
-    def _explain(self, error: DBAPIError) -> StrandlineError:
-        text = str(error.orig)
+    def _explain(self, error: BaseException, *, answered: bool) -> StrandlineError:
+        text = str(error)
         if self.is_sqlite:
             if self.path is not None and not self.path.exists():
                 return LedgerMissing(f"there is no ledger at {self.path}", hint=REBUILD_HINT)
@@ -153,9 +156,9 @@ class Ledger:
             return LedgerBusy("the ledger is held by another process", hint="Try again.")
         said = text.strip().partition("\n")[0]
         # PostgreSQL says it in the server's language; its code for a missing table is the same in all of them.
-        if getattr(error.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+        if getattr(error, "sqlstate", None) == _UNDEFINED_TABLE:
             return LedgerMissing(f"the database holds no ledger: {said}", hint=REBUILD_HINT)
-        if isinstance(error, OperationalError):
+        if not answered:
             if "does not exist" in text:
                 return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
             return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
@@ -239,6 +242,35 @@ class Ledger:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _keep_only_untouched(engine: sa.Engine, path: str) -> None:
+    """A connection is used again only while the file is exactly as it left it; else the file is opened anew. A ledger
+    that was restored under a running process is then simply read: never through pages of the old one, and never
+    written to through a file that no longer has a name."""
+
+    file = Path(path)
+
+    def now() -> tuple[int, ...] | None:
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+    @event.listens_for(engine, "connect")
+    def _connected(_connection: Any, record: Any) -> None:
+        record.info["fresh"] = True
+
+    @event.listens_for(engine, "checkout")
+    def _checked_out(_connection: Any, record: Any, _proxy: Any) -> None:
+        if not record.info.pop("fresh", False) and record.info.get("left") != now():
+            raise sa.exc.DisconnectionError("the file is not as this connection left it")
+
+    @event.listens_for(engine, "checkin")
+    def _checked_in(_connection: Any, record: Any) -> None:
+        # With a write-ahead log the file itself does not tell what was written.
+        record.info["left"] = now() if sqlite3.sqlite_version_info < _WAL_IS_SAFE_FROM else None
 
 
 def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:

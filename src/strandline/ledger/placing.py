@@ -5,6 +5,7 @@ Everything waits for the counter's row, so it is held for as few statements as p
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +50,12 @@ _TAKE_UNLESS_KNOWN = sequence.TAKE.where(
     )
 )
 _INSERT_AFTER_TAKING = _insert_with_numbers_from(sqlite.insert, schema.sequence)
+_SQLITE = sqlite.dialect(paramstyle="named")
+_RENDERED = [s.compile(dialect=_SQLITE) for s in (_TAKE_UNLESS_KNOWN, _INSERT_AFTER_TAKING)]
+_SQLITE_TAKE, _SQLITE_INSERT = map(str, _RENDERED)
+_CONSTANTS = {name: value for r in _RENDERED for name, value in r.params.items() if value is not None}
+_LAST = [c.name for c in sequence.TAKE.exported_columns].index("last")
+_MICROS = schema.UtcMicros()
 _taken = _TAKE_UNLESS_KNOWN.cte("taken")
 _inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
 _TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
@@ -60,6 +67,16 @@ def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | No
     if connection.dialect.name == "postgresql":
         both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
         return None if both is None else (both.last, both.id)
-    # SQLite changes one table in a statement; nobody comes between two, because its writers take turns.
-    taken = connection.execute(_TAKE_UNLESS_KNOWN, new).one_or_none()
-    return None if taken is None else (taken.last, connection.execute(_INSERT_AFTER_TAKING, new).scalar())
+    # SQLite changes one table in a statement; nobody comes between two, because its writers take turns. Its
+    # transactions are so short that the layers above the driver would double them: the same statements, rendered once.
+    raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
+    bound = (
+        _CONSTANTS
+        | new
+        | {name: _MICROS.process_bind_param(new[name], connection.dialect) for name in ("new_at", "new_lease")}
+    )
+    taken = raw.execute(_SQLITE_TAKE, bound).fetchone()
+    if taken is None:
+        return None
+    inserted = raw.execute(_SQLITE_INSERT, bound).fetchone()
+    return taken[_LAST], None if inserted is None else inserted[0]

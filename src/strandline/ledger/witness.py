@@ -93,7 +93,8 @@ class LocalWitness:
             os.close(fd)
 
     def _slots(self, fd: int) -> list[Mark | None]:
-        return [_decode(os.pread(fd, _SLOT_BYTES, i * _SLOT_BYTES)) for i in (0, 1)]
+        both = os.pread(fd, 2 * _SLOT_BYTES, 0)
+        return [_decode(both[:_SLOT_BYTES]), _decode(both[_SLOT_BYTES:])]
 
     def _newest(self, slots: list[Mark | None]) -> Mark:
         marks = [m for m in slots if m is not None]
