@@ -11,11 +11,11 @@ from typing import Any
 
 from strandline import counting
 from strandline.config import LakeConfig
-from strandline.errors import StorageError, WitnessUnreadable
+from strandline.errors import StrandlineError, WitnessUnreadable
 from strandline.ledger import blocks, datasets, sequence
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
-from strandline.tables.pointer import read_pointer
+from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
 from strandline.types import Dataset, Reserved, SeqRange
 
 
@@ -90,11 +90,11 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) ->
         found = blocks.open_blocks(connection, dataset.id)
     rows = counts = problem = None
     try:
-        glance = read_pointer(config, dataset.name)
+        glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)
         if glance is not None:
             rows = glance.row_count
             counts = counting.count(config, ledger, dataset, glance.view, lake)
-    except StorageError as e:
+    except StrandlineError as e:
         problem = e.message
     open_blocks = tuple(
         OpenBlockStatus(
@@ -119,6 +119,17 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) ->
         open_blocks,
         problem,
     )
+
+
+def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
+    """Slower: the catalog or the metadata is elsewhere, and PyIceberg must be loaded to ask."""
+    from strandline.tables.light import open_catalog
+
+    catalog = open_catalog(config)
+    try:
+        return catalog.glance(name)
+    finally:
+        catalog.close()
 
 
 def _range(rows: SeqRange) -> str:

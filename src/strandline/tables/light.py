@@ -51,6 +51,7 @@ from strandline.tables.metadata import (
 )
 from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY
 from strandline.tables.partitioning import parse_partition_by
+from strandline.tables.pointer import TableGlance, glance_of
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
 
 if TYPE_CHECKING:
@@ -145,6 +146,15 @@ class LightCatalog:
                 return self._catalog.load_table(parse_identifier(name))
             except (ValueError, InvalidMetadata) as e:
                 raise TableUnfit(f"{full_name(name)} cannot be opened: {_told(e)}") from e
+
+    def glance(self, name: str) -> TableGlance | None:
+        """What `pointer.read_pointer` sees, for catalogs and warehouses that are not files of this machine."""
+        if not self.exists(name):
+            return None
+        table = self.load(name)
+        with _explained(full_name(name)):
+            content = table.io.new_input(table.metadata_location).open().read()
+        return glance_of(table.metadata_location, content)
 
     def list_tables(self) -> list[TableListing]:
         """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""

@@ -35,9 +35,13 @@ class TableGlance:
     """Main and its ancestors, the newest first, as far back as they are kept."""
 
 
+def is_glanceable(config: LakeConfig) -> bool:
+    return config.settings.catalog.kind == "sqlite" and config.warehouse_folder is not None
+
+
 def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     """None where there is no such table, and where a glance is not possible: REST catalogs and buckets."""
-    if config.settings.catalog.kind != "sqlite" or config.warehouse_folder is None:
+    if not is_glanceable(config):
         return None
     catalog = config.path(config.settings.catalog.path)
     if not catalog.is_file():
@@ -50,7 +54,7 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
         if (path := _local_path(location)) is None:
             return None
         try:
-            return _glance(location, path.read_bytes())
+            return glance_of(location, path.read_bytes())
         except FileNotFoundError as e:
             # Another commit may have come between; then the catalog names a newer file now.
             missing = e
@@ -87,7 +91,8 @@ def _local_path(location: str) -> Path | None:
     return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
-def _glance(location: str, content: bytes) -> TableGlance:
+def glance_of(location: str, content: bytes) -> TableGlance:
+    """From a metadata file's bytes."""
     if content.startswith(_GZIP_MAGIC):
         content = gzip.decompress(content)
     view = parse_view(content.decode("utf-8"))
