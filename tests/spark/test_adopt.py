@@ -229,6 +229,7 @@ def prepare(lake: Lake, name: str) -> Prepared:
         wanted = blocks.NewBlock(dataset.id, counted.rows, "adopt-zombie", None, BlockKind.ADOPTED, group.paths)
         held, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=0)
         assert isinstance(held, Reserved)
+        work.tables.create_branch(dataset.name, held.head.branch)
         files = rewrite.write(work.tables, group, stamp.stamp(pinned, ["n", "text"], held.head.rows, counted, []))
     return group, files, held
 
@@ -261,20 +262,19 @@ def test_a_pass_that_was_taken_over_cannot_commit_any_more(lake: Lake, monkeypat
     lake.adopt_dataset("zombie")
     found = numbered(lake, "zombie")
     with pytest.raises(rewrite.FilesGone):
-        rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head))
+        rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch)
     assert numbered(lake, "zombie") == found and content(lake, "zombie") == before
     assert not any(seq in held.head.rows for seq in found.values())
 
 
-def test_a_dead_pass_that_commits_after_all_before_its_successor_wins(
+def test_a_dead_pass_that_commits_after_all_before_it_is_taken_over_wins(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     legacy(lake, "late", files=2)
     adopt_nothing(lake, "late", monkeypatch)
-    real = rewrite.commit
     group, files, held = prepare(lake, "late")
     before = content(lake, "late")
-    before_commit(monkeypatch, lambda: real(lake.work.tables, group, files, lake.work.wap(held.head)))
+    rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch)
     lake.adopt_dataset("late")
     found = numbered(lake, "late")
     assert content(lake, "late") == before
