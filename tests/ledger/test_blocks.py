@@ -248,7 +248,7 @@ def test_a_server_that_dropped_an_idle_connection_costs_no_failed_call(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bench.ledger.is_sqlite:
-        pytest.skip("no connection is kept")
+        pytest.skip("a file has no server that drops connections")
     monkeypatch.setattr(engine, "_PING_AFTER_IDLE_SECONDS", 0.0)
     bench.reserve("a")
     other = Ledger(bench.config)

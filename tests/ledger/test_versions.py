@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -149,4 +150,16 @@ def test_a_ledger_restored_under_an_open_process_is_the_one_it_reads(sqlite_benc
     bench.ledger.backup(tmp_path / "copy.db")
     later = bench.reserve("b")
     (tmp_path / "copy.db").replace(bench.ledger.path)
+    assert blocks.look(bench.ledger, later.head) is None
+
+
+def test_a_ledger_overwritten_in_place_under_an_open_process_is_the_one_it_reads(
+    sqlite_bench: Bench, tmp_path: Path
+) -> None:
+    bench = sqlite_bench
+    assert bench.ledger.path is not None
+    bench.reserve("a")
+    bench.ledger.backup(tmp_path / "copy.db")
+    later = bench.reserve("b")
+    shutil.copyfile(tmp_path / "copy.db", bench.ledger.path)
     assert blocks.look(bench.ledger, later.head) is None
