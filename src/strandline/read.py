@@ -31,7 +31,7 @@ class Rows:
     df: DataFrame
     token: Continuation
     """Behind the last row."""
-    _ordered: DataFrame = field(repr=False)
+    _ordered: Callable[[], DataFrame] = field(repr=False)
     """The numbers first, then the same columns."""
 
     @property
@@ -44,7 +44,7 @@ class Rows:
         named = Row(*(f.name for f in fields))
         zoned = [_zoned(f.dataType) for f in fields]
         try:
-            for row in self._ordered.toLocalIterator(prefetchPartitions=True):
+            for row in self._ordered().toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
                     raise DuplicateNumbers(
@@ -105,9 +105,16 @@ def bounded(
         last = _last_of(df, limit)
         if last is not None:
             df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
+    return Rows(
+        df.select(*map(quoted, chosen)),
+        Continuation(token.lake, token.table, behind),
+        lambda: _in_order(df, chosen),
+    )
+
+
+def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:
     kinds = {f.name: f.dataType for f in df.schema.fields}
-    ordered = df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
-    return Rows(df.select(*map(quoted, chosen)), Continuation(token.lake, token.table, behind), ordered)
+    return df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
 
 
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds) -> DataFrame:

@@ -68,7 +68,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         highest,
         counter.epoch,
         problem,
-        tuple(_dataset(config, ledger, d, counter.lake) for d in known),
+        tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
     )
 
 
@@ -83,7 +83,8 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
     return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
 
 
-def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) -> DatasetStatus:
+def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:
+    """A ledger that is not `complete` does not know every number that was given, so not which rows are foreign."""
     with ledger.read() as connection:
         allocated = blocks.highest(connection, dataset.id)
         sealed = blocks.sealed(connection, dataset.id)
@@ -114,7 +115,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str) ->
         rows,
         len(open_blocks),
         None if counts is None else counts.unnumbered,
-        None if counts is None else counts.foreign,
+        counts.foreign if counts is not None and complete else None,
         dataset.adopted,
         open_blocks,
         problem,

@@ -17,7 +17,7 @@ from strandline.ingest.recover import Recovered
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
 from strandline.types import Seq, SeqRange
 
-NOW = datetime.now(UTC)
+NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
 
 def text(*renderables: RenderableType) -> str:
@@ -50,7 +50,7 @@ def test_status_says_in_words_what_each_open_block_waits_for() -> None:
             ),
         ),
     )  # fmt: skip
-    said = text(render_status.status(found))
+    said = text(render_status.status(found, NOW))
     lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("default.events") and "-" in line}
     assert "committed, not visible yet" in lines["1999-2500"]
     assert "being written" in lines["2501-2600"]
@@ -83,7 +83,7 @@ def test_status_names_every_problem_and_what_to_do() -> None:
     assert "7 rows have no number" in problems
     assert "strandline dataset adopt default.events" in problems
     assert "3 rows carry a number that nobody was given" in problems
-    assert "witness at 12" in text(render_status.status(found))
+    assert "witness at 12" in text(render_status.status(found, NOW))
 
 
 def outcome(name: str, **changes: object) -> FileOutcome:

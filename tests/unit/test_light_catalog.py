@@ -353,9 +353,7 @@ def test_a_change_whose_answer_was_lost_is_settled_by_looking(
     assert len(table.metadata.schemas) == 2, "it was made once"
 
 
-def test_a_change_that_never_gets_through_says_so(
-    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_never_gets_through_says_so(catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     create(catalog)
     tried = []
 
@@ -476,9 +474,7 @@ def test_rows_without_a_number_foreign_and_straddling_ones_are_counted(
     assert len(opened) == 1
 
 
-def test_files_without_figures_for_the_column_are_read(
-    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_without_figures_for_the_column_are_read(catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     table = create(catalog)
     catalog.set_properties("events", {"write.metadata.metrics.column._ingest_seq": "none"})
     table = catalog.load("events")

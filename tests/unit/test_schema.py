@@ -150,9 +150,11 @@ def fields(types: st.SearchStrategy[ColumnType]) -> st.SearchStrategy[tuple[Colu
 
 types: st.SearchStrategy[ColumnType] = st.recursive(
     primitives,
-    lambda inner: st.builds(ListOf, inner, st.booleans())
-    | st.builds(MapOf, inner, inner, st.booleans())
-    | st.builds(Struct, fields(inner)),
+    lambda inner: (
+        st.builds(ListOf, inner, st.booleans())
+        | st.builds(MapOf, inner, inner, st.booleans())
+        | st.builds(Struct, fields(inner))
+    ),
     max_leaves=8,
 )
 

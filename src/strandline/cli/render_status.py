@@ -12,14 +12,14 @@ from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
 from strandline.types import BlockKind
 
 
-def status(found: LakeStatus) -> RenderableType:
+def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
     parts: list[RenderableType] = [_head(found), Text("")]
     if not found.datasets:
         parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim"))
         return Group(*parts)
     parts.append(_datasets(found))
     if any(d.blocks for d in found.datasets):
-        parts += [Text(""), Text("Open blocks", "bold"), _blocks(found)]
+        parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
     if trouble := problems(found):
         parts += [Text(""), Text("Needs attention", "bold yellow")]
         parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
@@ -62,8 +62,7 @@ def _alarming(count: int | None) -> Text:
     return Text(number(count), "dim" if count == 0 else "yellow")
 
 
-def _blocks(found: LakeStatus) -> RenderableType:
-    now = datetime.now(UTC)
+def _blocks(found: LakeStatus, now: datetime) -> RenderableType:
     table = grid("dataset", "numbers", "age", "batch", "what it means", right=("age",))
     for d in found.datasets:
         for b in d.blocks:

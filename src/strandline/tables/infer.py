@@ -233,9 +233,7 @@ def _from_csv(path: Path, lines: IO[str]) -> tuple[Column, ...]:
         kinds: list[str | None] = [None] * len(header)
         for row in islice(reader, SAMPLE_ROWS_MAX):
             if row and len(row) != len(header):
-                raise InputError(
-                    f"{path}, line {reader.line_num}: {len(row)} values, and the header has {len(header)}"
-                )
+                raise InputError(f"{path}, line {reader.line_num}: {len(row)} values, and the header has {len(header)}")
             for i, text in enumerate(row):
                 if text:
                     kinds[i] = _merge_cells(kinds[i], _cell_kind(text))

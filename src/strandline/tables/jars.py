@@ -244,4 +244,3 @@ def _offline_hint(folder: Path, jar: Jar) -> str:
         "The first start needs a network once; later ones do not. Behind a mirror, set DEFAULT_ARTIFACT_REPOSITORY to "
         f"its address. Without any network, put the file {jar.file_name} into {folder} by hand; its sum is checked."
     )
-

@@ -69,6 +69,8 @@ NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
     # Small row groups: a read of a few new rows out of a compacted file opens little of it.
     "write.parquet.row-group-size-bytes": str(16 << 20),
+    # A file is one split: a larger one costs a task and a look at its footer for each split without new rows.
+    "write.target-file-size-bytes": str(96 << 20),
     # Iceberg's Java library sets this on tables that it makes itself, and falls back to gzip on those it does not.
     "write.parquet.compression-codec": "zstd",
     # Rows are written by the task that stamped them; a shuffle would only cost.

@@ -67,9 +67,7 @@ def _parse(value: object, where: str, depth: int) -> ColumnType:
         case {"type": "map", "key": key, "value": item, **rest}:
             _no_more_keys(rest, {"key-id", "value-id", "value-required"}, where)
             required = _flag(rest.get("value-required", False), f"{where}: value-required")
-            return MapOf(
-                _parse(key, f"{where}.key", depth + 1), _parse(item, f"{where}.value", depth + 1), required
-            )
+            return MapOf(_parse(key, f"{where}.key", depth + 1), _parse(item, f"{where}.value", depth + 1), required)
     raise SchemaError(
         f"column {where}: this is not a type: {value!r}",
         hint="A type is text such as long or list<string>, or Iceberg's JSON for struct, list or map.",

@@ -78,6 +78,8 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
         "": "org.apache.iceberg.spark.SparkCatalog",
         # With the cache on, a session does not see what another one has just committed.
         ".cache-enabled": "false",
+        # Manifests never change: what was read once is kept, so that planning costs what is new.
+        ".io.manifest.cache-enabled": "true",
         ".warehouse": config.warehouse_url,
     }
     if catalog.kind == "sqlite":

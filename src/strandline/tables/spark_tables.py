@@ -78,7 +78,11 @@ class SparkTables:
         return self.view_of(self.load(name))
 
     def view_of(self, table: Any) -> TableView:
-        return parse_view(self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current()))
+        written = self._jvm.java.io.StringWriter()
+        generator = self._jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
+        self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current(), generator)
+        generator.flush()
+        return parse_view(in_pieces(written.getBuffer()))
 
     def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
         """Rows of this range in one snapshot; a count of numbers, so that a delete file is respected."""
@@ -239,6 +243,15 @@ class SparkTables:
         )
 
 
+def in_pieces(buffer: Any) -> str:
+    """A long text from the JVM. In one answer its second part would wait 40 ms: the socket holds it back until the
+    first is acknowledged (Nagle), and the acknowledgement is delayed."""
+    length = buffer.length()
+    if length > _PIECE_CHARS * _PIECES_MAX:
+        return str(buffer.toString())
+    return "".join(buffer.substring(at, min(at + _PIECE_CHARS, length)) for at in range(0, length, _PIECE_CHARS))
+
+
 def iterate(iterable: Any) -> Iterator[Any]:
     """A Java Iterable; py4j makes Python iterators of collections only."""
     found = iterable.iterator()
@@ -246,6 +259,10 @@ def iterate(iterable: Any) -> Iterator[Any]:
         yield found.next()
 
 
+_PIECE_CHARS = 4000
+"""Half of what the JVM's side buffers before it writes to the socket."""
+_PIECES_MAX = 40
+"""Beyond that the pieces cost more than the wait."""
 _LOST_OR_UNKNOWN = (
     "CommitFailedException",
     "CommitStateUnknownException",
