@@ -136,6 +136,38 @@ class SealSettings(_Section):
     )
 
 
+class DeliverSettings(_Section):
+    """How rows leave."""
+
+    lease_seconds: int = Field(
+        default=60,
+        ge=1,
+        le=86_400,
+        description="A deliverer that did not renew its lease on a sink for so long is taken for dead. It renews at a "
+        "third.",
+    )
+    poll_seconds: float = Field(
+        default=1.0, gt=0, le=3600, description="How often the daemon looks whether there is something to deliver."
+    )
+    sinks_at_once_max: int = Field(
+        default=4, ge=1, le=256, description="How many sinks are delivered to side by side in one process."
+    )
+    retry_seconds_max: int = Field(
+        default=60, ge=1, le=86_400, description="The longest wait before a sink that failed is tried again."
+    )
+    plan_rows_max: int = Field(
+        default=16_000_000,
+        ge=1,
+        description="Rows that are planned at once, over all partitions of a sink. A sink that is further behind gets "
+        "several plans, one after the other.",
+    )
+    job_rows_max: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="Rows that one Spark job builds and sends, at least a chunk. What landed is recorded after each.",
+    )
+
+
 class Settings(BaseSettings):
     """All settings of a lake."""
 
@@ -153,6 +185,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     ingest: IngestSettings = IngestSettings()
     seal: SealSettings = SealSettings()
+    deliver: DeliverSettings = DeliverSettings()
 
     @classmethod
     def settings_customise_sources(

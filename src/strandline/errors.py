@@ -5,7 +5,8 @@ StrandlineError
 │   ├── ConfigError       settings that do not parse or contradict
 │   ├── TokenError        a continuation that cannot be used
 │   ├── SchemaError       a schema or a change of one that cannot be
-│   └── NoSuchDataset
+│   ├── NoSuchDataset
+│   └── NoSuchSink
 ├── RefusedError          a guard said no                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── InputRefused      rows that do not fit, and --strict
@@ -17,7 +18,9 @@ StrandlineError
 │   ├── Superseded        another ledger took this lake over
 │   ├── TableRolledBack   main is behind what was published
 │   ├── TableUnfit        the table lost something that the protocol needs
-│   └── UnsafeCatalog     JDBC over a network database
+│   ├── UnsafeCatalog     JDBC over a network database
+│   ├── SinkStopped       a sink is not as it must be; a person has to look at it
+│   └── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
 └── FailedError           it was tried and did not work                   exit 1
     ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
     ├── InputError        a file that cannot be read as what it claims to be
@@ -27,6 +30,8 @@ StrandlineError
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse cannot be read or written
     ├── DuplicateNumbers  one number on two rows
+    ├── LeaseLost         another deliverer has taken a sink over
+    ├── MarkMoved         a delivery is not where its deliverer left it
     ├── LedgerBusy        another process holds the ledger
     └── OpeningNeeded     witness and counter differ: the opening procedure must run
 """
@@ -63,6 +68,10 @@ class SchemaError(UsageError):
 
 
 class NoSuchDataset(UsageError):
+    pass
+
+
+class NoSuchSink(UsageError):
     pass
 
 
@@ -114,6 +123,10 @@ class UnsafeCatalog(RefusedError):
     pass
 
 
+class MarkUnreadable(RefusedError):
+    pass
+
+
 class FailedError(StrandlineError):
     pass
 
@@ -150,9 +163,21 @@ class DuplicateNumbers(FailedError):
     pass
 
 
+class MarkMoved(FailedError):
+    retryable = True
+
+
 class LedgerBusy(FailedError):
     retryable = True
 
 
 class OpeningNeeded(FailedError):
+    retryable = True
+
+
+class SinkStopped(RefusedError):
+    pass
+
+
+class LeaseLost(FailedError):
     retryable = True

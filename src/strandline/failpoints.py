@@ -39,6 +39,24 @@ POINTS: tuple[str, ...] = (
     "adopt.before_commit",
     "adopt.after_commit",
     "adopt.after_mark",
+    "deliver.after_lease",
+    "deliver.after_fence",
+    "deliver.before_plan",
+    "deliver.after_plan",
+    "deliver.before_send",
+    "deliver.after_send",
+    "deliver.before_acknowledge",
+    "deliver.after_acknowledge",
+    "deliver.after_mark",
+    "deliver.after_close",
+    "postgres.before_commit",
+    "postgres.after_commit",
+    "files.before_link",
+    "files.after_link",
+    "s3.before_put",
+    "s3.after_put",
+    "sink.before_mark",
+    "sink.after_mark",
 )
 """Every point, in the order of the protocol. A test fails for one that is never hit."""
 
@@ -54,6 +72,9 @@ class _Armed:
 
 
 _armed: dict[str, _Armed] = {}
+_worker: dict[str, str] = {}
+_victims: list[int] = []
+"""Who is killed or stopped: this process, unless it only works for another."""
 
 
 def arm(spec: str) -> None:
@@ -75,6 +96,16 @@ def arm_from(environ: Mapping[str, str]) -> None:
         arm(spec)
 
 
+def arm_worker(spec: str, driver: int) -> None:
+    """In a worker of Spark, which may have served another job before: a point that kills or stops means the driver, and
+    the worker does nothing more."""
+    if spec != _worker.get("spec", ""):
+        arm(spec)
+        _worker["spec"] = spec
+    if driver != os.getpid():
+        _victims[:] = [driver]
+
+
 def hit(name: str) -> None:
     if not _armed:
         return
@@ -88,8 +119,14 @@ def hit(name: str) -> None:
         return
     match armed.action:
         case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+            _signal(signal.SIGKILL)
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            _signal(signal.SIGSTOP)
         case _:
             raise FailpointError(name)
+
+
+def _signal(number: int) -> None:
+    for process in _victims:
+        os.kill(process, number)
+    os.kill(os.getpid(), number)

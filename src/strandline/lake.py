@@ -21,7 +21,7 @@ from strandline.config import LakeConfig, find_config, load_config
 from strandline.continuation import Bounds, Continuation
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
@@ -30,6 +30,8 @@ from strandline.types import INTERNAL_COLUMNS, Dataset, History, Published, Seq,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.deliver.facade import Delivery
+    from strandline.deliver.tick import TickReport
     from strandline.ingest.adopt import Numbered
     from strandline.ingest.append import Appended, Progress
     from strandline.ingest.files import FileOutcome, FileProgress
@@ -120,7 +122,7 @@ class Lake:
                 tables = SparkTables(
                     open_session(self.config, progress=self.on_start), attempts_max=settings.commit_attempts_max
                 )
-                self._work = Workbench(self.id, self.ledger, self.witness, tables, settings)
+                self._work = Workbench(self.id, self.ledger, self.witness, tables, settings, self._delivered)
             return self._work
 
     @property
@@ -332,6 +334,31 @@ class Lake:
         self._settled = True
         open_ledger(work)
         return with_opening(work, lambda: recover(work))
+
+    # Ways out.
+
+    def _delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
+        from strandline.deliver.reach import highest_delivered
+
+        return highest_delivered(self.delivery.bench, connection, dataset)
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """Sinks, and what brings rows to them."""
+        from strandline.deliver.bench import DeliverBench
+        from strandline.deliver.facade import Delivery
+
+        bench = DeliverBench(self.id, self.config, self.ledger, lambda: self.work.tables)
+        return Delivery(bench, self._columns, self._catch_up, self.recover)
+
+    def _columns(self, dataset: Dataset) -> Sequence[Column]:
+        from strandline.tables.light_schema import columns_of
+
+        return columns_of(self.catalog.load(dataset.name).schema())
+
+    def tick(self, sink: str | None = None) -> TickReport:
+        """One pass over all sinks, or over one."""
+        return self.delivery.tick(sink)
 
     # Seal and read.
 

@@ -19,7 +19,16 @@ from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
 from strandline.tables.identifier import quoted
 from strandline.tables.metadata import TableView
 from strandline.tables.spark_tables import CATALOG, SparkTables, explain
-from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Published, Seq, SeqRange
+from strandline.types import (
+    INTERNAL_COLUMNS,
+    PARTITION_COLUMN,
+    SEQ_COLUMN,
+    Dataset,
+    Published,
+    Seq,
+    SeqRange,
+    SnapshotId,
+)
 
 
 @dataclass(frozen=True)
@@ -89,13 +98,7 @@ def bounded(
     internal: bool = False,
 ) -> Rows:
     """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have."""
-    if view.main is None or bounds.empty:
-        df = tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
-        behind = bounds.behind
-    else:
-        df, behind = _between(tables, dataset, view, bounds), bounds.behind
-        if owned is not None:
-            df = df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+    df, behind = settled_rows(tables, dataset, view, bounds, owned), bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
             raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
@@ -117,16 +120,24 @@ def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:
     return df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
 
 
-def _between(tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds) -> DataFrame:
-    if view.main is None or bounds.until is None:
-        raise ValueError("a table without rows has nothing between bounds")
+def settled_rows(
+    tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds, owned: Sequence[SeqRange] | None
+) -> DataFrame:
+    """All columns, internal ones too, of the rows between the bounds that are ours."""
+    if view.main is None or bounds.empty:
+        return tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
+    df = _between(tables, dataset, view, view.main, bounds)
+    return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+
+
+def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: Bounds) -> DataFrame:
     if view.main_has_current_schema:
-        df = tables.read(dataset.name, view.main)
+        df = tables.read(dataset.name, main)
     else:  # a snapshot is read with the schema it was written with; the newest one came after it
         df = tables.spark.table(f"{CATALOG}.{dataset.name}")
     if bounds.after is not None:
         df = df.where(F.col(SEQ_COLUMN) > bounds.after)
-    return df.where(F.col(SEQ_COLUMN) <= bounds.until)
+    return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)
 
 
 def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> list[str]:

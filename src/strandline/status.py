@@ -5,16 +5,17 @@ It asks the ledger and glances at the tables' metadata; it starts no JVM. What i
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting
+from strandline import counting, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
 from strandline.ledger import blocks, datasets, sequence
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
+from strandline.sink_status import SinkStatus
 from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
 from strandline.types import Dataset, Reserved, SeqRange
 
@@ -52,9 +53,11 @@ class LakeStatus:
     epoch: int
     problem: str | None
     datasets: tuple[DatasetStatus, ...]
+    sinks: tuple[SinkStatus, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"sinks": [], "followers": [], "reconcile": None}
+        document = asdict(replace(self, sinks=()))
+        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": [], "reconcile": None}
 
 
 def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
@@ -69,6 +72,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         counter.epoch,
         problem,
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
+        sink_status.look(ledger, counter.lake),
     )
 
 

@@ -1,4 +1,4 @@
-"""The words of the domain, as types. No I/O, no dependencies.
+"""The words of the domain, as types. No I/O, no dependencies. Those of delivery are in `delivery.py`.
 
 A block's life, and the data each state carries:
 

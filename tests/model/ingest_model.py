@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tests.model.explore import Explored, explore
+
 # (number, state, fence), sorted; states: reserved, staged, published, abandoned, recovered
 Blocks = tuple[tuple[int, str, int], ...]
 
@@ -218,35 +220,13 @@ def _open(state: State, rules: Rules) -> Iterator[State]:
     yield replace(state, ledger=Ledger(last, blocks), witness=last)
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
-    states: int
-    broken: tuple[State, ...]
-    """The way to the first state in which the batch is in main twice, late, or under a number used again."""
+def explored(rules: Rules) -> Explored[State]:
+    return explore(State(), lambda state: steps(state, rules), _broken)
 
 
-def explore(rules: Rules, states_max: int = 3_000_000) -> Explored:
-    first = State()
-    came_from: dict[State, State | None] = {first: None}
-    frontier = [first]
-    while frontier:
-        following: list[State] = []
-        for state in frontier:
-            for after in steps(state, rules):
-                if after in came_from:
-                    continue
-                came_from[after] = state
-                if len(after.main) > 1 or after.reused or after.late:
-                    return Explored(len(came_from), _way(came_from, after))
-                following.append(after)
-        frontier = following
-        if len(came_from) > states_max:
-            raise RuntimeError("the model grew beyond what can be explored here")
-    return Explored(len(came_from), ())
-
-
-def _way(came_from: dict[State, State | None], end: State) -> tuple[State, ...]:
-    way = [end]
-    while (before := came_from[way[-1]]) is not None:
-        way.append(before)
-    return tuple(reversed(way))
+def _broken(state: State) -> str:
+    if len(state.main) > 1:
+        return "the batch is in main twice"
+    if state.reused:
+        return "a number was used again"
+    return "a row came in below a mark" if state.late else ""

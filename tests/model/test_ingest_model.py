@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.ingest_model import Rules, explore
+from tests.model.ingest_model import Rules, explored
 
 
 def test_no_interleaving_doubles_a_batch_reuses_a_number_or_slips_a_row_below_a_mark() -> None:
-    explored = explore(Rules())
-    assert explored.broken == () and explored.states > 5_000
+    found = explored(Rules())
+    assert found.broken == () and found.states > 5_000
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_no_interleaving_doubles_a_batch_reuses_a_number_or_slips_a_row_below_a_
     ],
 )
 def test_without_this_rule_the_model_finds_a_way_to_double_a_batch_or_to_slip_it_below_a_mark(without: Rules) -> None:
-    assert explore(without).broken
+    assert explored(without).broken

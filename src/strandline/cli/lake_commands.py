@@ -108,7 +108,7 @@ def status(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Datasets, rows, how far each is settled, and what needs attention. Starts no JVM."""
+    """Datasets and how far each is settled, sinks and how far each is behind, what needs attention. Starts no JVM."""
     out = Output(as_json=json)
     if watch and (json or not out.out.is_terminal):
         raise UsageError("--watch is for a terminal", hint="In a script, call `strandline status --json` again.")

@@ -18,8 +18,17 @@ import typer
 from rich.text import Text
 
 from strandline import failpoints
-from strandline.cli import dataset_commands, ingest_command, lake_commands, ledger_commands, read_command
-from strandline.cli.options import CARE, ROWS, START
+from strandline.cli import (
+    dataset_commands,
+    deliver_commands,
+    ingest_command,
+    lake_commands,
+    ledger_commands,
+    read_command,
+    sink_commands,
+    verify_command,
+)
+from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps, error_document
 from strandline.errors import StrandlineError, UsageError
 from strandline.tables.java import refuse_windows
@@ -38,6 +47,9 @@ lake_commands.add_to(app, START)
 app.add_typer(dataset_commands.app, name="dataset", rich_help_panel=ROWS)
 ingest_command.add_to(app)
 read_command.add_to(app)
+app.add_typer(sink_commands.app, name="sink", rich_help_panel=DELIVERY)
+deliver_commands.add_to(app)
+verify_command.add_to(app)
 lake_commands.add_to(app, CARE)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 

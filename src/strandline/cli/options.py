@@ -13,7 +13,7 @@ from strandline.cli.output import Output
 from strandline.errors import RefusedError
 from strandline.lake import Lake, open_lake
 
-START, ROWS, CARE = "Begin", "Rows", "Care"
+START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"
 """The groups that `strandline --help` shows."""
 
 ConfigOption = Annotated[

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
 from strandline.types import BlockKind
@@ -20,7 +21,9 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
     parts.append(_datasets(found))
     if any(d.blocks for d in found.datasets):
         parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
-    if trouble := problems(found):
+    if found.sinks:
+        parts += [Text(""), render_sinks.table(found.sinks, now)]
+    if trouble := problems(found, now):
         parts += [Text(""), Text("Needs attention", "bold yellow")]
         parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
     return Group(*parts)
@@ -85,7 +88,7 @@ def _meaning(dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
     return Text("its writer is gone; `strandline recover` settles it", "yellow")
 
 
-def problems(found: LakeStatus) -> list[str]:
+def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
     """In plain words, each with what to do where there is something to do."""
     lines = [found.problem] if found.problem else []
     for d in found.datasets:
@@ -98,4 +101,4 @@ def problems(found: LakeStatus) -> list[str]:
             )
         if d.foreign:
             lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
-    return lines
+    return [*lines, *render_sinks.problems(found.sinks, now)]

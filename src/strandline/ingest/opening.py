@@ -16,7 +16,7 @@ from strandline import failpoints
 from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.ledger import audit, blocks, datasets, sequence, sinks
 from strandline.ledger.engine import Connection
 from strandline.tables.metadata import (
     ADOPTED_PROPERTY,
@@ -100,6 +100,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             )
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
+    sinks.forget_leases(connection)
     # One number more: another copy of this ledger that stands at the same counter must notice, too.
     last = max(highest, counter.last) + 1
     failpoints.hit("open.before_commit")
@@ -177,10 +178,13 @@ def _roll_forward(
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
     rolled = []
+    passed = work.delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
         known = blocks.batch_block(connection, dataset.id, wap.batch_id)
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
+        if passed is not None and wap.rows.lo <= passed:
+            continue  # it was given up before a sink passed it, and would never be delivered there
         if not branch_complete(work, name, view, head, wap):
             continue
         outcome = work.tables.publish(name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch)

@@ -9,7 +9,7 @@ from strandline.errors import BlockHeld, OpeningNeeded, StrandlineError
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets
+from strandline.ledger import audit, blocks, datasets, lanes
 from strandline.ledger.engine import utc_now
 from strandline.tables.metadata import Abandon, RollForward, SettlePublished, TableView, WapId, plan_recovery
 from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
@@ -62,12 +62,15 @@ def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report:
         return
     head, wap = held.head, work.wap(held.head)
     view = work.tables.view(dataset.name)
+    with work.ledger.read() as connection:
+        passed = lanes.highest_mark(connection, dataset.id)
     plan = plan_recovery(
         view,
         head.branch,
         wap,
         branch_complete=branch_complete(work, dataset.name, view, view.refs.get(head.branch), wap),
         rows_in_main=work.tables.count(dataset.name, head.rows, view.main),
+        passed=passed,
     )
     match plan:
         case RollForward(snapshot):

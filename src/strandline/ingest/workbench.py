@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.config import IngestSettings
-from strandline.errors import TableUnfit
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness
-from strandline.tables.metadata import TableView, WapId, unfit
+from strandline.tables.metadata import TableView, WapId, check_fit
 from strandline.tables.spark_tables import SparkTables
-from strandline.types import BlockHead, Dataset
+from strandline.types import BlockHead, Dataset, Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,11 @@ class Workbench:
     witness: Witness
     tables: SparkTables
     settings: IngestSettings
+    delivered: Callable[[Connection, Dataset], Seq | None] = lambda connection, dataset: None
+    """How far any sink of a dataset has come, by the sinks' own records: a restored ledger does not know."""
 
     def wap(self, head: BlockHead) -> WapId:
         return WapId(self.lake, head.rows, head.digest, head.batch_id)
 
     def check_fit(self, view: TableView, dataset: Dataset) -> None:
-        if why := unfit(view, dataset, self.lake):
-            raise TableUnfit(
-                f"table {dataset.name} is not fit for ingest: {why}",
-                hint=f"Undo that change, or run `strandline dataset adopt {dataset.name}` to take the table as it is.",
-            )
+        check_fit(view, dataset, self.lake)

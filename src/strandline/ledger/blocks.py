@@ -295,8 +295,9 @@ def insert_published(
             changed_at=now,
         )
         .on_conflict_do_nothing()
+        .returning(block.c.id)
     )
-    return bool(inserted.rowcount == 1)
+    return inserted.one_or_none() is not None
 
 
 def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> list[OpenBlock]:
@@ -322,12 +323,16 @@ def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
 
 _first_open = (
     sa.select(sa.func.min(block.c.lo))
-    .where(block.c.dataset_id == sa.bindparam("dataset"), block.c.state.in_(OPEN_STATES))
+    # Literals: with parameters SQLite does not see that the index of open blocks is meant.
+    .where(
+        block.c.dataset_id == sa.bindparam("dataset"),
+        block.c.state.in_([sa.literal_column(f"'{s}'") for s in OPEN_STATES]),
+    )
     .scalar_subquery()
 )
 _SEALED = sa.select(sa.func.max(block.c.hi)).where(
     block.c.dataset_id == sa.bindparam("dataset"),
-    block.c.state == "published",
+    block.c.state == sa.literal_column("'published'"),
     block.c.hi < sa.func.coalesce(_first_open, SEQ_MAX),
 )
 
@@ -370,8 +375,37 @@ def owned_ranges(
     return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
 
 
+def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
+    """How far to go beyond `after` for about so many rows: to the end of a block, or into one that is larger."""
+    query = (
+        sa.select(block.c.lo, block.c.hi)
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi > (after or 0))
+        .where(block.c.lo <= sealed)
+        .order_by(block.c.lo)
+    )
+    rows, reached = 0, after or 0
+    for r in connection.execute(query):
+        first, last = max(r.lo, reached + 1), min(r.hi, sealed)
+        if last <= reached:  # a recovered range stands over the blocks that were found again
+            continue
+        if rows + last - first + 1 > rows_max:
+            return Seq(reached) if rows else Seq(first + rows_max - 1)
+        rows, reached = rows + last - first + 1, last
+    return sealed
+
+
 def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
+    return None if found is None else Seq(int(found))
+
+
+def highest_adopted(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The end of the rows that the table held before it was adopted."""
+    found = connection.execute(
+        sa.select(sa.func.max(block.c.hi)).where(
+            block.c.dataset_id == dataset, block.c.state == "published", block.c.kind == BlockKind.ADOPTED.value
+        )
+    ).scalar()
     return None if found is None else Seq(int(found))
 
 

@@ -1,8 +1,9 @@
 """The ledger's tables. CHECKs and partial unique indexes refuse what the protocol does not allow.
 
 A block moves `reserved → staged → published`, or `reserved → abandoned`; an adopted one moves from `reserved`
-straight to `published`, because its commit point is the Iceberg commit that numbers the rows. Triggers, made by the
-migrations, refuse every other move and a counter that goes back.
+straight to `published`, because its commit point is the Iceberg commit that numbers the rows. A chunk moves
+`planned → landed` or `planned → empty`. Triggers, made by the migrations, refuse every other move, a counter or a mark
+that goes back, and a change of what was promised: an intent's bounds and options, a chunk's range.
 """
 
 from __future__ import annotations
@@ -159,3 +160,127 @@ table_count = Table(
     Column("counted_at", UtcMicros, nullable=False),
 )
 """Rows that are not ours, as last counted at one snapshot of main."""
+
+_NOT_REMOVED = text("removed_at IS NULL")
+
+sink = Table(
+    "sink",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("instance", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("options", Text, nullable=False),  # a JSON object of texts
+    Column("destination", Text, nullable=False),
+    Column("start", BigInteger),
+    Column("planned", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("failures", BigInteger, nullable=False),
+    Column("retry_at", UtcMicros),
+    Column("lease_token", Text),
+    Column("lease_until", UtcMicros),
+    Column("created_at", UtcMicros, nullable=False),
+    Column("removed_at", UtcMicros),
+    CheckConstraint("generation >= 1", name="generation_positive"),
+    CheckConstraint("start >= 1", name="start_positive"),
+    CheckConstraint("planned >= 1", name="planned_positive"),
+    CheckConstraint("start IS NULL OR (planned IS NOT NULL AND planned >= start)", name="planned_from_the_start"),
+    CheckConstraint("state IN ('active', 'paused', 'stopped')", name="sink_state_known"),
+    CheckConstraint("state <> 'stopped' OR reason IS NOT NULL", name="stopped_has_a_reason"),
+    CheckConstraint("failures >= 0", name="failures_not_negative"),
+    CheckConstraint("(lease_token IS NULL) = (lease_until IS NULL)", name="lease_whole"),
+    Index("one_sink_of_a_name", "name", unique=True, sqlite_where=_NOT_REMOVED, postgresql_where=_NOT_REMOVED),
+    Index(
+        "one_sink_of_a_destination",
+        "destination",
+        unique=True,
+        sqlite_where=_NOT_REMOVED,
+        postgresql_where=_NOT_REMOVED,
+    ),
+)
+
+lane = Table(
+    "lane",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("sink_id", BigInteger, ForeignKey("sink.id"), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("mark", BigInteger),
+    Column("continuation", Text, nullable=False),
+    Column("exported", BigInteger, nullable=False),
+    Column("withheld", BigInteger, nullable=False),
+    Column("last_lo", BigInteger),
+    Column("last_hi", BigInteger),
+    Column("version", BigInteger, nullable=False),
+    Column("updated_at", UtcMicros, nullable=False),
+    CheckConstraint("generation >= 1", name="lane_generation_positive"),
+    CheckConstraint("mark >= 1", name="mark_positive"),
+    CheckConstraint("exported >= 0 AND withheld >= 0", name="totals_not_negative"),
+    CheckConstraint("(last_lo IS NULL) = (last_hi IS NULL)", name="last_whole"),
+    CheckConstraint(
+        "last_lo IS NULL OR (mark IS NOT NULL AND last_lo >= 1 AND last_lo <= last_hi AND last_hi <= mark)",
+        name="last_below_the_mark",
+    ),
+    Index("one_lane_of_a_partition", "sink_id", "generation", "partition", unique=True),
+    # Who is behind is asked at every tick, whatever the number of lanes.
+    Index("lanes_by_mark", "sink_id", "generation", "mark"),
+)
+
+_INTENT_OPEN = text("closed_at IS NULL")
+
+intent = Table(
+    "intent",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("lane_id", BigInteger, ForeignKey("lane.id"), nullable=False),
+    Column("after", BigInteger),
+    Column("until", BigInteger, nullable=False),
+    Column("options", Text, nullable=False),  # a JSON object of texts
+    Column("opened_at", UtcMicros, nullable=False),
+    Column("closed_at", UtcMicros),
+    CheckConstraint("until >= 1 AND (after IS NULL OR (after >= 1 AND after < until))", name="intent_not_empty"),
+    Index("one_open_intent", "lane_id", unique=True, sqlite_where=_INTENT_OPEN, postgresql_where=_INTENT_OPEN),
+    Index("one_intent_of_a_bound", "lane_id", "until", unique=True),
+)
+
+_CHUNK_PLANNED = text("state = 'planned'")
+
+chunk = Table(
+    "chunk",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("intent_id", BigInteger, ForeignKey("intent.id"), nullable=False),
+    Column("lane_id", BigInteger, ForeignKey("lane.id"), nullable=False),
+    Column("lo", BigInteger, nullable=False),
+    Column("hi", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("expected", BigInteger, nullable=False),
+    Column("row_count", BigInteger),
+    Column("withheld", BigInteger),
+    Column("digest", Text),
+    Column("size", BigInteger),
+    Column("found", Boolean, nullable=False),
+    Column("acked_at", UtcMicros),
+    CheckConstraint("lo >= 1 AND hi >= lo", name="chunk_not_empty"),
+    CheckConstraint("state IN ('planned', 'landed', 'empty')", name="chunk_state_known"),
+    CheckConstraint("expected >= 0 AND row_count >= 0 AND withheld >= 0 AND size >= 0", name="counts_not_negative"),
+    CheckConstraint("(state = 'planned') = (acked_at IS NULL)", name="acked_has_a_time"),
+    CheckConstraint(
+        "state <> 'planned' OR (row_count IS NULL AND withheld IS NULL AND digest IS NULL AND size IS NULL)",
+        name="planned_knows_no_outcome",
+    ),
+    CheckConstraint("NOT found OR state = 'landed'", name="found_is_landed"),
+    # A sink that was found to hold a range may not tell what is in it.
+    CheckConstraint(
+        "state <> 'landed' OR found OR (row_count IS NOT NULL AND withheld IS NOT NULL)",
+        name="landed_has_a_count",
+    ),
+    CheckConstraint("state <> 'empty' OR (row_count = 0 AND withheld IS NOT NULL)", name="empty_has_no_rows"),
+    Index("one_chunk_of_a_number", "lane_id", "lo", unique=True),
+    Index("chunks_of_an_intent", "intent_id"),
+    Index("planned_chunks", "intent_id", sqlite_where=_CHUNK_PLANNED, postgresql_where=_CHUNK_PLANNED),
+)

@@ -73,6 +73,8 @@ def context_options(
         "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.redaction.regex": REDACTED,
+        # Sinks are delivered to side by side: a large job of one must not keep the small ones of the others waiting.
+        "spark.scheduler.mode": "FAIR",
     }
     if local:
         # Not the host's name: resolving it can be slow, wrong, or different after a change of network.

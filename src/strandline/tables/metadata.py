@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.errors import TableUnfit
 from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
 
 LAKE_PROPERTY = "strandline.lake"
@@ -71,6 +72,8 @@ class TableView:
     snapshots: Mapping[SnapshotId, SnapshotView]
     schema: Mapping[str, Any]
     schema_id: int
+    schemas: int = 1
+    """How many the table has had."""
 
     @property
     def main_has_current_schema(self) -> bool:
@@ -143,6 +146,7 @@ def parse_view(text: str) -> TableView:
         snapshots={s.id: s for s in map(_snapshot, data.get("snapshots", []))},
         schema=next(s for s in schemas if s.get("schema-id", 0) == schema_id),
         schema_id=schema_id,
+        schemas=len(schemas),
     )
 
 
@@ -241,9 +245,16 @@ RecoveryPlan = RollForward | SettlePublished | Abandon
 
 
 def plan_recovery(
-    view: TableView, branch: str, wap: WapId, *, branch_complete: bool, rows_in_main: int
+    view: TableView,
+    branch: str,
+    wap: WapId,
+    *,
+    branch_complete: bool,
+    rows_in_main: int,
+    passed: Seq | None = None,
 ) -> RecoveryPlan:
-    """First the branch, then main; what is in neither was never acknowledged."""
+    """First the branch, then main; what is in neither was never acknowledged. `passed` is how far any sink has come:
+    rows that appeared at or below it would never be delivered there."""
     elsewhere = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
     published = view.published_as(str(wap))
@@ -253,6 +264,8 @@ def plan_recovery(
         return SettlePublished(published)
     if elsewhere is not None:
         return Abandon(f"the batch is in main under {elsewhere}")
+    if passed is not None and wap.rows.lo <= passed:
+        return Abandon(f"a sink has passed its numbers (it stands at {passed})")
     if head is not None and branch_complete:
         return RollForward(head)
     return Abandon("its writer is gone and staged nothing" if head is None else "its writer left the branch incomplete")
@@ -265,6 +278,14 @@ def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
         if other and other.lake == wap.lake and other.batch_id == wap.batch_id and other.rows != wap.rows:
             return other.rows
     return None
+
+
+def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:
+    if why := unfit(view, dataset, lake):
+        raise TableUnfit(
+            f"table {dataset.name} is not fit for Strandline: {why}",
+            hint=f"Undo that change, or run `strandline dataset adopt {dataset.name}` to take the table as it is.",
+        )
 
 
 def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,3 +259,20 @@ def iceberg_type(kind: ColumnType, ids: Iterator[int]) -> str | dict[str, Any]:
             }  # fmt: skip
         case Struct(fields):
             return {"type": "struct", "fields": _iceberg_fields(fields, ids)}
+
+
+def from_iceberg(fields: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """The columns of a schema as a table's metadata spells them."""
+    return tuple(Column(f["name"], _from_iceberg_type(f["type"]), f["required"], f.get("doc")) for f in fields)
+
+
+def _from_iceberg_type(kind: str | Mapping[str, Any]) -> ColumnType:
+    if isinstance(kind, str):
+        return Primitive(kind.replace(" ", ""))
+    match kind["type"]:
+        case "list":
+            return ListOf(_from_iceberg_type(kind["element"]), kind["element-required"])
+        case "map":
+            return MapOf(_from_iceberg_type(kind["key"]), _from_iceberg_type(kind["value"]), kind["value-required"])
+        case _:
+            return Struct(from_iceberg(kind["fields"]))

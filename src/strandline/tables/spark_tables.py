@@ -38,6 +38,16 @@ JAVA_ERRORS = (Py4JJavaError, PySparkException)
 
 
 @dataclass(frozen=True, slots=True)
+class DataFile:
+    location: str
+    rows: int
+    lo: int
+    hi: int
+    is_parquet: bool
+    has_deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StagedFile:
     records: int
     lo: int
@@ -109,6 +119,43 @@ class SparkTables:
         if lo is None or hi is None:
             raise FailedError(f"{table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
         return StagedFile(file.recordCount(), number(long_type, lo), number(long_type, hi))
+
+    def data_files(
+        self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
+    ) -> list[DataFile] | None:
+        """The files of one snapshot that may hold rows between these numbers; None where they are too many to list, or
+        one of them does not say what it holds."""
+        table = self.load(name)
+        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        bounds = getattr(expressions, "and")(
+            expressions.greaterThan(SEQ_COLUMN, after), expressions.lessThanOrEqual(SEQ_COLUMN, until)
+        )
+        scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
+        found: list[DataFile] = []
+        tasks = scan.planFiles()
+        try:
+            for task in iterate(tasks):
+                if len(found) == files_max:
+                    return None
+                file = task.file()
+                held = self.staged_file(table, file)
+                found.append(
+                    DataFile(
+                        str(file.location()),
+                        held.records,
+                        held.lo,
+                        held.hi,
+                        file.format().toString() == "PARQUET",
+                        not task.deletes().isEmpty(),
+                    )
+                )
+        except FailedError:
+            return None
+        except JAVA_ERRORS as e:
+            raise explain(e, f"the files of {name} cannot be listed") from e
+        finally:
+            tasks.close()
+        return found
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
         """Read back: the branch's head, if that is the append of this block."""

@@ -1,0 +1,195 @@
+"""tick, run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli import render_deliver
+from strandline.cli.deliver_progress import delivering
+from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
+from strandline.cli.output import Output
+from strandline.errors import StrandlineError
+from strandline.sink_status import state_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from strandline.deliver.tick import SinkReport, TickReport
+    from strandline.delivery import SinkRecord
+    from strandline.lake import Lake
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=DELIVERY)(tick)
+    app.command(rich_help_panel=DELIVERY)(run)
+
+
+SinkOption = Annotated[
+    str | None, typer.Option("--sink", metavar="NAME", help="Only this one.", show_default="all sinks")
+]
+
+
+def tick(
+    sink: SinkOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be sent, to whom; send and store nothing.")
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver once: every settled row that a sink does not have yet. Safe beside the daemon and beside itself.
+
+    Ends with 1 if a sink failed and is tried again later, with 3 if one is stopped and needs a person.
+    """
+    out = Output(as_json=json)
+    began = time.monotonic()
+    with opened(config) as lake:
+        if dry_run:
+            _preview(out, lake, sink)
+            return
+        with delivering(out) as progress:
+            lake.on_start = progress.on_start
+            report = lake.delivery.tick(sink, progress=progress.on_rows)
+    seconds = time.monotonic() - began
+    out.show(render_deliver.tick_document(report, seconds), *render_deliver.tick(report, seconds))
+    if code := render_deliver.exit_code(report):
+        raise typer.Exit(code)
+
+
+def _preview(out: Output, lake: Lake, only: str | None) -> None:
+    chosen = lake.delivery.every() if only is None else [lake.delivery.get(only)]
+    with out.working("Starting Spark") as say:
+        lake.on_start = say
+        found = [_preview_one(lake, record) for record in chosen]
+    out.show(render_deliver.preview_document(found), *render_deliver.preview(found))
+    if code := max((s.error.exit_code for s in found if s.error is not None), default=0):
+        raise typer.Exit(code)
+
+
+def _preview_one(lake: Lake, record: SinkRecord) -> render_deliver.SinkPreview:
+    """A sink that cannot be asked does not keep the others from being shown."""
+    try:
+        lanes = lake.delivery.preview(record.name)
+    except StrandlineError as e:
+        return render_deliver.SinkPreview(record.name, state_of(record), (), e)
+    return render_deliver.SinkPreview(record.name, state_of(record), lanes, None)
+
+
+def run(
+    config: ConfigOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON document per line on standard output, one for each event.")
+    ] = False,
+) -> None:
+    """Keep delivering, in the foreground, until SIGTERM or Ctrl-C; then what is under way is finished first.
+
+    Writes a line for each sink that a tick did something for, and nothing while all is quiet. Sinks that are added or
+    changed meanwhile are noticed. Starts no JVM before there is something to deliver.
+    """
+    with opened(config) as lake:
+        journal = Journal(as_json=json)
+        stopping = threading.Event()
+        lake.on_start = lambda words: journal.write("starting", what=words)
+        journal.serving([s.name for s in lake.delivery.every()])
+        with _signals(stopping, journal), ThreadPoolExecutor(1, "strandline-run") as pool:
+            # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
+            _wait_for(pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble), stopping)
+        journal.write("stopped")
+
+
+def _wait_for(loop: Future[None], stopping: threading.Event) -> None:
+    try:
+        while not loop.done():
+            time.sleep(0.1)
+    finally:
+        stopping.set()
+    loop.result()
+
+
+@contextmanager
+def _signals(stopping: threading.Event, journal: Journal) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            # Asked twice. Nothing is lost: whoever delivers next goes on where this ends.
+            os._exit(INTERRUPTED)
+        stopping.set()
+        journal.write("stopping", signal=signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Journal:
+    """What the daemon tells. What stays as it is, is told once."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        import structlog
+
+        render = structlog.processors.JSONRenderer() if as_json else structlog.processors.LogfmtRenderer()
+        self._log = structlog.wrap_logger(
+            structlog.WriteLogger(sys.stdout),
+            processors=[structlog.processors.TimeStamper("iso", utc=True, key="at"), _in_order, render],
+        )
+        self._as_json = as_json
+        self._serving: list[str] = []
+        self._last: dict[str, tuple[str, str | None]] = {}
+        self._trouble: str | None = None
+
+    def write(self, event: str, **values: object) -> None:
+        self._log.info(event, **{k: v for k, v in values.items() if v is not None})
+
+    def serving(self, sinks: list[str]) -> None:
+        self._serving = sinks
+        self.write("serving", sinks=sinks if self._as_json else ",".join(sinks) or "none yet")
+
+    def tick(self, report: TickReport) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            self.write("well_again")
+        if (names := [s.name for s in report.sinks]) != self._serving:
+            self.serving(names)
+        for s in report.sinks:
+            self._sink(s)
+
+    def _sink(self, s: SinkReport) -> None:
+        now, before = (s.did, s.reason), self._last.get(s.name, ("idle", None))
+        self._last[s.name] = now
+        if s.did == "delivered" or s.rows or s.withheld:
+            self.write(
+                s.did,
+                sink=s.name,
+                rows=s.rows,
+                withheld=s.withheld or None,
+                chunks=s.chunks,
+                reason=s.reason,
+                hint=s.hint,
+            )
+        elif now != before and s.did in ("waiting", "stopped", "paused"):
+            self.write(s.did, sink=s.name, reason=s.reason, hint=s.hint)
+        elif s.did == "idle" and before[0] in ("waiting", "stopped", "paused"):
+            self.write("well_again", sink=s.name)
+
+    def trouble(self, error: StrandlineError) -> None:
+        if error.message != self._trouble:
+            self._trouble = error.message
+            self.write("tick_failed", reason=error.message, hint=error.hint)
+
+
+def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {"at": event.pop("at"), "event": event.pop("event"), **event}

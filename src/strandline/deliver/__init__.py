@@ -1,0 +1,1 @@
+"""Sealed rows to sinks, exactly once."""

@@ -1,0 +1,204 @@
+"""Delivery as a lake offers it: sinks, ticks, and the daemon's first form."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.run import Progress
+from strandline.deliver.tick import Deliverer, TickReport
+from strandline.delivery import SinkRecord
+from strandline.errors import RefusedError, StrandlineError, UsageError
+from strandline.ledger import audit, blocks, datasets, sinks
+from strandline.ledger.engine import utc_now
+from strandline.types import BlockId, BlockKind, Dataset, Reserved
+
+if TYPE_CHECKING:
+    from strandline.deliver.manage import SinkRecovered
+    from strandline.deliver.preview import LanePreview
+    from strandline.deliver.verdict import VerifyProgress, VerifyReport
+    from strandline.tables.schema import Column
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """`lake.delivery`. Ticks are safe beside each other, in this process and in others."""
+
+    bench: DeliverBench
+    columns: Callable[[Dataset], Sequence[Column]]
+    """A dataset's columns, without Spark."""
+    catch_up: Callable[[], None]
+    """A ledger that was restored is opened before it is asked what is settled."""
+    recover: Callable[[], object]
+
+    # Sinks.
+
+    def add(
+        self, name: str, dataset: str, kind: str, options: Mapping[str, str], *, from_now: bool = False
+    ) -> SinkRecord:
+        from strandline.deliver.manage import add_sink
+
+        target = self._dataset(dataset)
+        self._check_where(target, options.get("where"))
+        return add_sink(
+            self.bench, target, self.columns(target), name=name, kind=kind, options=options, from_now=from_now
+        )
+
+    def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
+        from strandline.deliver.manage import update_sink
+
+        target = self._of_sink(name)
+        self._check_where(target, options.get("where"))
+        return update_sink(self.bench, target, self.columns(target), name, options, unset)
+
+    def every(self) -> list[SinkRecord]:
+        with self.bench.ledger.read() as connection:
+            return sinks.every(connection)
+
+    def get(self, name: str) -> SinkRecord:
+        with self.bench.ledger.read() as connection:
+            return sinks.get(connection, name)
+
+    def pause(self, name: str) -> SinkRecord:
+        """Rows wait for it; what was under way is finished when it goes on."""
+        return self._switch(name, paused=True)
+
+    def resume(self, name: str) -> SinkRecord:
+        return self._switch(name, paused=False)
+
+    def _switch(self, name: str, *, paused: bool) -> SinkRecord:
+        with self.bench.ledger.write() as connection:
+            record = sinks.get(connection, name)
+            changed = sinks.pause(connection, record.id) if paused else sinks.resume(connection, record.id)
+            if paused and not changed and record.state != "paused":
+                raise RefusedError(f"sink {name} is {record.state}: {record.reason}")
+            if changed:
+                audit.record(connection, "sink_paused" if paused else "sink_resumed", sink=name)
+            return sinks.get(connection, name)
+
+    def remove(self, name: str) -> SinkRecord:
+        from strandline.deliver.manage import remove_sink
+
+        return remove_sink(self.bench, name)
+
+    def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
+        """To a continuation, or to the beginning."""
+        from strandline.deliver.manage import reset_sink
+
+        return reset_sink(self.bench, self._of_sink(name), name, to)
+
+    def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
+        from strandline.deliver.manage import recover_sink
+
+        return recover_sink(self.bench, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
+
+    def _check_where(self, dataset: Dataset, where: str | None) -> None:
+        """Only Spark can say what is wrong with a condition, so only a condition starts it."""
+        if where is None:
+            return
+        from strandline.tables.spark_tables import CATALOG, explain
+
+        frame = self.bench.tables().spark.table(f"{CATALOG}.{dataset.name}")
+        try:
+            frame.where(where)
+        except Exception as e:
+            raise UsageError(
+                f"the condition `{where}` does not fit {dataset.name}: {explain(e, 'it cannot be read').message}"
+            ) from e
+
+    # Ticks.
+
+    def deliverer(self, *, progress: Progress | None = None, stopping: threading.Event | None = None) -> Deliverer:
+        return Deliverer(
+            self.bench, ready=self.catch_up, progress=progress or (lambda name, done, total: None), stopping=stopping
+        )
+
+    def tick(self, only: str | None = None, *, progress: Progress | None = None) -> TickReport:
+        return self.deliverer(progress=progress).tick(only)
+
+    def preview(self, only: str | None = None) -> list[LanePreview]:
+        """What a tick would send, and to whom; nothing is stored or sent."""
+        from strandline.deliver.preview import preview
+
+        return [p for record in self._chosen(only) for p in preview(self.bench, record, self._dataset_of(record))]
+
+    def verify(
+        self, only: str | None = None, *, taken_is_fine: bool = False, progress: VerifyProgress | None = None
+    ) -> VerifyReport:
+        """Whether each sink holds what was delivered to it, and that is what the lake has; nothing is changed.
+        `taken_is_fine`: objects that a consumer may have taken away are not missing."""
+        from strandline.deliver.verify import verify
+
+        chosen = [(record, self._dataset_of(record)) for record in self._chosen(only)]
+        self.catch_up()
+        return verify(
+            self.bench, chosen, taken_is_fine=taken_is_fine, progress=progress or (lambda name, what, done, total: None)
+        )
+
+    def run(
+        self,
+        stopping: threading.Event,
+        on_tick: Callable[[TickReport], None] = lambda report: None,
+        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
+            "a tick failed, trying again: %s", error.message
+        ),
+    ) -> None:
+        """Until `stopping` is set: what dead writers left is settled, and every sink gets what is settled. A tick that
+        fails is told and tried again; the loop never ends by itself. Spark starts when there is work for it."""
+        deliverer = self.deliverer(stopping=stopping)
+        caught_up = False
+        tried: frozenset[BlockId] = frozenset()
+        tried_at = 0.0
+        while not stopping.is_set():
+            try:
+                if not caught_up:
+                    self.catch_up()
+                    caught_up = True
+                left = self._left_by_dead_writers()
+                # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
+                if left - tried or (left and monotonic() - tried_at > self.bench.settings.retry_seconds_max):
+                    self.recover()
+                    tried, tried_at = left, monotonic()
+                on_tick(deliverer.tick())
+            except StrandlineError as e:
+                on_trouble(e)
+            stopping.wait(self.bench.settings.poll_seconds)
+
+    def _left_by_dead_writers(self) -> frozenset[BlockId]:
+        """Open blocks that recovery can settle. A pass of `adopt` that was cut off it cannot: only another one can."""
+        now = utc_now()
+        with self.bench.ledger.read() as connection:
+            still_open = blocks.open_blocks(connection)
+        return frozenset(
+            b.head.id
+            for b in still_open
+            if not isinstance(b, Reserved) or (b.lease_until < now and b.head.kind is not BlockKind.ADOPTED)
+        )
+
+    # Looking things up.
+
+    def _chosen(self, only: str | None) -> list[SinkRecord]:
+        return self.every() if only is None else [self.get(only)]
+
+    def _dataset(self, name: str) -> Dataset:
+        from strandline.tables.identifier import full_name
+
+        with self.bench.ledger.read() as connection:
+            return datasets.get(connection, full_name(name))
+
+    def _of_sink(self, name: str) -> Dataset:
+        return self._dataset_of(self.get(name))
+
+    def _dataset_of(self, record: SinkRecord) -> Dataset:
+        with self.bench.ledger.read() as connection:
+            found = next((d for d in datasets.every(connection) if d.id == record.dataset), None)
+        if found is None:
+            raise RefusedError(f"the dataset of sink {record.name} was dropped", hint="Remove the sink.")
+        return found

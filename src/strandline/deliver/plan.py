@@ -1,0 +1,172 @@
+"""Decisions of a tick, as functions over values: what is due, and how a range is cut into chunks.
+
+The cut is made of pieces: small runs of a lane's rows, counted and weighed by a scan. A chunk is as many neighbouring
+pieces as fit into it. What the sink was found to hold is never cut again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from strandline.deliver.options import DeliveryOptions
+from strandline.deliver.sink import Held, HeldRange, covers
+from strandline.delivery import ChunkPlan, ChunkState
+from strandline.types import Seq, SeqRange, merge_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one lane that stand together: none of another piece of the lane lies between them."""
+
+    first: int
+    last: int
+    rows: int
+    size: int
+
+
+# What is due.
+
+
+def batch_is_ready(
+    options: DeliveryOptions, *, rows: int, oldest: datetime | None, now: datetime, lanes_behind: bool
+) -> bool:
+    """Whether the rows that nobody planned yet are worth an intent of their own."""
+    if lanes_behind:
+        return True
+    if rows <= 0:
+        return False
+    if rows >= options.batch_rows_min or oldest is None:
+        return True
+    return now - oldest >= timedelta(seconds=options.batch_wait_seconds_max)
+
+
+def retry_wait_seconds(failures: int, asked: float | None, seconds_max: float, jitter: float) -> float:
+    """Doubling from one second; what the sink asked for counts if it is longer, within bounds. `jitter` is in 0..1."""
+    ladder = min(seconds_max, 2.0 ** min(failures, 16)) * (0.5 + jitter / 2)
+    wanted = asked if asked is not None and asked > 0 else 0.0
+    return min(seconds_max, max(ladder, wanted))
+
+
+# What a sink holds.
+
+
+def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
+    """Of the ranges that a closed intent landed, those the sink no longer knows of: it was restored from a backup, or
+    is another one. All of them count, not only the last: they landed in any order."""
+    if keeps_marks:
+        return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
+    return not_held(acknowledged, held)
+
+
+def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
+    known = merge_ranges(r.rows for r in held.ranges)
+    return [r for r in ranges if not (held.mark is not None and r.hi <= held.mark) and not covers(known, r)]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the sink holds of a lane beyond its mark: chunks that are listed, and how far all was delivered."""
+
+    listed: tuple[HeldRange, ...]
+    mark: Seq | None
+
+    @property
+    def nothing(self) -> bool:
+        return not self.listed and self.mark is None
+
+    @property
+    def highest(self) -> int:
+        return max([self.mark or 0, *(r.rows.hi for r in self.listed)])
+
+
+def found_beyond(after: Seq | None, held: Held) -> Found:
+    floor = after or 0
+    mark = held.mark if held.mark is not None and held.mark > floor else None
+    return Found(tuple(r for r in held.ranges if r.rows.hi > floor), mark)
+
+
+def straddles(after: Seq | None, found: Found) -> HeldRange | None:
+    """A held range that begins at or below the mark and ends above it: it can be neither new nor a repeat."""
+    return next((r for r in found.listed if after is not None and r.rows.lo <= after < r.rows.hi), None)
+
+
+# The cut.
+
+
+def cut(after: Seq | None, until: Seq, pieces: Sequence[Piece], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
+    """Chunks that tile `after+1..until`; pieces are sorted. Without a piece there is nothing to send, and no chunk."""
+    groups = _groups(pieces, options.chunk_rows_max, options.chunk_bytes_max)
+    return _tile(int(after or 0) + 1, until, groups)
+
+
+def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piece]:
+    groups: list[Piece] = []
+    for p in pieces:
+        last = groups[-1] if groups else None
+        if last is not None and last.rows + p.rows <= rows_max and last.size + p.size <= bytes_max:
+            groups[-1] = Piece(last.first, p.last, last.rows + p.rows, last.size + p.size)
+        else:
+            groups.append(p)
+    return groups
+
+
+def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]:
+    """Each chunk ends with its last row, the last one at `until`."""
+    chunks = []
+    for i, g in enumerate(groups):
+        hi = until if i == len(groups) - 1 else g.last
+        chunks.append(ChunkPlan(SeqRange(Seq(lo), Seq(hi)), g.rows))
+        lo = hi + 1
+    return tuple(chunks)
+
+
+def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange, HeldRange | None, bool]]:
+    """What lies between mark and `until`, in order: a range that is listed, one at or below the sink's own mark that
+    was delivered and is no longer there, or one that has yet to be sent. The flag says that it was delivered."""
+    at = int(after or 0) + 1
+    parts: list[tuple[SeqRange, HeldRange | None, bool]] = []
+
+    def gap(to: int) -> None:
+        nonlocal at
+        if found.mark is not None and at <= found.mark and at <= to:
+            upper = min(to, int(found.mark))
+            parts.append((SeqRange(Seq(at), Seq(upper)), None, True))
+            at = upper + 1
+        if at <= to:
+            parts.append((SeqRange(Seq(at), Seq(to)), None, False))
+            at = to + 1
+
+    for r in sorted(found.listed, key=lambda r: r.rows.lo):
+        gap(r.rows.lo - 1)
+        parts.append((r.rows, r, True))
+        at = r.rows.hi + 1
+    gap(until)
+    return parts
+
+
+def cut_around(
+    after: Seq | None,
+    until: Seq,
+    found: Found,
+    pieces: Mapping[SeqRange, Sequence[Piece]],
+    options: DeliveryOptions,
+) -> tuple[ChunkPlan, ...]:
+    """Like `cut`, with what the sink holds standing as chunks that have landed. `pieces` are by segment; a segment
+    without rows is a chunk without rows, so that the chunks still tile the range."""
+    chunks: list[ChunkPlan] = []
+    for segment, listed, delivered in segments(after, until, found):
+        own = pieces.get(segment, ())
+        rows = sum(p.rows for p in own)
+        if listed is not None:
+            count = rows if listed.count is None else listed.count
+            chunks.append(ChunkPlan(segment, max(rows, count), ChunkState.LANDED, count, listed.digest, listed.size))
+        elif delivered:
+            state = ChunkState.LANDED if rows else ChunkState.EMPTY
+            chunks.append(ChunkPlan(segment, rows, state, rows, None, None))
+        elif own:
+            chunks += _tile(segment.lo, segment.hi, _groups(own, options.chunk_rows_max, options.chunk_bytes_max))
+        else:
+            chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
+    return tuple(chunks)

@@ -1,0 +1,214 @@
+"""What the lanes of a sink get next: scanned, cut around what it holds already, and stored before a byte leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.types import StructField
+
+from strandline import failpoints
+from strandline.deliver import scan
+from strandline.deliver.bench import Settled, settled
+from strandline.deliver.options import parse_common
+from strandline.deliver.plan import Found, Piece, cut, cut_around, found_beyond, lacking, straddles
+from strandline.deliver.run import SinkRun
+from strandline.deliver.sink import Held, HeldRange, Sink
+from strandline.delivery import NOT_PARTITIONED, Intent, Lane, LaneId, LanePlan
+from strandline.errors import LeaseLost, SchemaError, SinkStopped
+from strandline.ledger import blocks, intents, lanes
+from strandline.tables.schema import from_iceberg
+from strandline.types import PARTITION_COLUMN, Seq, SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a sink's lanes stand, and how far its next plan goes."""
+
+    lanes: Mapping[str, Lane]
+    landed: Mapping[LaneId, Sequence[SeqRange]]
+    """What the sink acknowledged last, and must still know of."""
+    bounds: scan.LaneBounds
+    sealed: Seq
+    until: Seq
+
+    def mark(self, partition: str) -> Seq | None:
+        known = self.lanes.get(partition)
+        return self.bounds.default if known is None else known.mark
+
+
+def look(run: SinkRun) -> Standing | None:
+    """None if no row is settled that was not planned, and no lane is behind."""
+    record = run.record
+    with run.bench.ledger.read() as connection:
+        known = {
+            lane.partition: lane
+            for lane in lanes.every(connection, record, lake=run.bench.lake, table_uuid=run.dataset.table_uuid)
+        }
+        landed = intents.last_landed(connection, record)
+        still_open = frozenset(i.partition for i in intents.open_of(connection, record))
+        sealed = blocks.sealed(connection, run.dataset.id)
+        if sealed is None:
+            return None
+        until = blocks.cut(
+            connection,
+            run.dataset.id,
+            after=record.planned,
+            sealed=sealed,
+            rows_max=run.bench.settings.plan_rows_max,
+        )
+    exceptions = {p: lane.mark for p, lane in known.items() if lane.mark != record.planned and p not in still_open}
+    if not run.dataset.deliver_by and NOT_PARTITIONED in still_open:
+        return None
+    if until <= (record.planned or 0) and not exceptions:
+        return None
+    return Standing(known, landed, scan.LaneBounds(record.planned, exceptions, still_open), sealed, until)
+
+
+def store_next(run: SinkRun) -> list[Intent] | None:
+    """The next plan, made durable; None if there is nothing to plan."""
+    standing = look(run)
+    if standing is None:
+        return None
+    planned = plan_lanes(run, standing)
+    failpoints.hit("deliver.before_plan")
+    stored = intents.store_plan(
+        run.bench.ledger,
+        run.lease,
+        run.record,
+        until=planned.until,
+        lanes=planned.lanes,
+        options=run.record.options,
+        token=run.token,
+        left_out=standing.bounds.left_out,
+    )
+    if stored is None:
+        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+    failpoints.hit("deliver.after_plan")
+    run.record = replace(run.record, planned=Seq(max(planned.until, run.record.planned or 0)))
+    return stored
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    until: Seq
+    lanes: tuple[LanePlan, ...]
+
+
+def plan_lanes(run: SinkRun, standing: Standing) -> Planned:
+    """Scan, ask the sink, cut. Asks nothing where no lane has a new row."""
+    until = standing.until
+    for _ in range(2):
+        source = settled(run.bench, run.dataset, standing.bounds.lowest, until)
+        fields = prepare(run, source)
+        pieces = scan.pieces(source.df, fields, standing.bounds, run.options)
+        found = _ask(run, standing, sorted(pieces))
+        beyond = max((f.highest for f in found.values()), default=0)
+        if beyond > standing.sealed:
+            raise SinkStopped(
+                f"{run.record.name}: its destination holds number {beyond}, and {run.dataset.name} is settled up to "
+                f"{standing.sealed} only",
+                hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
+            )
+        if beyond <= until:
+            break
+        until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
+    return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)))
+
+
+def _cut_lanes(
+    run: SinkRun,
+    standing: Standing,
+    until: Seq,
+    source: Settled,
+    pieces: Mapping[str, Sequence[Piece]],
+    found: Mapping[str, Found],
+) -> list[LanePlan]:
+    marks = {p: standing.mark(p) for p in pieces}
+    around = {p: f for p, f in found.items() if not f.nothing}
+    fields = scan.delivered_fields(source.df.schema, run.options.columns, run.sink().form)
+    by_segment = scan.pieces_around(source.df, fields, marks, around, until, run.options) if around else {}
+    plans = []
+    for partition in sorted(pieces):
+        after = marks[partition]
+        chunks = (
+            cut_around(after, until, around[partition], by_segment.get(partition, {}), run.options)
+            if partition in around
+            else cut(after, until, pieces[partition], run.options)
+        )
+        plans.append(LanePlan(partition, after, until, chunks))
+    return plans
+
+
+def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Found]:
+    """The sink's own record is the truth."""
+    if not partitions:
+        return {}
+    lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}
+    asked = [(run.address(p), ask_from(lasts.get(p, ()), standing.mark(p))) for p in partitions]
+    found = {}
+    for partition, held in zip(partitions, run.sink().held(asked), strict=True):
+        check_last(run, partition, lasts.get(partition, ()), held)
+        beyond = found_beyond(standing.mark(partition), held)
+        if (bad := straddles(standing.mark(partition), beyond)) is not None:
+            raise SinkStopped(
+                f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
+                hint=f"`strandline verify {run.record.name}` shows what is there.",
+            )
+        found[partition] = Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark)
+    return found
+
+
+def before(seq: Seq) -> Seq | None:
+    return Seq(seq - 1) if seq > 1 else None
+
+
+def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
+    """What was acknowledged last is asked for, too."""
+    return before(landed[0].lo) if landed else mark
+
+
+def check_last(run: SinkRun, partition: str, landed: Sequence[SeqRange], held: Held) -> None:
+    if gone := lacking(landed, held, keeps_marks=run.sink().keeps_marks):
+        where = f" (partition {partition})" if partition else ""
+        raise SinkStopped(
+            f"{run.record.name}{where}: its destination no longer knows of {gone[-1]}, which it acknowledged; it was "
+            "restored from a backup, emptied, or is another one",
+            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation; "
+            "`--accept-loss` goes on without it.",
+        )
+
+
+def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRange]) -> list[HeldRange]:
+    """What was found is counted and hashed, where the sink's record does not say it."""
+    if all(r.count is not None and r.digest is not None for r in listed):
+        return list(listed)
+    inspector = sink.inspector()
+    try:
+        result = []
+        for r in listed:
+            seen = inspector.inspect(run.address(partition), r.rows)
+            result.append(HeldRange(r.rows, seen.count, seen.digest, r.size))
+        return result
+    finally:
+        inspector.close()
+
+
+def prepare(run: SinkRun, source: Settled, options: Mapping[str, str] | None = None) -> list[StructField]:
+    """Let the sink see the columns that it is about to get, once per schema and run."""
+    chosen = run.options.columns if options is None else parse_common(options).columns
+    columns = from_iceberg(source.view.schema["fields"])
+    names = [c.name for c in columns]
+    if chosen is not None and (unknown := [c for c in chosen if c not in names]):
+        raise SchemaError(
+            f"{run.record.name}: {run.dataset.name} has no column {unknown[0]!r}",
+            hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others.",
+        )
+    fields = scan.delivered_fields(source.df.schema, chosen, run.sink(options).form)
+    key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))
+    if key not in run.prepared:
+        by_name = {c.name: c for c in columns}
+        wanted = [by_name[f.name] for f in fields if f.name != PARTITION_COLUMN]
+        run.sink(options).prepare(wanted)
+        run.prepared.add(key)
+    return fields

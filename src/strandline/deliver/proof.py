@@ -1,0 +1,204 @@
+"""The proof of a delivery, as a function over values: the contents of a lane's ranges on all three sides.
+
+A range that the sink should hold must hold what the ledger recorded, and that must be what the lake has, unless the
+lake itself has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.deliver.layout import Finding, Kind, Layout, Present, Recorded, counted
+from strandline.deliver.sink import Inspected
+from strandline.delivery import ChunkState
+from strandline.types import SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRows:
+    """What a range would be if it were delivered now."""
+
+    count: int
+    withheld: int
+    digest: str | None
+    """None where there is nothing to send, or where nobody can tell."""
+    twice: int | None = None
+    """A number that stands on two rows."""
+
+    @property
+    def all(self) -> int:
+        return self.count + self.withheld
+
+
+@dataclass
+class LaneProof:
+    """What was proved of a lane, counted, and what was found."""
+
+    findings: list[Finding]
+    ranges: int = 0
+    rows: int = 0
+    withheld: int = 0
+    empty: int = 0
+    taken: int = 0
+    taken_over: int = 0
+    """Held by the sink, and known to the ledger only by the mark that it took over from there."""
+    under_way: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSide:
+    """What each range of a lane would be if it were delivered now."""
+
+    ranges: Mapping[SeqRange, LakeRows]
+    """A range that is not in it could not be rebuilt; that is told elsewhere."""
+    changed: bool
+    """Rows were deleted or changed since they came in, or the history that would tell is gone."""
+    reshaped: bool = False
+    """Its schema was changed, so the same rows may make other bytes."""
+
+
+def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
+    """A range that is not among the inspected could not be read; that is told elsewhere too."""
+    proof = LaneProof(list(layout.findings), taken=len(layout.taken), under_way=layout.under_way)
+    layout.findings = proof.findings  # what is added from here on is found there
+    by_chunk = {p.record.chunk.id: p for p in layout.present if p.record is not None}
+    for present in layout.present:
+        _check_content(layout, proof, present, inspected.get(present.held.rows), lake)
+    for record in layout.chunks:
+        chunk = record.chunk
+        proof.withheld += chunk.withheld or 0
+        if chunk.state is ChunkState.EMPTY:
+            proof.empty += 1
+            _check_empty(layout, record, lake)
+        else:
+            there = by_chunk.get(chunk.id)
+            seen = None if there is None else inspected.get(chunk.rows)
+            proof.rows += _check_with_lake(layout, record, there, seen, lake)
+    for present in layout.beyond:
+        layout.add(Kind.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
+    return proof
+
+
+def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide) -> None:
+    """The sink's side against the ledger's; where the ledger knows nothing of it, against the lake's."""
+    rows, options = present.held.rows, present.options
+    proof.ranges += 1
+    proof.bytes += _size(present)
+    if seen is None:
+        return
+    if seen.problem is not None:
+        layout.add(Kind.CORRUPT, rows, seen.problem, options=options)
+    elif present.record is not None:
+        chunk = present.record.chunk
+        count = seen.count if seen.count is not None else present.held.count
+        digest = seen.digest or present.held.digest
+        if chunk.count is not None and count is not None and count != chunk.count:
+            layout.add(
+                Kind.COUNT,
+                rows,
+                f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered",
+                options=options,
+            )
+        elif chunk.digest and digest and digest != chunk.digest:
+            layout.add(Kind.DIGEST, rows, f"its content is {digest}, and {chunk.digest} was delivered", options=options)
+    else:
+        _check_taken_over(layout, proof, present, seen, lake)
+
+
+def _size(present: Present) -> int:
+    known = None if present.record is None else present.record.chunk.size
+    return known or present.held.size or 0
+
+
+def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: Inspected, lake: LakeSide) -> None:
+    rows, options = present.held.rows, present.options
+    taken_over = options is None
+    proof.taken_over += taken_over
+    there = lake.ranges.get(rows)
+    if there is None:
+        return
+    count = seen.count if seen.count is not None else present.held.count
+    digest = seen.digest or present.held.digest
+    same = count in (None, there.count) and (not digest or not there.digest or digest == there.digest)
+    if taken_over:
+        proof.rows += count or 0
+    if same and there.count > 0:
+        return
+    why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+    words = "none of its rows" if there.count == 0 else "other rows"
+    layout.add(
+        Kind.NOTE if lake.changed and there.count <= (count or 0) else Kind.EXTRA,
+        rows,
+        f"{why}, and the lake has {words}" + (" by now" if lake.changed else ""),
+        options=options,
+    )
+
+
+def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
+    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
+    if there is None:
+        return
+    withheld = chunk.withheld or 0
+    if there.twice is not None:
+        _twice(layout, record, there.twice)
+    elif there.all > withheld:
+        words = f"the lake has {counted(there.all - withheld, 'row')} there that nobody sent"
+        layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
+    elif (there.count, there.withheld) != (0, withheld):
+        _differs(
+            layout,
+            record,
+            Kind.COUNT,
+            f"{counted(withheld, 'row')} were withheld, the lake has {there.withheld:,} to withhold and "
+            f"{there.count:,} to send",
+            lake,
+        )
+
+
+def _check_with_lake(
+    layout: Layout, record: Recorded, present: Present | None, seen: Inspected | None, lake: LakeSide
+) -> int:
+    """The ledger's side, or the sink's where the ledger does not know, against the lake's; the rows of the chunk."""
+    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
+    seen_count = None if seen is None or seen.problem else seen.count
+    count = chunk.count if chunk.count is not None else seen_count
+    if there is None:
+        return count or 0
+    if there.twice is not None:
+        _twice(layout, record, there.twice)
+        return count or 0
+    digest = chunk.digest or None
+    if digest is None and present is not None and seen is not None and not seen.problem:
+        digest = seen.digest or present.held.digest
+    delivered = there.count if count is None else count
+    whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
+    if there.all > whole:
+        more = there.all - whole
+        layout.add(
+            Kind.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
+            "withheld", options=record.options,
+        )  # fmt: skip
+    elif there.all < whole:
+        fewer = counted(whole - there.all, "row")
+        _differs(layout, record, Kind.COUNT, f"the lake has {fewer} fewer than were delivered", lake)
+    elif there.count != delivered:
+        words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
+        _differs(layout, record, Kind.COUNT, words, lake)
+    elif digest and there.digest and digest != there.digest:
+        _differs(layout, record, Kind.DIGEST, "its rows have another content in the lake", lake)
+    return delivered
+
+
+def _differs(layout: Layout, record: Recorded, kind: Kind, words: str, lake: LakeSide) -> None:
+    if lake.changed or (lake.reshaped and kind is Kind.DIGEST):
+        layout.add(Kind.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
+    else:
+        words += ", and nothing in its history says that rows were deleted or changed"
+        layout.add(kind, record.chunk.rows, words, options=record.options)
+
+
+def _twice(layout: Layout, record: Recorded, number: int) -> None:
+    words = f"number {number} stands on two rows of the lake: someone copied rows together with their numbers"
+    layout.add(Kind.COUNT, record.chunk.rows, words, options=record.options)

@@ -1,0 +1,91 @@
+"""One deliverer at one sink: it holds the lease, knows the sink's record, and opens the sink itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from strandline import failpoints
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.kinds import find_kind, resolve
+from strandline.deliver.options import DeliveryOptions, own_options, parse_common
+from strandline.deliver.sink import Address, Claim, Sink, SinkContext
+from strandline.delivery import Lease, SinkRecord
+from strandline.errors import LeaseLost, SinkStopped
+from strandline.ledger import sinks
+from strandline.types import Dataset, Seq
+
+Progress = Callable[[str, int, int], None]
+"""Sink, rows that were dealt with, rows in all."""
+
+
+def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options: Mapping[str, str]) -> Sink:
+    kind = find_kind(record.kind)
+    context = SinkContext(bench.config.home, dataset.name, record.generation, resolve(kind, own_options(options)))
+    return kind.open(context)
+
+
+@dataclass
+class SinkRun:
+    bench: DeliverBench
+    record: SinkRecord
+    dataset: Dataset
+    lease: Lease
+    progress: Progress
+    _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
+    prepared: set[tuple[object, ...]] = field(default_factory=set)
+
+    passes: int = 0
+
+    @property
+    def pass_token(self) -> str:
+        return f"{self.lease.token}{self.passes:04x}"
+
+    def fence(self) -> None:
+        """Whatever was under way until now, by others or by tasks of our own, fails. A deliverer that was stopped
+        before it fenced must not go on after another one has: the lease is asked for again."""
+        self.passes += 1
+        self.sink().fence(self.pass_token)
+        failpoints.hit("deliver.after_fence")
+        with self.bench.ledger.read() as connection:
+            if not sinks.holds(connection, self.lease):
+                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+
+    @property
+    def options(self) -> DeliveryOptions:
+        return parse_common(self.record.options)
+
+    @property
+    def token(self) -> Callable[[Seq | None], str]:
+        return self.bench.token(self.dataset)
+
+    def sink(self, options: Mapping[str, str] | None = None) -> Sink:
+        """As its options say now, or as they were when an intent was stored."""
+        wanted = self.record.options if options is None else options
+        key = tuple(sorted(wanted.items()))
+        if key not in self._opened:
+            self._opened[key] = open_sink(self.bench, self.record, self.dataset, wanted)
+        return self._opened[key]
+
+    def address(self, partition: str) -> Address:
+        return Address(self.bench.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
+
+    def claim(self) -> None:
+        """The destination must say that it is ours, and of this generation."""
+        mine = Claim(self.bench.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
+        found = self.sink().claim(mine, self.record.generation)
+        if found.claim.instance != mine.instance or found.claim.lake != mine.lake:
+            raise SinkStopped(
+                f"{self.record.name}: {self.record.destination} belongs to another sink ({found.claim.instance})",
+                hint="Two sinks must not deliver to one destination: give this one another place.",
+            )
+        if found.generation > self.record.generation:
+            raise SinkStopped(
+                f"{self.record.name}: its destination has seen generation {found.generation}, the ledger knows "
+                f"{self.record.generation}: the ledger is an old copy",
+                hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
+            )
+
+    def close(self) -> None:
+        for sink in self._opened.values():
+            sink.close()

@@ -1,0 +1,235 @@
+"""What a sink is: the small interface that every kind of sink implements, ours and those of other packages.
+
+A sink answers for itself what it holds; the ledger only caches it. Ranges are the identity of what was sent: a range
+that is wholly covered by what is held is a repeat, and nothing happens; one that is disjoint is new; anything else is a
+conflict.
+
+Packages register a kind under the entry point group `strandline.sinks`: the name is the kind, the value a `SinkKind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.tables.schema import Column
+from strandline.types import Seq, SeqRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENTRY_POINTS = "strandline.sinks"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The name of a lane as the sink's own record knows it. Together with a range it identifies a chunk."""
+
+    lake: str
+    instance: str
+    generation: int
+    dataset: str
+    partition: str
+    """Encoded, injective, and empty for a dataset that has no logical partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRange:
+    rows: SeqRange
+    count: int | None = None
+    digest: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a sink holds of a lane: everything at or below `mark`, and `ranges`, sorted and disjoint."""
+
+    mark: Seq | None
+    ranges: tuple[HeldRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who delivers to a destination, written into the sink's own record before the first row."""
+
+    lake: str
+    instance: str
+    dataset: str
+    table_uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The sink's own record: whose destination it is, and the highest generation that it has seen."""
+
+    claim: Claim
+    generation: int
+
+
+# What can become of a chunk that is sent.
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Durable at the sink."""
+
+    count: int
+    digest: str
+    size: int
+    repeat: bool = False
+    """It was there already: what landed under the range is the delivery, whatever was offered now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """For good, because of what it holds."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """It overlaps what is held."""
+
+    held: tuple[SeqRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TryLater:
+    why: str
+    wait_seconds: float | None = None
+    """What the sink asked for, if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It may have landed: ask before it is sent again."""
+
+    why: str
+
+
+Outcome = Landed | Refused | Conflict | TryLater | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A chunk on its way. `rows` is sorted by number; its columns are as the sink's `form` says."""
+
+    address: Address
+    range: SeqRange
+    rows: pa.Table
+
+
+class Sender(Protocol):
+    """Pickled and sent to the executors; opens its connections there, on first use. Holds secrets that were resolved
+    on the driver: it must not print itself."""
+
+    def send(self, parcel: Parcel) -> Outcome: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """One held range, read back. `problem` says what is wrong with the content itself."""
+
+    count: int | None
+    digest: str | None
+    problem: str | None = None
+
+
+class Inspector(Protocol):
+    """Pickled and sent to the executors, like a sender."""
+
+    def inspect(self, address: Address, rows: SeqRange) -> Inspected: ...
+
+    def close(self) -> None: ...
+
+
+FORMS = ("rows", "jsonl", "csv", "copy")
+
+
+class Sink(Protocol):
+    """On the driver. Errors are raised: `RefusedError` where a person has to decide, `StorageError` to try later."""
+
+    form: str
+    """What a parcel's table is. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were chosen.
+    `jsonl`, `csv`, `copy` (PostgreSQL's text format): two columns, `_ingest_seq` and `line`, a line without its end."""
+
+    destination: str
+    """Where it delivers to, without secrets: two sinks of a lake never have the same."""
+
+    keeps_marks: bool
+    """Whether it remembers marks. One that does is believed by its mark alone: chunks land in any order, and a name
+    that is there says nothing about those below it. One that does not keeps every range for ever."""
+
+    def prepare(self, columns: Sequence[Column]) -> None:
+        """Before the first intent, and after the dataset's schema changed: follow, or refuse with a `SchemaError` that
+        says what to do. The columns are those that are delivered, in order; `_ingest_seq` is among them."""
+
+    def claimed(self) -> Claimed | None:
+        """The sink's own record, if it has one."""
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        """Write the record if there is none, raise its generation if this one is higher; the record as it is then."""
+
+    def fence(self, token: str) -> None:
+        """A new deliverer begins: as far as the sink can, what an older one still has under way fails from now on."""
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        """What is held of each lane, at least everything beyond the number that stands with it (None: everything)."""
+
+    def sender(self, token: str) -> Sender: ...
+
+    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+        """All rows up to the number are delivered: remember it durably, never going back. After the objects, before
+        the ledger. A sink that keeps its ranges for ever has nothing to do."""
+
+    def inspector(self) -> Inspector: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What a sink is opened with."""
+
+    home: Path
+    """The folder that relative paths start from."""
+    dataset: str
+    generation: int
+    options: Mapping[str, str] = field(repr=False)
+    """Only those of its kind, with `env:NAME` resolved and defaults filled in: never to be stored or shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting of a kind of sink: `--option name=value`."""
+
+    name: str
+    description: str
+    required: bool = False
+    default: str | None = None
+    secret: bool = False
+    """Only `env:NAME` is accepted: a secret is never stored."""
+    check: Callable[[str], None] | None = None
+    """Raises UsageError for a value, as it was given, that must not be stored or cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKind:
+    options: tuple[Option, ...]
+    open: Callable[[SinkContext], Sink]
+    """Checks the options and nothing else: no connection, no file. Raises UsageError."""
+
+
+def covers(held: Sequence[SeqRange], rows: SeqRange) -> bool:
+    """Whether these ranges, sorted and merged, hold all of it."""
+    return any(h.lo <= rows.lo and rows.hi <= h.hi for h in held)
+
+
+def overlapping(held: Sequence[SeqRange], rows: SeqRange) -> Iterator[SeqRange]:
+    return (h for h in held if h.overlaps(rows))

@@ -1,0 +1,277 @@
+"""Rows into a table of PostgreSQL, each chunk by COPY, and its range into the record beside it, in one transaction.
+
+A repeat finds the range and does nothing; the database itself refuses a range that overlaps one that is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import psycopg
+
+from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
+from strandline.deliver.sinks import postgres_connect as connecting
+from strandline.deliver.sinks.postgres_connect import Server, check_dsn, parse_server
+from strandline.deliver.sinks.postgres_inspect import PostgresInspector
+from strandline.deliver.sinks.postgres_record import TABLES, Record
+from strandline.deliver.sinks.postgres_schema import (
+    NAME_BYTES_MAX,
+    Misfit,
+    TableName,
+    add_columns,
+    check_names,
+    create_index,
+    create_table,
+    in_order,
+    misfits,
+    missing_columns,
+    quote,
+    read_shape,
+)
+from strandline.deliver.sinks.postgres_send import CopyRehearsal, PostgresSender
+from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
+from strandline.tables.schema import Column
+from strandline.types import Seq, SeqRange
+
+SERVER_VERSION_MIN = 120_000
+"""Generated columns came with PostgreSQL 12."""
+DEFAULT_SCHEMA = "public"
+"""Not the user's search path: who connects must not decide where rows go."""
+
+_Answer = TypeVar("_Answer")
+
+
+class PostgresSink:
+    form = "copy"
+    keeps_marks = False
+
+    def __init__(self, server: Server, table: TableName, *, create: bool, generation: int) -> None:
+        self._server = server
+        self._table = table
+        self._create = create
+        self._generation = generation
+        self._record = Record(table)
+        self._columns: tuple[Column, ...] | None = None
+        self._open: psycopg.Connection | None = None
+        self.destination = f"postgresql://{server.address}/{table.plain}"
+
+    def __repr__(self) -> str:
+        return f"PostgresSink({self.destination})"
+
+    # --- the table ---
+
+    def prepare(self, columns: Sequence[Column]) -> None:
+        ordered = in_order(columns)
+        check_names(ordered)
+        self._ask(lambda connection: self._prepare(connection, ordered))
+        self._columns = ordered
+
+    def _prepare(self, connection: psycopg.Connection, columns: tuple[Column, ...]) -> None:
+        if connection.info.server_version < SERVER_VERSION_MIN:
+            raise RefusedError(
+                f"{self.destination}: the server is too old", hint="PostgreSQL 12 is the oldest that works."
+            )
+        self._make_record(connection)
+        shape = read_shape(connection, self._table)
+        if shape is None:
+            self._create_table(connection, columns)
+            return
+        if self._create and (new := missing_columns(columns, shape)):
+            # Only what can be told to fit afterwards is added: a table that is refused is left as it was.
+            others = [c for c in columns if c not in new]
+            self._refuse_if(misfits(self._table, others, shape))
+            self._execute(connection, add_columns(self._table, new))
+            return
+        self._refuse_if(misfits(self._table, columns, shape))
+
+    def _create_table(self, connection: psycopg.Connection, columns: tuple[Column, ...]) -> None:
+        if gone := self._record.delivered_to(connection, self._generation):
+            raise RefusedError(
+                f"{self._table.plain} is gone, and {gone} chunks were delivered to it",
+                hint="Bring the table back with its rows, or start over with `strandline sink reset`.",
+            )
+        statement = create_table(self._table, columns)
+        if not self._create:
+            raise SchemaError(
+                f"there is no table {self._table.plain} at {self._server.address}",
+                hint=f"Create it, or let the sink do so with --option create=true: {statement}; "
+                f"{create_index(self._table)};",
+            )
+        self._execute(connection, f"{statement}; {create_index(self._table)}")
+
+    def _refuse_if(self, found: Sequence[Misfit]) -> None:
+        if found:
+            raise SchemaError(
+                f"{self._table.plain} does not fit: {'; '.join(m.what for m in found)}",
+                hint="; ".join(m.remedy for m in found),
+            )
+
+    # --- the record ---
+
+    def _make_record(self, connection: psycopg.Connection) -> None:
+        if self._record.exists(connection):
+            return
+        if connection.execute("SELECT to_regnamespace(%s)", (quote(self._table.schema),)).fetchone() == (None,):
+            raise SchemaError(
+                f"there is no schema {self._table.schema} at {self._server.address}",
+                hint=f"CREATE SCHEMA {quote(self._table.schema)}",
+            )
+        with connection.transaction():
+            self._record.create(connection)
+
+    def claimed(self) -> Claimed | None:
+        return self._ask(lambda c: self._record.claimed(c) if self._record.exists(c) else None)
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        return self._ask(lambda connection: self._claim(connection, claim, generation))
+
+    def _claim(self, connection: psycopg.Connection, claim: Claim, generation: int) -> Claimed:
+        self._make_record(connection)
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{connecting.LOCK_SECONDS_MAX}s'".encode())
+            self._record.claim(connection, claim, generation)
+            theirs = self._record.claimed(connection)
+            if theirs is None:
+                raise RefusedError(f"the claim on {self.destination} was removed while it was made")
+            if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
+                raise RefusedError(
+                    f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
+                    hint="Choose another table: what two deliver must not be mixed.",
+                )
+            if generation > theirs.generation:
+                self._record.raise_generation(connection, generation)
+            return self._record.claimed(connection) or theirs
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        def ask(connection: psycopg.Connection) -> list[Held]:
+            if not self._record.exists(connection):
+                return [Held(None, ()) for _ in lanes]
+            return [Held(None, ranges) for ranges in self._record.held(connection, lanes)]
+
+        return self._ask(ask) if lanes else []
+
+    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+        """Nothing to do: ranges are kept for ever."""
+
+    # --- who delivers ---
+
+    def _application(self, token: str) -> str:
+        """What a server process is called in pg_stat_activity: whose it is, and of which lease."""
+        table = hashlib.sha256(str(self._table).encode()).hexdigest()[:12]
+        return f"strandline {table} {token[:36]}"
+
+    def fence(self, token: str) -> None:
+        """An older deliverer can do no harm: its range is there already, or it is refused. But one that was stopped in
+        the middle of a transaction holds its range, and we would wait for it; so its connections are ended."""
+
+        def end(connection: psycopg.Connection) -> None:
+            try:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND usename = current_user AND starts_with(application_name, %s) AND application_name <> %s",
+                    (self._application(""), self._application(token)),
+                )
+            except psycopg.errors.InsufficientPrivilege:
+                return  # then waiting has to do: its transaction is bounded
+
+        self._ask(end)
+
+    def sender(self, token: str) -> PostgresSender:
+        if self._columns is None:
+            raise UsageError("a sink is prepared before rows are sent")
+        return PostgresSender(self._server, self._table, self._columns, self._application(token))
+
+    def inspector(self) -> PostgresInspector:
+        return PostgresInspector(self._server, self._table)
+
+    def rehearsal(self, columns: Sequence[str]) -> CopyRehearsal:
+        return CopyRehearsal()
+
+    def comparison(self, columns: Sequence[str]) -> None:
+        """The text that was sent is not kept, only its digest."""
+
+    def name_of(self, address: Address, rows: SeqRange) -> str:
+        return f"{self._table.plain} {rows}"
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+    # --- the connection ---
+
+    def _ask(self, question: Callable[[psycopg.Connection], _Answer]) -> _Answer:
+        """Every question may be asked twice: a connection that was kept may have died meanwhile."""
+        kept = self._open is not None
+        try:
+            if self._open is None:
+                self._open = self._server.connect(f"strandline: {self._table.name}")
+            with connecting.time_limit(self._open, connecting.ANSWER_SECONDS_MAX):
+                return question(self._open)
+        except psycopg.Error as e:
+            gone = self._open is None or connecting.lost(self._open, e)
+            if gone:
+                self.close()
+            if gone and kept:
+                return self._ask(question)
+            raise self._error(e) from None  # libpq's own text could repeat what is in the connection string
+
+    def _error(self, error: psycopg.Error) -> RefusedError | StorageError:
+        why = self._server.scrub(f"{self.destination}: {connecting.explain(error)}")
+        if error.sqlstate == "42501":
+            schema = quote(self._table.schema)
+            return RefusedError(
+                why, hint=f"GRANT USAGE, CREATE ON SCHEMA {schema}, and SELECT, INSERT ON {self._table}, to the user."
+            )
+        return StorageError(why)
+
+    def _execute(self, connection: psycopg.Connection, statement: str) -> None:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{connecting.LOCK_SECONDS_MAX}s'".encode())
+            connection.execute(statement.encode())
+
+
+def _table_name(given: str) -> TableName:
+    parts = given.split(".")
+    if len(parts) == 1:
+        parts = [DEFAULT_SCHEMA, *parts]
+    bad = len(parts) != 2 or any(
+        not p.strip() or '"' in p or "\0" in p or len(p.encode()) > NAME_BYTES_MAX for p in parts
+    )
+    if bad:
+        raise UsageError(
+            f"option table is a name or schema.name, not {given!r}",
+            hint="As PostgreSQL stores it: without quotes, and upper and lower case matter.",
+        )
+    if parts[1] in TABLES:
+        raise UsageError(f"option table: {parts[1]} is a table of Strandline's own record")
+    return TableName(parts[0], parts[1])
+
+
+def open_sink(context: SinkContext) -> PostgresSink:
+    options = context.options
+    for name in ("dsn", "table"):
+        if not options.get(name):
+            raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
+    create = options.get("create") or "false"
+    if create not in ("true", "false"):
+        raise UsageError(f"option create is true or false, not {create!r}")
+    table = _table_name(options["table"])
+    return PostgresSink(parse_server(options["dsn"]), table, create=create == "true", generation=context.generation)
+
+
+KIND = SinkKind(
+    options=(
+        Option(
+            "dsn",
+            "Where the server is: `postgresql://user@host/database`, or `env:NAME`.",
+            required=True,
+            check=check_dsn,
+        ),
+        Option("table", "The table: `name` (in the schema public) or `schema.name`.", required=True),
+        Option("create", "Create the table, and columns that are new: `true` or `false`.", default="false"),
+    ),
+    open=open_sink,
+)

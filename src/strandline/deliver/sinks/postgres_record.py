@@ -1,0 +1,272 @@
+"""The record that the sink keeps beside the user's table: who delivers to it, its lanes, and every range that landed.
+
+Ranges are never merged or removed. The database refuses a range that overlaps another of its lane: the exclusion needs
+no extension, because lane and range are one stretch of numbers, `lane * 10^19 + lo .. lane * 10^19 + hi`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange, Landed, covers
+from strandline.deliver.sinks.postgres_schema import TableName, quote
+from strandline.errors import RefusedError
+from strandline.types import Seq, SeqRange, merge_ranges
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import psycopg
+
+    Numbers = npt.NDArray[np.int64]
+
+VERSION = 1
+TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
+
+_DDL = """
+CREATE TABLE IF NOT EXISTS {schema}.strandline_sink (
+    table_name text PRIMARY KEY,
+    lake       text NOT NULL,
+    instance   text NOT NULL,
+    dataset    text NOT NULL,
+    table_uuid text NOT NULL,
+    generation integer NOT NULL CHECK (generation >= 1),
+    version    integer NOT NULL,
+    claimed_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS {schema}.strandline_lane (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- SHA-256 of all that follows: an index takes texts of 2,700 bytes, and a partition may be longer.
+    key        text NOT NULL UNIQUE,
+    table_name text NOT NULL,
+    lake       text NOT NULL,
+    instance   text NOT NULL,
+    generation integer NOT NULL,
+    dataset    text NOT NULL,
+    partition  text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {schema}.strandline_range (
+    lane_id   bigint NOT NULL REFERENCES {schema}.strandline_lane,
+    lo        bigint NOT NULL CHECK (lo >= 1),
+    hi        bigint NOT NULL CHECK (hi >= lo),
+    rows      bigint NOT NULL CHECK (rows >= 0 AND rows - 1 <= hi - lo),
+    -- Which numbers of lo..hi: NULL is all of them. Lanes lie between each other, and the table does not say whose
+    -- a row is.
+    numbers   bytea CHECK (numbers IS NOT NULL OR rows - 1 = hi - lo),
+    digest    text NOT NULL,
+    size      bigint NOT NULL,
+    landed_at timestamptz NOT NULL DEFAULT now(),
+    span      numrange GENERATED ALWAYS AS (
+                  numrange(lane_id * 10000000000000000000 + lo, lane_id * 10000000000000000000 + hi, '[]')) STORED,
+    PRIMARY KEY (lane_id, lo),
+    UNIQUE (lane_id, hi),
+    EXCLUDE USING gist (span WITH &&)
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRecord:
+    held: HeldRange
+    numbers: bytes | None
+
+    @property
+    def rows(self) -> SeqRange:
+        return self.held.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The statements on the record of one table; pickled with the sender."""
+
+    table: TableName
+
+    def _name(self, table: str) -> str:
+        # Statements with parameters take a percent sign for a placeholder.
+        return f"{quote(self.table.schema)}.{table}".replace("%", "%%")
+
+    @property
+    def _sinks(self) -> str:
+        return self._name("strandline_sink")
+
+    @property
+    def _lanes(self) -> str:
+        return self._name("strandline_lane")
+
+    @property
+    def _ranges(self) -> str:
+        return self._name("strandline_range")
+
+    def exists(self, connection: psycopg.Connection) -> bool:
+        names = [f"{quote(self.table.schema)}.{name}" for name in TABLES]
+        found = connection.execute("SELECT bool_and(to_regclass(n) IS NOT NULL) FROM unnest(%s::text[]) n", (names,))
+        return bool(_one(found)[0])
+
+    def create(self, connection: psycopg.Connection) -> None:
+        """In the caller's transaction: two that begin at once wait for each other."""
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
+        connection.execute(_DDL.format(schema=quote(self.table.schema)).encode())
+
+    # --- the claim ---
+
+    def claimed(self, connection: psycopg.Connection) -> Claimed | None:
+        row = connection.execute(
+            f"SELECT lake, instance, dataset, table_uuid, generation, version FROM {self._sinks} "
+            "WHERE table_name = %s".encode(), (self.table.name,)
+        ).fetchone()  # fmt: skip
+        if row is None:
+            return None
+        if row[5] > VERSION:
+            raise RefusedError(
+                f"the record beside {self.table.plain} was made by a newer version of Strandline",
+                hint="Deliver with that version.",
+            )
+        return Claimed(Claim(row[0], row[1], row[2], row[3]), row[4])
+
+    def claim(self, connection: psycopg.Connection, claim: Claim, generation: int) -> None:
+        connection.execute(
+            f"INSERT INTO {self._sinks} (table_name, lake, instance, dataset, table_uuid, generation, version) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            (self.table.name, claim.lake, claim.instance, claim.dataset, claim.table_uuid, generation, VERSION),
+        )
+
+    def raise_generation(self, connection: psycopg.Connection, generation: int) -> None:
+        connection.execute(
+            f"UPDATE {self._sinks} SET generation = GREATEST(generation, %s) WHERE table_name = %s".encode(),
+            (generation, self.table.name),
+        )
+
+    # --- lanes and ranges ---
+
+    def key(self, address: Address) -> str:
+        parts = [self.table.name, address.lake, address.instance, address.generation, address.dataset]
+        return hashlib.sha256(json.dumps([*parts, address.partition]).encode()).hexdigest()
+
+    def lane(self, connection: psycopg.Connection, address: Address) -> int | None:
+        row = connection.execute(
+            f"SELECT id FROM {self._lanes} WHERE key = %s".encode(), (self.key(address),)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def ensure_lane(self, connection: psycopg.Connection, address: Address) -> int:
+        """Outside of a transaction, so that nobody waits for a chunk because of its lane."""
+        for _ in range(2):
+            if (found := self.lane(connection, address)) is not None:
+                return found
+            values = (self.key(address), self.table.name, address.lake, address.instance, address.generation)
+            connection.execute(
+                f"INSERT INTO {self._lanes} (key, table_name, lake, instance, generation, dataset, partition) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+                (*values, address.dataset, address.partition),
+            )
+        if (found := self.lane(connection, address)) is None:
+            raise RefusedError(f"a lane of {self.table.plain} vanishes from its record as soon as it is written")
+        return found
+
+    def put(self, connection: psycopg.Connection, lane: int, held: HeldRange, numbers: bytes | None) -> bool:
+        """False where the database refuses it, because it overlaps. Waits for a transaction that has it in hand."""
+        put = connection.execute(
+            f"INSERT INTO {self._ranges} (lane_id, lo, hi, rows, numbers, digest, size) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            (lane, held.rows.lo, held.rows.hi, held.count, numbers, held.digest, held.size),
+        )
+        return put.rowcount == 1
+
+    def overlapping(self, connection: psycopg.Connection, lane: int, rows: SeqRange) -> list[RangeRecord]:
+        found = connection.execute(
+            f"SELECT lo, hi, rows, digest, size, numbers FROM {self._ranges} WHERE span && numrange("
+            "%(lane)s * 10000000000000000000 + %(lo)s, %(lane)s * 10000000000000000000 + %(hi)s, '[]') "
+            "ORDER BY lo".encode(),
+            {"lane": lane, "lo": rows.lo, "hi": rows.hi},
+        )
+        return [RangeRecord(_held(*row[:5]), row[5]) for row in found]
+
+    def held(
+        self, connection: psycopg.Connection, lanes: Sequence[tuple[Address, Seq | None]]
+    ) -> list[tuple[HeldRange, ...]]:
+        found: list[list[HeldRange]] = [[] for _ in lanes]
+        rows = connection.execute(
+            "SELECT w.place, r.lo, r.hi, r.rows, r.digest, r.size "
+            "FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w (key, after, place) "
+            f"JOIN {self._lanes} l ON l.key = w.key "
+            f"JOIN {self._ranges} r ON r.lane_id = l.id AND r.hi > coalesce(w.after, 0) "
+            "ORDER BY w.place, r.lo".encode(),
+            ([self.key(address) for address, _ in lanes], [after for _, after in lanes]),
+        )
+        for place, *held in rows:
+            found[place - 1].append(_held(*held))
+        return [tuple(f) for f in found]
+
+    def delivered_to(self, connection: psycopg.Connection, generation: int) -> int:
+        """How many ranges the record has of this table, in this generation."""
+        found = connection.execute(
+            f"SELECT count(*) FROM {self._ranges} r JOIN {self._lanes} l ON l.id = r.lane_id "
+            "WHERE l.table_name = %s AND l.generation = %s".encode(),
+            (self.table.name, generation),
+        )
+        return int(_one(found)[0])
+
+
+def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
+    """What these ranges of the lane, all that overlap it, mean for a chunk: a repeat, a conflict, or nothing."""
+    if not there:
+        return None
+    if not covers(merge_ranges(r.rows for r in there), rows):
+        return Conflict(tuple(r.rows for r in there))
+    if there[0].rows == rows:
+        held = there[0].held
+        return Landed(held.count or 0, held.digest or "", held.size or 0, repeat=True)
+    # It was cut in another way then: no digest is of exactly these rows.
+    count = sum(len(clip(numbers_of(r), rows)) for r in there)
+    return Landed(count, "", 0, repeat=True)
+
+
+def _held(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
+    return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+
+
+def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:
+    row = cursor.fetchone()
+    if row is None:
+        raise RefusedError("the server answered a question with nothing")
+    return tuple(row)
+
+
+# --- which numbers of a range ----------------------------------------------------------------------------------------
+# A byte says how wide the gaps are, eight hold the first number, then the gaps, compressed: about a byte a row, and a
+# twentieth of the time that the server would need for a multirange of the same numbers.
+
+
+def pack_numbers(numbers: Numbers, rows: SeqRange) -> bytes | None:
+    import numpy as np
+
+    if len(numbers) == len(rows):
+        return None
+    if len(numbers) == 0:
+        return b""
+    gaps = np.diff(numbers)
+    width = next(w for w in (1, 2, 4, 8) if len(gaps) == 0 or int(gaps.max()) < 1 << (8 * w))
+    head = bytes([width]) + int(numbers[0]).to_bytes(8, "little")
+    return head + zlib.compress(gaps.astype(f"<u{width}").tobytes(), 1)
+
+
+def numbers_of(record: RangeRecord) -> Numbers:
+    import numpy as np
+
+    packed = record.numbers
+    if packed is None:
+        # Not arange over the end itself: the highest number has no successor.
+        return np.arange(len(record.rows), dtype=np.int64) + np.int64(record.rows.lo)
+    if packed == b"":
+        return np.empty(0, np.int64)
+    gaps = np.frombuffer(zlib.decompress(packed[9:]), f"<u{packed[0]}").astype(np.int64)
+    return np.concatenate(([0], np.cumsum(gaps))) + np.int64(int.from_bytes(packed[1:9], "little"))
+
+
+def clip(numbers: Numbers, rows: SeqRange) -> Numbers:
+    return numbers[(numbers >= rows.lo) & (numbers <= rows.hi)]

@@ -1,0 +1,198 @@
+"""A tick: one pass over all sinks. What is idle costs one question to the ledger and nothing else."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from strandline import failpoints
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.options import parse_common
+from strandline.deliver.plan import batch_is_ready, retry_wait_seconds
+from strandline.deliver.run import Progress, SinkRun
+from strandline.delivery import SinkRecord, SinkState
+from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StrandlineError
+from strandline.heartbeat import beating
+from strandline.ledger import audit, datasets, intents, sinks
+from strandline.ledger.engine import utc_now
+from strandline.ledger.sinks import SinkWork
+from strandline.types import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    name: str
+    did: str
+    """`idle`, `delivered`, `waiting` (to try again), `stopped`, `paused`, or `busy`: another deliverer is at it."""
+    rows: int = 0
+    withheld: int = 0
+    chunks: int = 0
+    reason: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    sinks: tuple[SinkReport, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(s.did == "stopped" or (s.did == "waiting" and s.reason is not None) for s in self.sinks)
+
+
+class Deliverer:
+    """Ticks, by hand or in the daemon. Many may run at once, in many processes: the lease of a sink sees to it."""
+
+    def __init__(
+        self,
+        bench: DeliverBench,
+        *,
+        ready: Callable[[], None] = lambda: None,
+        progress: Progress = lambda name, done, total: None,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        self.bench = bench
+        self.ready = ready
+        """Called before the first row is read in a tick: a ledger that was restored is opened first."""
+        self.progress = progress
+        self.stopping = stopping or threading.Event()
+
+    def tick(self, only: str | None = None) -> TickReport:
+        now = utc_now()
+        with self.bench.ledger.read() as connection:
+            known = sinks.every(connection)
+            work = {w.sink.id: w for w in sinks.due(connection)}
+        chosen = [s for s in known if only in (None, s.name)]
+        if only is not None and not chosen:
+            raise NoSuchSink(f"there is no sink {only}", hint=f"Sinks: {', '.join(s.name for s in known) or 'none'}.")
+        todo = [work[s.id] for s in chosen if s.id in work and self._is_due(work[s.id], now)]
+        done: dict[str, SinkReport] = {}
+        if todo:
+            self.ready()
+            with ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink") as pool:
+                done = {r.name: r for r in pool.map(self._deliver, todo)}
+        return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
+
+    def _is_due(self, work: SinkWork, now: datetime) -> bool:
+        record = work.sink
+        waits = record.retry_at is not None and now < record.retry_at
+        if work.open_intents and not waits:
+            return True
+        if waits and not work.open_intents:
+            return False
+        return self._can_plan(work, now)
+
+    def _can_plan(self, work: SinkWork, now: datetime) -> bool:
+        record = work.sink
+        if work.sealed is None or not (work.behind or work.sealed > (record.planned or 0)):
+            return False
+        ready = batch_is_ready(
+            parse_common(record.options),
+            rows=work.unplanned_rows,
+            oldest=work.oldest_unplanned,
+            now=now,
+            lanes_behind=work.behind,
+        )
+        return ready and (not work.open_intents or bool(self._dataset(work).deliver_by))
+
+    def _dataset(self, work: SinkWork) -> Dataset:
+        with self.bench.ledger.read() as connection:
+            return next(d for d in datasets.every(connection) if d.id == work.sink.dataset)
+
+    def _deliver(self, work: SinkWork) -> SinkReport:
+        """Whatever happens at this sink, the others go on."""
+        record, ledger = work.sink, self.bench.ledger
+        try:
+            lease = sinks.take_lease(ledger, record.id, seconds=self.bench.settings.lease_seconds)
+            if lease is None:
+                return SinkReport(record.name, "busy")
+            failpoints.hit("deliver.after_lease")
+            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress)
+            seconds = self.bench.settings.lease_seconds
+            try:
+                with beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds):
+                    return self._work(run)
+            finally:
+                run.close()
+                sinks.release(ledger, lease)
+        except LeaseLost as e:
+            return SinkReport(record.name, "busy", reason=e.message)
+        except (SinkStopped, MarkUnreadable) as e:
+            with ledger.write() as connection:
+                sinks.stop(connection, record.id, e.message)
+                audit.record(connection, "sink_stopped", sink=record.name, reason=e.message)
+            return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
+        except StrandlineError as e:
+            return self._waits(work, SinkReport(record.name, "waiting", reason=e.message, hint=e.hint), None)
+
+    def _work(self, run: SinkRun) -> SinkReport:
+        from strandline.deliver.finish import Finished, finish
+        from strandline.deliver.planning import store_next
+
+        ledger, now = self.bench.ledger, utc_now()
+        run.fence()
+        with ledger.read() as connection:
+            current = sinks.get(connection, run.record.name)
+            left = intents.open_of(connection, current)
+        run.record = current
+        run.claim()
+        done = Finished()
+        waits = current.retry_at is not None and now < current.retry_at
+        if left and not waits:
+            done.add(finish(run, left, fresh=False))
+        while not self.stopping.is_set():
+            stored = store_next(run) if self._may_plan(run) else None
+            if stored is None:
+                break
+            done.add(finish(run, stored, fresh=True))
+            if done.troubles and not run.dataset.deliver_by:
+                break
+        did = "delivered" if done.intents else "idle"
+        report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks)
+        if done.troubles:
+            report = replace(report, did="waiting", reason=_first_of(done.troubles))
+            return self._waits(None, report, done.wait_seconds, run=run)
+        if not (left and waits):
+            with ledger.write() as connection:
+                sinks.went_well(connection, run.record.id)
+        return report
+
+    def _may_plan(self, run: SinkRun) -> bool:
+        with self.bench.ledger.read() as connection:
+            found = next((w for w in sinks.due(connection) if w.sink.id == run.record.id), None)
+        if found is None:
+            return False
+        run.record = found.sink
+        return self._can_plan(found, utc_now())
+
+    def _waits(
+        self, work: SinkWork | None, report: SinkReport, asked: float | None, *, run: SinkRun | None = None
+    ) -> SinkReport:
+        record = run.record if run is not None else work.sink if work is not None else None
+        if record is None or report.reason is None:
+            return report
+        longest = self.bench.settings.retry_seconds_max
+        seconds = retry_wait_seconds(record.failures, asked, longest, random.random())
+        with self.bench.ledger.write() as connection:
+            sinks.failed(connection, record.id, report.reason, utc_now() + timedelta(seconds=seconds))
+        return report
+
+
+def _first_of(troubles: list[str]) -> str:
+    """The same trouble with a hundred chunks is told once."""
+    distinct = list(dict.fromkeys(troubles))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (and {len(distinct) - 1} more)"
+
+
+def _at_rest(record: SinkRecord, now: datetime) -> SinkReport:
+    if record.state is SinkState.PAUSED:
+        return SinkReport(record.name, "paused")
+    if record.state is SinkState.STOPPED:
+        return SinkReport(record.name, "stopped", reason=record.reason)
+    if record.retry_at is not None and now < record.retry_at:
+        return SinkReport(record.name, "waiting", reason=record.reason)
+    return SinkReport(record.name, "idle")

@@ -1,0 +1,140 @@
+"""A proxy that understands HTTP: it answers instead of the store, or loses the store's answer."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Instead of the store's; the request never gets there."""
+
+    status: int
+    code: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The connection is closed, before the store has seen the request or after it has done what was asked."""
+
+    after: bool
+
+
+Fault = Answer | Cut
+
+
+@dataclass
+class FaultyStore:
+    port: int
+    _faults: list[tuple[Callable[[str, str], bool], Fault]] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    """Every request, as `METHOD path`."""
+    fired: int = 0
+    before: Callable[[str, str], None] | None = None
+    """Called with each request before it is passed on."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def fail(self, fault: Fault, method: str, part: str = "", *, times: int = 1) -> None:
+        """The next requests with this method whose path has this part in it."""
+        self._faults += [(lambda m, p: m == method and part in p, fault)] * times
+
+    def take(self, method: str, path: str) -> Fault | None:
+        self.seen.append(f"{method} {path}")
+        for n, (matches, fault) in enumerate(self._faults):
+            if matches(method, path):
+                del self._faults[n]
+                self.fired += 1
+                return fault
+        return None
+
+    def heal(self) -> None:
+        self._faults.clear()
+        self.seen.clear()
+        self.before = None
+        self.fired = 0
+
+
+@contextmanager
+def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
+    store = FaultyStore(0)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            fault = store.take(self.command, self.path)
+            if fault == Cut(after=False):
+                return self._cut()
+            if isinstance(fault, Answer):
+                return self._answer(fault)
+            if store.before is not None:
+                store.before(self.command, self.path)
+            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=20)
+            try:
+                upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    if name.lower() not in ("expect", "connection"):
+                        upstream.putheader(name, value)
+                upstream.endheaders(body)
+                answer = upstream.getresponse()
+                payload = answer.read()
+            finally:
+                upstream.close()
+            if fault == Cut(after=True):
+                return self._cut()
+            self.send_response_only(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            if self.command == "HEAD":
+                self.send_header("Content-Length", answer.getheader("Content-Length") or "0")
+            else:
+                self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+            return None
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
+
+        def _cut(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def _answer(self, answer: Answer) -> None:
+            text = f"<?xml version='1.0'?><Error><Code>{answer.code}</Code><Message>no</Message></Error>".encode()
+            self.send_response_only(answer.status)
+            for name, value in (
+                *answer.headers,
+                ("Content-Type", "application/xml"),
+                ("Content-Length", str(len(text))),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    store.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,45 @@
+"""A sink of files that fails where a test tells it to: it reads a file beside its folder that says which chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strandline.deliver.sink import Outcome, Parcel, Sender, Sink, SinkContext, SinkKind, TryLater, Unknown
+from strandline.deliver.sinks import files
+
+TROUBLE = "trouble"
+"""`later FROM` (chunks that begin at or above it are not sent), `lost FROM` (they land, and nobody hears of it), or
+`sent`: what is offered is written down, one line per chunk."""
+
+
+@dataclass
+class FlakySender:
+    inner: Sender
+    folder: Path
+
+    def send(self, parcel: Parcel) -> Outcome:
+        with (self.folder.parent / "offered").open("a") as log:
+            log.write(f"{parcel.address.partition}/{parcel.range.lo}-{parcel.range.hi}\n")
+        trouble = self.folder.parent / TROUBLE
+        kind, _, start = trouble.read_text().partition(" ") if trouble.exists() else ("", "", "0")
+        if kind and parcel.range.lo >= int(start):
+            if kind == "later":
+                return TryLater("told to")
+            self.inner.send(parcel)
+            return Unknown("told to")
+        return self.inner.send(parcel)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def _open(context: SinkContext) -> Sink:
+    sink: Any = files.KIND.open(context)
+    sender = sink.sender
+    sink.sender = lambda token: FlakySender(sender(token), Path(context.options["path"]))
+    return sink  # type: ignore[no-any-return]
+
+
+KIND = SinkKind(files.KIND.options, _open)
