@@ -17,7 +17,7 @@ help:
 	@echo 'make check     lint, types, layers, and the tests that need no Spark'
 	@echo 'make install   make the environment: .venv, Java, the Iceberg runtime'
 	@echo 'make bench     measure; ONLY=ingest,read picks groups'
-	@echo 'make docs      write docs/settings.md and docs/cli.md from the code'
+	@echo 'make docs      write docs/settings.md, cli.md and sinks-options.md from the code'
 	@echo 'make lock      resolve the dependencies again and write the lock files'
 	@echo 'make clean     remove what was built here; .venv and .cache too'
 
@@ -56,6 +56,7 @@ bench: install
 docs: $(STAMP)/bytecode
 	@$(PYTHON) scripts/settings_reference.py
 	@$(PYTHON) scripts/cli_reference.py
+	@$(PYTHON) scripts/sinks_reference.py
 
 lock:
 	@scripts/lock.sh

@@ -7,24 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli import demo
+from strandline.cli import demo, demo_delivery
 from strandline.cli.output import Output
+from tests.e2e import cli
 from tests.e2e.cli import strandline
 
 
-def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "TIMEOUT_SECONDS", 500)  # three JVMs, one after another
     done = strandline(tmp_path, "demo", "--dir", "lake")
     assert done.code == 0, done.out + done.err
     assert done.err == ""
+    assert "without gap or overlap" in done.out
     for number in range(1, len(demo.STEPS) + 1):
         assert f"\n{number}  " in done.out
     assert done.out.count("✓") >= len(demo.STEPS)
     assert "✗" not in done.out
     assert "\x1b" not in done.out, "no colour in a pipe"
     assert "claims were checked and hold" in done.out
-    [dataset] = strandline(tmp_path / "lake", "status", "--json").document["datasets"]
-    good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS
+    status = strandline(tmp_path / "lake", "status", "--json").document
+    good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS + demo_delivery.THURSDAY_ROWS
+    [dataset] = status["datasets"]
     assert (dataset["rows"], dataset["open_blocks"]) == (good, 0)
+    assert [s["name"] for s in status["sinks"]] == list(demo_delivery.SINKS)
+    assert all((s["exported"], s["lag_rows"], s["state"]) == (good, 0, "active") for s in status["sinks"])
     again = strandline(tmp_path, "demo", "--dir", "lake", "--json")
     assert again.code == 3
     assert "not empty" in again.document["error"]["message"]

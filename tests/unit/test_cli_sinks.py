@@ -43,35 +43,35 @@ HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "psycop
 ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
 
 
-@pytest.fixture(scope="module")
-def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """A lake with `events`, which goes to the sink `out`, and `parts`, which has logical partitions."""
-    folder = tmp_path_factory.mktemp("lake")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("STRANDLINE_CONFIG", raising=False)
-        patch.chdir(folder)
-        (folder / "sample.jsonl").write_text(ROW)
-        assert run(["init"]) == 0
-        assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
-        assert run(["dataset", "create", "parts", "--like", "sample.jsonl", "--deliver-by", "who"]) == 0
-        assert run(["sink", "add", "out", "--dataset", "events", "--kind", "files", "--option", "path=out"]) == 0
+    patch.delenv("STRANDLINE_CONFIG", raising=False)
+    patch.chdir(folder)
+    (folder / "sample.jsonl").write_text(ROW)
+    assert run(["init"]) == 0
+    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
+    assert run(["dataset", "create", "parts", "--like", "sample.jsonl", "--deliver-by", "who"]) == 0
+    assert run(["sink", "add", "out", "--dataset", "events", "--kind", "files", "--option", "path=out"]) == 0
     return folder
 
 
 @pytest.fixture
-def still_home(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For those who change nothing."""
-    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(shared_home)
-    return shared_home
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        return make(tmp_path_factory.mktemp("lake"), patch)
 
 
 @pytest.fixture
-def home(shared_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One of its own, moved here: ledger, catalog and destination say where they are only in relation to each other."""
+def still_home(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For those who change nothing."""
     monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.chdir(shared)
+    return shared
 
 
 def text(*renderables: RenderableType) -> str:
@@ -208,7 +208,7 @@ def test_a_value_may_hold_an_equals_sign(home: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_wrong_usage_ends_with_2_and_changes_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    still_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     before = document(capsys, "sink", "show", "out")
     assert error(capsys, *arguments, code=2)["message"]
@@ -217,7 +217,7 @@ def test_wrong_usage_ends_with_2_and_changes_nothing(
     assert len(document(capsys, "sink", "list")["sinks"]) == 1
 
 
-def test_what_cannot_be_undone_is_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_undone_is_asked_for(still_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["sink", "remove", "out"], ["sink", "reset", "out", "--to", "beginning"]):
         assert "--yes" in error(capsys, *arguments, code=3)["hint"]
     for choice in ("--resend", "--accept-loss"):
@@ -226,7 +226,7 @@ def test_what_cannot_be_undone_is_asked_for(home: Path, capsys: pytest.CaptureFi
 
 
 def test_the_question_before_a_reset_says_what_it_means(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    still_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -382,11 +382,12 @@ def test_what_needs_a_person_is_said_once_per_sink_with_the_command_that_helps(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sink", "list"], ["sink", "show", "out"], ["sink", "pause", "out"], ["status"], ["tick"], ["--help"]]
+    "arguments",
+    [["sink", "list"], ["sink", "show", "out"], ["sink", "resume", "out"], ["status"], ["tick"], ["--help"]],
 )
-def test_looking_at_sinks_loads_no_engine_and_no_driver(home: Path, arguments: list[str]) -> None:
+def test_looking_at_sinks_loads_no_engine_and_no_driver(still_home: Path, arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], cwd=home, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROBE, *arguments], cwd=still_home, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -405,7 +406,9 @@ sys.exit(code)
 # Ticks.
 
 
-def test_a_tick_with_nothing_to_do_says_so_and_starts_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tick_with_nothing_to_do_says_so_and_starts_nothing(
+    still_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = document(capsys, "tick")
     assert done["rows"] == 0
     assert [(s["name"], s["did"], s["reason"]) for s in done["sinks"]] == [("out", "idle", None)]
@@ -553,11 +556,11 @@ def test_a_tick_that_fails_is_told_once_and_again_when_it_is_well(capsys: pytest
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_the_daemon_ends_cleanly_on_a_signal_and_starts_no_jvm_while_nothing_is_to_do(
-    home: Path, number: signal.Signals, form: list[str]
+    still_home: Path, number: signal.Signals, form: list[str]
 ) -> None:
     daemon = subprocess.Popen(
         [sys.executable, "-c", PROBE, "run", *form],
-        cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+        cwd=still_home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
     try:
         assert daemon.stdout is not None

@@ -15,7 +15,7 @@ from strandline.cli.main import app
 from strandline.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"^```[^\n]*\n.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -24,7 +24,7 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("script", ["settings_reference.py", "cli_reference.py"])
+@pytest.mark.parametrize("script", ["settings_reference.py", "cli_reference.py", "sinks_reference.py"])
 def test_what_is_made_from_the_code_is_not_stale(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True, check=False
@@ -80,7 +80,18 @@ def commands(text: str) -> Iterator[list[str]]:
         yield found[1].split()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/types.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/tutorial.md",
+        "docs/types.md",
+        "docs/sinks.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "examples/strandline-sink-sqlite/README.md",
+    ],
+)
 def test_every_command_and_option_that_a_page_names_is_there(page: str) -> None:
     root = typer.main.get_command(app)
     for words in commands((ROOT / page).read_text("utf-8")):

@@ -96,7 +96,8 @@ def run(
     """Keep delivering, in the foreground, until SIGTERM or Ctrl-C; then what is under way is finished first.
 
     Writes a line for each sink that a tick did something for, and nothing while all is quiet. Sinks that are added or
-    changed meanwhile are noticed. Starts no JVM before there is something to deliver.
+    changed meanwhile are noticed. Starts no JVM before there is something to deliver. With --json every line is a JSON
+    document of its own.
     """
     with opened(config) as lake:
         journal = Journal(as_json=json)

@@ -40,9 +40,7 @@ class Bars(Silent):
         self._progress = progress
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
-        self._waiting: TaskID | None = progress.add_task(
-            "starting Spark", total=None, count="", note=""
-        )
+        self._waiting: TaskID | None = progress.add_task("starting Spark", total=None, count="", note="")
 
     def on_start(self, words: str) -> None:
         with self._lock:

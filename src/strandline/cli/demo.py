@@ -7,64 +7,24 @@ demo ends with exit code 1.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from pathlib import Path
 
-from rich.padding import Padding
 from rich.text import Text
 
+from strandline.cli.demo_delivery import add_sinks, go_on_delivering, kill_a_deliverer, verify_sinks
+from strandline.cli.demo_scene import DATASET, Demo, count, events, ingest, killed_child, write
 from strandline.cli.output import Output
-from strandline.cli.render import BAD, OK, plural
-from strandline.config import CONFIG_NAME
-from strandline.errors import FailedError, RefusedError
+from strandline.cli.render import plural
+from strandline.errors import RefusedError
 from strandline.founding import init_lake
-from strandline.ingest.files import FileOutcome
-from strandline.lake import Lake
 from strandline.types import Seq
 
-DATASET = "events"
 MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
-CHILD_TIMEOUT_SECONDS = 180
-
-
-@dataclass
-class Demo:
-    """What the steps share, and what they claimed."""
-
-    out: Output
-    home: Path
-    lake: Lake
-    say: Callable[[str], None]
-    claims: list[tuple[str, bool]] = field(default_factory=list)
-
-    def tell(self, text: str, style: str = "") -> None:
-        if not self.out.as_json:
-            self.out.out.print(Padding(Text(text, style), (0, 0, 0, 3)))
-
-    def claim(self, text: str, holds: bool) -> None:
-        self.claims.append((text, holds))
-        if not self.out.as_json:
-            self.out.out.print(Padding(Text.assemble(OK if holds else BAD, " ", text), (0, 0, 0, 3)))
-
-    @contextmanager
-    def step(self, title: str) -> Iterator[None]:
-        if not self.out.as_json:
-            number = f"{len(self.titles) + 1}"
-            self.out.out.print(Text.assemble("\n", (f"{number}  ", "bold cyan"), (title, "bold")))
-        self.titles.append(title)
-        yield
-
-    titles: list[str] = field(default_factory=list)
 
 
 def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
@@ -128,7 +88,7 @@ def make_dataset(demo: Demo) -> None:
     from strandline.tables.infer import infer_schema
 
     with demo.step("A dataset, its columns read off a sample"):
-        sample = _write(demo.home / "sample.jsonl", _events(1, 5))
+        sample = write(demo.home / "sample.jsonl", events(1, 5))
         columns = infer_schema(sample)
         made = demo.lake.create_dataset(DATASET, columns)
         names = ", ".join(c.name for c in columns)
@@ -138,12 +98,12 @@ def make_dataset(demo: Demo) -> None:
 
 def ingest_with_bad_rows(demo: Demo) -> None:
     with demo.step(f"Ingest {MONDAY_ROWS:,} lines, two of them broken"):
-        lines = _events(1, MONDAY_ROWS)
+        lines = events(1, MONDAY_ROWS)
         lines[499] = lines[499][:40]
         lines[1499] = json.dumps(json.loads(lines[1499]) | {"amount": "a lot"})
-        _write(demo.home / "monday.jsonl", lines)
+        write(demo.home / "monday.jsonl", lines)
         demo.say("Starting Spark")
-        done = _ingest(demo, "monday.jsonl")
+        done = ingest(demo, "monday.jsonl")
         demo.tell(f"monday.jsonl → numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
         rejects = [] if done.rejects_path is None else done.rejects_path.read_text("utf-8").splitlines()
         for entry in map(json.loads, rejects):
@@ -151,14 +111,14 @@ def ingest_with_bad_rows(demo: Demo) -> None:
         good = MONDAY_ROWS - BAD_ROWS
         demo.claim(
             f"{good:,} rows are in, {BAD_ROWS} are in the reject file with line and reason: none is missing",
-            done.rows == good == _count(demo)[0] and len(rejects) == BAD_ROWS,
+            done.rows == good == count(demo)[0] and len(rejects) == BAD_ROWS,
         )
 
 
 def ingest_again(demo: Demo) -> None:
     with demo.step("Ingest the same file again"):
         before = demo.lake.status().sequence
-        done = _ingest(demo, "monday.jsonl")
+        done = ingest(demo, "monday.jsonl")
         demo.claim(
             "it is recognised by its bytes: no row came in, no number was used",
             done.duplicate and demo.lake.status().sequence == before,
@@ -168,16 +128,17 @@ def ingest_again(demo: Demo) -> None:
 def kill_a_writer(demo: Demo) -> None:
     with demo.step("Kill a writer (kill -9) between its commit and its publication"):
         sealed = demo.lake.sealed(DATASET)
-        _write(demo.home / "tuesday.jsonl", _events(MONDAY_ROWS + 1, TUESDAY_ROWS))
+        write(demo.home / "tuesday.jsonl", events(MONDAY_ROWS + 1, TUESDAY_ROWS))
         demo.say("Another process ingests, and is about to be killed")
-        died = _killed_child(demo.home, "tuesday.jsonl", "stage.after_mark=kill")
+        path = str(demo.home / "tuesday.jsonl")
+        died = killed_child(demo.home, "ingest", DATASET, path, failpoint="stage.after_mark=kill")
         open_block = next(iter(demo.lake.status().datasets[0].blocks), None)
         where = "no open block" if open_block is None else f"block {open_block.range} is {open_block.state}"
         demo.tell(f"process {died.pid} died of signal {-died.code}; {where}", "dim")
         demo.claim("it died, and left an open block behind", died.code == -signal.SIGKILL and open_block is not None)
         demo.claim(
             f"none of its rows is visible, and the seal stays at {_text(sealed)}",
-            _count(demo)[0] == MONDAY_ROWS - BAD_ROWS and demo.lake.sealed(DATASET) == sealed,
+            count(demo)[0] == MONDAY_ROWS - BAD_ROWS and demo.lake.sealed(DATASET) == sealed,
         )
 
 
@@ -186,20 +147,20 @@ def recover(demo: Demo) -> None:
         demo.say("Settling the open block")
         found = demo.lake.recover()
         demo.tell(f"published: {', '.join(map(str, found.published)) or 'nothing'}", "dim")
-        rows, ids = _count(demo)
+        rows, ids = count(demo)
         expected = MONDAY_ROWS - BAD_ROWS + TUESDAY_ROWS
         demo.claim(f"{rows:,} rows, {ids:,} different ids: each exactly once", rows == ids == expected)
-        again = _ingest(demo, "tuesday.jsonl")
-        demo.claim("the killed ingest, run again, adds nothing", again.duplicate and _count(demo)[0] == expected)
+        again = ingest(demo, "tuesday.jsonl")
+        demo.claim("the killed ingest, run again, adds nothing", again.duplicate and count(demo)[0] == expected)
 
 
 def read_on(demo: Demo) -> None:
     with demo.step("Read, and read on after new rows"):
         first = demo.lake.read_since(DATASET)
         token = first.continuation
-        _write(demo.home / "wednesday.jsonl", _events(MONDAY_ROWS + TUESDAY_ROWS + 1, WEDNESDAY_ROWS))
+        write(demo.home / "wednesday.jsonl", events(MONDAY_ROWS + TUESDAY_ROWS + 1, WEDNESDAY_ROWS))
         demo.say("Ingesting more rows")
-        _ingest(demo, "wednesday.jsonl")
+        ingest(demo, "wednesday.jsonl")
         demo.tell(f"the first read gave the token {token[:24]}…; then {WEDNESDAY_ROWS} new rows came in", "dim")
         new = demo.lake.read_since(DATASET, token)
         ids = [row["id"] for row, _ in new]
@@ -219,76 +180,12 @@ STEPS: tuple[Callable[[Demo], None], ...] = (
     kill_a_writer,
     recover,
     read_on,
+    add_sinks,
+    kill_a_deliverer,
+    go_on_delivering,
+    verify_sinks,
 )
-
-
-# What the steps use.
-
-
-def _events(first_id: int, count: int) -> list[str]:
-    people, actions = ("ada", "grace", "alan", "edsger"), ("order", "cancel", "return")
-    start = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
-    return [
-        json.dumps(
-            {
-                "id": i,
-                "at": (start + timedelta(seconds=7 * i)).isoformat().replace("+00:00", "Z"),
-                "who": people[i % len(people)],
-                "action": actions[i % len(actions)],
-                "amount": round(i * 37 % 10_000 / 100, 2),
-            }
-        )
-        for i in range(first_id, first_id + count)
-    ]
-
-
-def _write(path: Path, lines: list[str]) -> Path:
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    return path
-
-
-def _ingest(demo: Demo, name: str) -> FileOutcome:
-    [done] = demo.lake.ingest(DATASET, [demo.home / name])
-    if done.error is not None:
-        raise done.error
-    return done
-
-
-def _count(demo: Demo) -> tuple[int, int]:
-    """Rows that a reader gets, and how many different ids are among them."""
-    from pyspark.sql import functions as F
-
-    found = demo.lake.read_since(DATASET).df.agg(F.count("*"), F.count_distinct("id")).collect()[0]
-    return int(found[0]), int(found[1])
 
 
 def _text(seq: Seq | None) -> str:
     return "nothing" if seq is None else f"{seq:,}"
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    pid: int
-    code: int
-
-
-def _killed_child(home: Path, name: str, failpoint: str) -> Died:
-    """A process of its own, killed for real where the failpoint says."""
-    command = [sys.executable, "-m", "strandline.cli.main", "ingest", DATASET, str(home / name)]
-    child = subprocess.Popen(
-        [*command, "--config", str(home / CONFIG_NAME)],
-        env={**os.environ, "STRANDLINE_FAILPOINT": failpoint},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        said, _ = child.communicate(timeout=CHILD_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as e:
-        child.kill()
-        child.wait()
-        raise FailedError(f"the process that was to be killed did not get there in {CHILD_TIMEOUT_SECONDS} s") from e
-    if child.returncode != -signal.SIGKILL:
-        raise FailedError(f"the process that was to be killed ended with {child.returncode}: {said.strip()[-500:]}")
-    return Died(child.pid, child.returncode)

@@ -40,14 +40,13 @@ def cut(lines: Sequence[RenderableType], noun: str, *, lines_max: int = LINES_MA
 
 
 def table(found: Sequence[SinkStatus], now: datetime | None = None) -> RenderableType:
-    lines = grid("sink", "dataset", "kind", "state", "delivered up to", "behind", "trend", "last batch")
+    lines = grid("sink", "dataset", "state", "up to", "behind", "trend", "last batch")
     for _, group in groupby(found, key=lambda s: s.name):
         of_sink = list(group)
         one = of_sink[0]
         lines.add_row(
             Text(one.name, "bold"),
             Text(one.dataset),
-            Text(one.kind),
             Text(one.state, _STYLES.get(one.state, "")),
             _delivered(of_sink),
             lag(one.sink_lag_rows, one.sink_lag_seconds),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from strandline.types import Dataset, Seq
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.tables.spark_tables import SparkTables
+    from strandline.tables.spark_tables import DataFile, SparkTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,14 @@ class Settled:
     """Every column, internal ones too."""
     clean: bool
     """No row of it is foreign, as far as was counted; else a filter sees to it."""
+    bounds: Bounds
+    files: Sequence[DataFile] | None = None
+    """The files between the bounds, in order, where they were looked at and say all there is to know."""
+
+    def holds(self, after: Seq | None, until: Seq) -> bool:
+        """Whether it is good for these numbers, too."""
+        lower = (self.bounds.after or 0) <= (after or 0)
+        return lower and self.bounds.until is not None and until <= self.bounds.until
 
 
 def settled(bench: DeliverBench, dataset: Dataset, after: Seq | None, until: Seq) -> Settled:
@@ -62,4 +70,4 @@ def settled(bench: DeliverBench, dataset: Dataset, after: Seq | None, until: Seq
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake)
     clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
     df = read.settled_rows(tables, dataset, view, Bounds(after, until), None if clean else owned)
-    return Settled(dataset, view, df, clean)
+    return Settled(dataset, view, df, clean, Bounds(after, until))

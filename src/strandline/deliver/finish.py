@@ -157,8 +157,10 @@ def _waves(
 def _ship(run: SinkRun, wave: Sequence[tuple[Shipment, Chunk, Intent]], report: Finished) -> list[Acknowledged]:
     options = wave[0][2].options
     shipments = [s for s, _, _ in wave]
-    lo = min(s.rows.lo for s in shipments)
-    source = settled(run.bench, run.dataset, before(lo), max(s.rows.hi for s in shipments))
+    after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
+    source = run.source if run.source is not None and run.source.holds(after, until) else None
+    if source is None:
+        source = settled(run.bench, run.dataset, after, until)
     shipped = {s.index: s for s in _send(run, source, shipments, options)}
     acks = []
     for shipment, chunk, _ in wave:

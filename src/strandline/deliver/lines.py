@@ -131,7 +131,7 @@ def _copy_text(field: T.StructField) -> Column:
 
 def weight(fields: Sequence[T.StructField]) -> Column:
     """About how many bytes a row is: exact for what varies, the width of its type for what does not."""
-    total = F.lit(sum(_width(f.dataType) for f in fields)).cast("long")
+    total = F.lit(sum(width(f.dataType) for f in fields)).cast("long")
     for f in fields:
         value = F.col(quoted(f.name))
         match f.dataType:
@@ -144,7 +144,7 @@ def weight(fields: Sequence[T.StructField]) -> Column:
     return total
 
 
-def _width(kind: T.DataType) -> int:
+def width(kind: T.DataType) -> int:
     match kind:
         case T.BooleanType() | T.ByteType():
             return 1

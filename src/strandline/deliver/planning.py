@@ -10,10 +10,12 @@ from pyspark.sql.types import StructField
 from strandline import failpoints
 from strandline.deliver import scan
 from strandline.deliver.bench import Settled, settled
+from strandline.deliver.data_files import plain_files
 from strandline.deliver.options import parse_common
 from strandline.deliver.plan import Found, Piece, cut, cut_around, found_beyond, lacking, straddles
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Held, HeldRange, Sink
+from strandline.deliver.weigh import weigh_files
 from strandline.delivery import NOT_PARTITIONED, Intent, Lane, LaneId, LanePlan
 from strandline.errors import LeaseLost, SchemaError, SinkStopped
 from strandline.ledger import blocks, intents, lanes
@@ -101,7 +103,7 @@ def plan_lanes(run: SinkRun, standing: Standing) -> Planned:
     for _ in range(2):
         source = settled(run.bench, run.dataset, standing.bounds.lowest, until)
         fields = prepare(run, source)
-        pieces = scan.pieces(source.df, fields, standing.bounds, run.options)
+        source, pieces = _weighed(run, source, standing, until, fields)
         found = _ask(run, standing, sorted(pieces))
         beyond = max((f.highest for f in found.values()), default=0)
         if beyond > standing.sealed:
@@ -113,7 +115,20 @@ def plan_lanes(run: SinkRun, standing: Standing) -> Planned:
         if beyond <= until:
             break
         until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
+    run.source = source
     return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)))
+
+
+def _weighed(
+    run: SinkRun, source: Settled, standing: Standing, until: Seq, fields: Sequence[StructField]
+) -> tuple[Settled, dict[str, list[Piece]]]:
+    """What is new, straight from the files where they say it all, else through Spark."""
+    after = standing.bounds.lowest
+    files = plain_files(run.bench, source, fields, after or 0, until)
+    if files is None:
+        return source, scan.pieces(source.df, fields, standing.bounds, run.options)
+    found = weigh_files(run.bench, files, fields, after or 0, until, run.options)
+    return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
 
 
 def _cut_lanes(

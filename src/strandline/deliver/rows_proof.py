@@ -14,9 +14,9 @@ from strandline.deliver.layout import Finding, Kind, Layout
 from strandline.deliver.proof import LakeRows
 from strandline.deliver.rebuild import Wanted
 from strandline.deliver.sink import Address, Outcome, Parcel
-from strandline.delivery import SinkRecord
+from strandline.delivery import NOT_PARTITIONED, SinkRecord
 from strandline.tables.spark_tables import explain
-from strandline.types import SEQ_COLUMN, SeqRange
+from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +161,12 @@ class LaneSpan:
 
 def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> dict[str, int]:
     """How many rows each lane has in its span; a lane that is not among them is counted over that of the others."""
-    laned = df.select(scan.lane_of(df).alias("_lane"), F.col(SEQ_COLUMN))
+    number = F.col(SEQ_COLUMN)
+    if PARTITION_COLUMN not in df.columns:
+        only = spans[0] if spans else others
+        rows = df.where((number > only.floor) & (number <= only.mark))
+        return _counts(rows.agg(F.lit(NOT_PARTITIONED).alias("_lane"), F.count("*").alias("rows")))
+    laned = df.select(scan.lane_of(df).alias("_lane"), number)
     floor, mark = F.lit(others.floor), F.lit(others.mark)
     if spans:
         known = df.sparkSession.createDataFrame(
@@ -169,13 +174,12 @@ def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> 
         )
         laned = laned.join(F.broadcast(known), "_lane", "left")
         floor, mark = F.coalesce(F.col("_floor"), floor), F.coalesce(F.col("_mark"), mark)
-    number = F.col(SEQ_COLUMN)
     return _counts(laned.where((number > floor) & (number <= mark)).groupBy("_lane").agg(F.count("*").alias("rows")))
 
 
 def _counts(df: DataFrame) -> dict[str, int]:
     try:
-        return {r["_lane"]: r["rows"] for r in df.collect()}  # a line per lane
+        return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # a line per lane
     except Exception as e:
         raise explain(e, "the rows of the lake cannot be counted") from e
 

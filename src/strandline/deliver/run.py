@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from strandline import failpoints
-from strandline.deliver.bench import DeliverBench
+from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.options import DeliveryOptions, own_options, parse_common
 from strandline.deliver.sink import Address, Claim, Sink, SinkContext
@@ -35,6 +35,8 @@ class SinkRun:
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
 
+    source: Settled | None = None
+    """The table as the last plan saw it: what was just planned is read from there."""
     passes: int = 0
 
     @property

@@ -97,9 +97,12 @@ def pieces_around(
     return result
 
 
+def piece_rows(options: DeliveryOptions) -> int:
+    return max(1, options.chunk_rows_max // _PIECES_PER_CHUNK)
+
+
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
-    width = max(1, options.chunk_rows_max // _PIECES_PER_CHUNK)
-    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(width)).alias("_bucket")
+    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_bucket")
     return weighed.groupBy("_lane", *keys, bucket).agg(*_measures())
 
 

@@ -103,7 +103,7 @@ def _count_text(file: IO[bytes], name: str) -> int:
 
     extension = extension_of(name)
     try:
-        with _decompressing(file, extension) as text:
+        with decompressing(file, extension) as text:
             count = _count_records(text, quoting=extension.startswith("csv"))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
         raise _Bad(f"it cannot be decompressed: {_first_line(e)}") from e
@@ -114,7 +114,7 @@ def _count_text(file: IO[bytes], name: str) -> int:
     return count
 
 
-def _decompressing(file: IO[bytes], extension: str) -> IO[bytes]:
+def decompressing(file: IO[bytes], extension: str) -> IO[bytes]:
     if extension.endswith(".gz"):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
     if extension.endswith(".zst"):

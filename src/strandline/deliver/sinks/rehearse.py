@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Sender, TryLater
 from strandline.deliver.sinks import names
-from strandline.deliver.sinks.decode import _decompressing as decompressing
+from strandline.deliver.sinks.decode import decompressing
 from strandline.deliver.sinks.encode import Format, encode, identity_of
 from strandline.errors import StorageError
 from strandline.types import SeqRange

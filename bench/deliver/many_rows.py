@@ -1,0 +1,92 @@
+"""Four million rows to Parquet, in files and on S3, against Spark writing the same rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import frames, lakes
+from bench.measure import Bench, Measurement, in_turn, seconds_of, settle_disk
+from bench.results import Figure, Goal, Samples
+from strandline.lake import Lake
+
+SAMPLES = 5
+LAYOUTS = {"in order": 0.9, "in any order": 0.55}
+
+
+def _figure(layout: str) -> Figure:
+    return Figure(
+        f"4 million rows to Parquet files, {layout}", "rows/s", "df.write.parquet", Goal(LAYOUTS[layout], "at least")
+    )
+
+
+S3 = Figure(
+    "4 million rows to Parquet on S3", "rows/s", "Spark writing the same to the same server", Goal(0.8, "at least")
+)
+
+
+def _table(bench: Bench, lake: Lake, name: str, rows: int, *, ordered: bool) -> None:
+    lakes.create(lake, name, frames.EVENT_COLUMNS)
+    bench.say(f"filling a table of {rows:,} rows, {'in order' if ordered else 'in any order'}")
+    lake.append(name, frames.events(lake.spark, 0, rows, 8))
+    if not ordered:
+        lake.spark.sql(
+            f"CALL lake.system.rewrite_data_files(table => 'default.{name}', strategy => 'sort', "
+            "sort_order => 'user_id', options => map('rewrite-all', 'true'))"
+        )
+
+
+class _Side:
+    """One delivery into a new place each time, and the same rows by Spark itself."""
+
+    def __init__(self, lake: Lake, name: str, rows: int, work: Path) -> None:
+        self.lake, self.name, self.rows, self.work = lake, name, rows, work
+        self.count = 0
+
+    def deliver(self, kind: str, options: Callable[[str], dict[str, str]]) -> float:
+        self.count += 1
+        sink = f"{self.name}-{kind}-{self.count}"
+        self.lake.delivery.add(sink, self.name, kind, options(sink))
+        settle_disk()
+        took = seconds_of(lambda: self._tick(sink))
+        self.lake.delivery.remove(sink)
+        shutil.rmtree(self.work / sink, ignore_errors=True)
+        return self.rows / took
+
+    def _tick(self, sink: str) -> None:
+        report = self.lake.tick(sink).sinks[0]
+        if report.rows != self.rows:
+            raise RuntimeError(f"delivered {report.rows} of {self.rows} rows: {report.reason}")
+
+    def write(self, target: str) -> float:
+        settle_disk()
+        frame = self.lake.spark.table(f"lake.default.{self.name}")
+        took = seconds_of(lambda: frame.write.mode("overwrite").parquet(target))
+        if not target.startswith("s3"):
+            shutil.rmtree(target, ignore_errors=True)
+        return self.rows / took
+
+
+def measure(bench: Bench) -> dict[str, Samples]:
+    lake = lakes.new_lake(bench.work / "lake")
+    rows = bench.sized(4_000_000, 20_000)
+    found: dict[str, Samples] = {}
+    for layout in LAYOUTS:
+        name = layout.replace(" ", "_")
+        _table(bench, lake, name, rows, ordered=layout == "in order")
+        side = _Side(lake, name, rows, bench.work)
+
+        def ours(n: int, side: _Side = side) -> float:
+            return side.deliver("files", lambda sink: {"path": str(bench.work / sink)})
+
+        def peer(n: int, side: _Side = side) -> float:
+            return side.write(str(bench.work / "plain"))
+
+        ours(0), peer(0)  # warm-up
+        taken, plain = in_turn(bench, SAMPLES, ours, peer)
+        found[_figure(layout).name] = Samples(taken, plain, {"rows": rows})
+    return found
+
+
+FILES = Measurement(tuple(_figure(layout) for layout in LAYOUTS), measure)

@@ -1,0 +1,121 @@
+"""A table's Parquet files, where they alone say what its rows are, and how tasks read them without Spark.
+
+That is so where there are no delete files, no two files with numbers between each other's, one schema since the
+beginning, and plain columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as T
+
+from strandline.config import LakeConfig, resolve_secret
+from strandline.deliver.bench import DeliverBench, Settled
+from strandline.tables.metadata import TableView
+from strandline.tables.spark_tables import DataFile
+from strandline.types import SEQ_COLUMN, SEQ_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILES_MAX = 2000
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_TYPES = (
+    T.BooleanType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DateType, T.StringType, T.BinaryType,
+    T.TimestampType, T.TimestampNTZType, T.DecimalType,
+)  # fmt: skip
+_PLAIN_ICEBERG = frozenset({
+    "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the executors get at the warehouse."""
+
+    endpoint: str | None
+    region: str
+    access_key: str | None = field(repr=False)
+    secret_key: str | None = field(repr=False)
+
+
+def reach_of(config: LakeConfig) -> Reach:
+    w = config.settings.warehouse
+    return Reach(w.endpoint, w.region, resolve_secret(w.access_key), resolve_secret(w.secret_key))
+
+
+def plain_files(
+    bench: DeliverBench, source: Settled, fields: Sequence[T.StructField], after: int, until: int
+) -> list[DataFile] | None:
+    """The files that may hold rows between these numbers, in order; None where they do not say it all."""
+    view = source.view
+    fits = (
+        view.main is not None
+        and source.clean
+        and not source.dataset.deliver_by
+        and view.schemas == 1
+        and "schema.name-mapping.default" not in view.properties
+        and all(_is_plain(f, view) for f in fields)
+    )
+    if not fits or view.main is None:
+        return None
+    files = bench.tables().data_files(source.dataset.name, view.main, after, until, files_max=FILES_MAX)
+    if files is None or not all(f.is_parquet and not f.has_deletes for f in files):
+        return None
+    ordered = sorted(files, key=lambda f: f.lo)
+    return ordered if all(a.hi < b.lo for a, b in itertools.pairwise(ordered)) else None
+
+
+def _is_plain(field: T.StructField, view: TableView) -> bool:
+    """Iceberg's types tell apart what Spark's do not: a uuid is a string to Spark, and sixteen bytes in the file."""
+    column = view.column(field.name)
+    kind = "" if column is None else column["type"]
+    return (
+        isinstance(field.dataType, _PLAIN_TYPES)
+        and isinstance(kind, str)
+        and kind.partition("(")[0] in _PLAIN_ICEBERG
+        and _PLAIN_NAME.fullmatch(field.name) is not None
+    )
+
+
+def parts(location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int) -> Iterator[pa.Table]:
+    """The rows of one file between two numbers, a row group at a time."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with _open(location, reach) as handle, pq.ParquetFile(handle) as file:
+        at = file.schema_arrow.get_field_index(SEQ_COLUMN)
+        for group in range(file.num_row_groups):
+            first, last = _bounds(file.metadata.row_group(group).column(at).statistics)
+            if last < lo or hi < first:
+                continue
+            rows = file.read_row_group(group, columns=schema.names, use_threads=False)
+            if first < lo or hi < last:
+                rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
+            if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
+                yield rows.select(schema.names).cast(schema)
+
+
+def _bounds(statistics: Any) -> tuple[int, int]:
+    if statistics is None or not statistics.has_min_max:
+        return 1, SEQ_MAX
+    return statistics.min, statistics.max
+
+
+def _open(location: str, reach: Reach) -> Any:
+    from pyarrow import fs
+
+    if location.startswith("s3://"):
+        store = fs.S3FileSystem(
+            access_key=reach.access_key,
+            secret_key=reach.secret_key,
+            endpoint_override=reach.endpoint,
+            region=reach.region,
+        )
+        return store.open_input_file(location.removeprefix("s3://"))
+    return fs.LocalFileSystem().open_input_file(location.removeprefix("file://").removeprefix("file:"))

@@ -1,0 +1,178 @@
+"""Deliverers in processes of their own: killed, stopped and continued, two at once; tasks that Spark runs twice.
+
+`kill -9` at the most telling points; tests/spark/test_deliver_crash.py dies at every one, without a process for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import MakeHome
+from tests.servers import S3, Postgres
+from tests.spark.deliveries import (
+    LEASE_SECONDS,
+    Delivered,
+    Objects,
+    in_bucket,
+    in_folder,
+    in_table,
+    keys_of,
+    make_lake,
+)
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).parents[2]
+WAIT_SECONDS_MAX = 120
+
+
+@pytest.fixture(scope="module")
+def delivered(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_home: MakeHome,
+    s3: S3,
+    postgres_server: Postgres,
+    spark_started: object,
+) -> Iterator[Delivered]:
+    """One lake with a sink of each kind; this process writes, and goes on where a deliverer died."""
+    folder = tmp_path_factory.mktemp("delivered")
+    with pytest.MonkeyPatch.context() as environ:
+        for name, value in keys_of(s3).items():
+            environ.setenv(name, value)
+        with make_lake(folder / "lake", make_home, {"deliver": {"poll_seconds": 0.1}}) as lake:
+            made = Delivered(lake)
+            made.add(in_folder(folder / "out"), chunk_rows_max="4")
+            made.add(in_bucket(s3), chunk_rows_max="4")
+            made.add(in_table(postgres_server.create_database()), chunk_rows_max="4")
+            yield made
+
+
+def start(home: Path, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home,
+        env=os.environ | {"STRANDLINE_FAILPOINT": failpoint},
+    )
+
+
+def killed_at(delivered: Delivered, sink: str, point: str) -> None:
+    process = start(delivered.lake.config.home, "tick", "--sink", sink, "--json", failpoint=f"{point}=kill")
+    out, err = process.communicate(timeout=WAIT_SECONDS_MAX)
+    assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
+
+
+@pytest.mark.parametrize(
+    ("sink", "point"),
+    [
+        ("files", "deliver.after_plan"),
+        ("files", "files.after_link"),
+        ("files", "deliver.before_acknowledge"),
+        ("files", "deliver.after_mark"),
+        ("s3", "s3.after_put"),
+        ("postgres", "postgres.after_commit"),
+    ],
+)
+def test_a_deliverer_that_is_killed_is_gone_on_from(delivered: Delivered, sink: str, point: str) -> None:
+    delivered.survives(sink, lambda: killed_at(delivered, sink, point))
+
+
+def stopped(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Wait until the deliverer stopped itself; it, and whichever of its workers did."""
+    driver = psutil.Process(process.pid)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, "it did not stop"
+        tree = [p for p in (driver, *driver.children(recursive=True)) if p.status() == psutil.STATUS_STOPPED]
+        if driver in tree and len(tree) > 1:
+            return tree
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("point", ["deliver.before_send", "files.before_link"])
+def test_a_deliverer_stopped_for_longer_than_its_lease_delivers_nothing_again(delivered: Delivered, point: str) -> None:
+    """Another one has delivered everything by then, and a consumer has taken it away."""
+    out = delivered.sinks["files"]
+    assert isinstance(out, Objects)
+    delivered.lake.tick("files")
+    delivered.ingest()
+    process = start(delivered.lake.config.home, "tick", "--sink", "files", "--json", failpoint=f"{point}=stop")
+    stopped(process)
+    time.sleep(LEASE_SECONDS + 0.1)
+    delivered.ingest()
+    [report] = delivered.lake.tick("files").sinks
+    assert report.did == "delivered"
+    assert out.see().rows == delivered.expected and out.mark() == delivered.rows
+    taken = {o.path: o.path.read_bytes() for objects in out.lanes().values() for o in objects}
+    for path in taken:
+        path.unlink()
+    for each in stopped(process):
+        each.send_signal(signal.SIGCONT)
+    said, err = process.communicate(timeout=WAIT_SECONDS_MAX)
+    [told] = json.loads(said)["sinks"]
+    assert (process.returncode, told["did"]) == (0, "busy"), (told, err)
+    assert "another deliverer" in told["reason"]
+    assert out.lanes() == {}, "what a consumer had taken is there again"
+    assert delivered.lake.delivery.get("files").failures == 0, "one that was superseded has no say any more"
+    for path, body in taken.items():  # for the tests that follow
+        path.write_bytes(body)
+    delivered.ingest()
+    assert delivered.lake.tick("files").sinks[0].did == "delivered"
+    assert out.see().rows == delivered.expected
+
+
+def events(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Stop a daemon as a service manager would, and what it has told."""
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=WAIT_SECONDS_MAX)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_two_deliverers_of_the_same_sinks_at_once_deliver_each_row_once(delivered: Delivered) -> None:
+    delivered.lake.tick()
+    both = [start(delivered.lake.config.home, "run", "--json") for _ in range(2)]
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not all(map(has_children, both)):
+            time.sleep(0.1)
+            delivered.ingest()
+        for _ in range(8):
+            delivered.ingest(50)
+        while any(w.unplanned_rows or w.open_intents for w in work(delivered)):
+            assert time.monotonic() < deadline + WAIT_SECONDS_MAX
+            time.sleep(0.1)
+        told = [events(process) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    for name, destination in delivered.sinks.items():
+        assert destination.see().rows == delivered.expected, name
+    wrong = [e for said in told for e in said if e["event"] in ("waiting", "stopped_sink", "tick_failed")]
+    assert wrong == []
+    assert all(any(e["event"] == "delivered" for e in said) for said in told), "both had a part in it"
+
+
+def has_children(process: subprocess.Popen[str]) -> bool:
+    return len(psutil.Process(process.pid).children(recursive=True)) > 1
+
+
+def work(delivered: Delivered) -> list[Any]:
+    from strandline.ledger import sinks
+
+    with delivered.lake.ledger.read() as connection:
+        return sinks.due(connection)

@@ -1,0 +1,188 @@
+"""Sinks of every kind in a test, what a consumer finds where they deliver to, and what must hold after a death.
+
+A consumer's view uses nothing of ours: it lists names and reads objects, or asks PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import strandline
+from strandline.tables.schema_file import parse_columns
+from tests.servers import S3
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from strandline.lake import Lake
+    from tests.conftest import MakeHome
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+LEASE_SECONDS = 1
+_OBJECT = re.compile(r"(\d{19})-(\d{19})\.(parquet|jsonl\.zst)")
+_MARK = re.compile(r"(\d{19})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object: what its name says."""
+
+    lo: int
+    hi: int
+    path: Path
+
+    def read(self) -> pa.Table:
+        """Number and `n` of its rows; fails for half an object."""
+        import pyarrow as pa
+        import pyarrow.json as pj
+        import pyarrow.parquet as pq
+
+        if self.path.suffix == ".parquet":
+            return pq.ParquetFile(self.path).read(columns=["_ingest_seq", "n"])
+        with pa.input_stream(self.path, compression="zstd") as stream:
+            return pj.read_json(stream).select(["_ingest_seq", "n"])
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    rows: list[tuple[int, int]]
+    """Number and `n`, in order; one that stands there twice is there twice."""
+    things: Mapping[str, str]
+    """What each object is, byte by byte; of a table what each row is, and which transaction wrote it where."""
+
+
+class Destination(Protocol):
+    kind: str
+    options: Mapping[str, str]
+
+    def see(self) -> Seen: ...
+
+
+@dataclass(frozen=True)
+class Objects:
+    kind: str
+    folder: Path
+    """Of a bucket: where the server keeps it."""
+    options: Mapping[str, str]
+
+    def lanes(self) -> dict[Path, list[Found]]:
+        found: dict[Path, list[Found]] = {}
+        for path in self.folder.rglob("*"):
+            if named := _OBJECT.fullmatch(path.name):
+                found.setdefault(path.parent, []).append(Found(int(named[1]), int(named[2]), path))
+        return {lane: sorted(objects, key=lambda o: o.lo) for lane, objects in found.items()}
+
+    def mark(self) -> int:
+        """The highest of a sink that has one lane; 0 for none."""
+        named = (_MARK.fullmatch(path.name) for path in self.folder.rglob("_marks/*"))
+        return max((int(m[1]) for m in named if m), default=0)
+
+    def see(self) -> Seen:
+        rows: list[tuple[int, int]] = []
+        things = {}
+        for objects in self.lanes().values():
+            for a, b in itertools.pairwise(objects):
+                assert a.hi < b.lo, f"{a.path} and {b.path} overlap"
+            for o in objects:
+                table = o.read()
+                rows += zip(table["_ingest_seq"].to_pylist(), table["n"].to_pylist(), strict=True)
+                things[str(o.path)] = hashlib.sha256(o.path.read_bytes()).hexdigest()
+        return Seen(sorted(rows), things)
+
+
+@dataclass(frozen=True)
+class Table:
+    url: str
+    options: Mapping[str, str]
+    kind: str = "postgres"
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            if connection.execute("SELECT to_regclass('events')").fetchone() == (None,):
+                return []
+            return connection.execute(statement.encode()).fetchall()
+
+    def see(self) -> Seen:
+        found = self.ask("SELECT _ingest_seq, n, ctid::text || ' of ' || xmin::text FROM events ORDER BY 1, 2")
+        return Seen([(seq, n) for seq, n, _ in found], {f"{seq} at {where}": str(n) for seq, n, where in found})
+
+
+def make_lake(folder: Path, make_home: MakeHome, settings: Settings | None = None, *, by_lane: bool = False) -> Lake:
+    given = dict(settings or {})
+    given["deliver"] = {"lease_seconds": LEASE_SECONDS, **given.get("deliver", {})}
+    make_home(folder, given)
+    lake = strandline.init_lake(folder)
+    columns = parse_columns([{"name": "n", "type": "long"}, {"name": "k", "type": "string"}])
+    lake.create_dataset("events", columns, deliver_by=["k"] if by_lane else [])
+    return lake
+
+
+def in_folder(folder: Path, **options: str) -> Objects:
+    return Objects("files", folder, {"path": str(folder), **options})
+
+
+def in_bucket(s3: S3, **options: str) -> Objects:
+    """The keys are expected in the environment: see `keys_of`."""
+    bucket = s3.make_bucket()
+    where = {"url": f"s3://{bucket}/to", "endpoint": s3.endpoint}
+    keys = {"access_key": "env:TEST_ACCESS_KEY", "secret_key": "env:TEST_SECRET_KEY"}
+    return Objects("s3", s3.server.folder / "data" / bucket, {**where, **keys, **options})
+
+
+def keys_of(s3: S3) -> dict[str, str]:
+    return {"TEST_ACCESS_KEY": s3.access_key, "TEST_SECRET_KEY": s3.secret_key}
+
+
+def in_table(url: str, **options: str) -> Table:
+    return Table(url, {"dsn": url, "table": "events", "create": "true", **options})
+
+
+@dataclass
+class Delivered:
+    """A lake with a dataset `events` whose `n` are 1, 2, 3…, by turns of two lanes `k`, and its sinks, named after their
+    kinds."""
+
+    lake: Lake
+    sinks: dict[str, Destination] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, destination: Destination, **options: str) -> None:
+        name = f"{destination.kind}_{len(self.sinks)}" if destination.kind in self.sinks else destination.kind
+        self.lake.delivery.add(name, "events", destination.kind, {**destination.options, **options})
+        self.sinks[name] = destination
+
+    def ingest(self, count: int = 10) -> None:
+        df = self.lake.spark.range(self.rows + 1, self.rows + count + 1, 1, 2)
+        done = self.lake.append("events", df.selectExpr("id AS n", "concat('lane ', id % 2) AS k"))
+        assert done.rows is not None and (done.rows.lo, done.rows.hi) == (self.rows + 1, self.rows + count)
+        self.rows += count
+
+    def survives(self, sink: str, death: Callable[[], None]) -> None:
+        """A deliverer dies on its way, more rows come, and another goes on: each row is there once, and whatever was
+        there before is as it was."""
+        self.ingest()
+        death()
+        died_at = time.monotonic()
+        left = self.sinks[sink].see()
+        self.ingest()
+        time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
+        with strandline.open(self.lake.config.home) as successor:
+            [report] = successor.tick(sink).sinks
+        assert report.did == "delivered", report
+        after = self.sinks[sink].see()
+        assert after.rows == self.expected
+        assert left.things.items() <= after.things.items()
+
+    @property
+    def expected(self) -> list[tuple[int, int]]:
+        return [(n, n) for n in range(1, self.rows + 1)]

@@ -1,0 +1,113 @@
+"""A deliverer that dies before and after each durable step: the next one goes on, and each row is at the sink once.
+
+Here it dies by an error that nothing survives: the lease stays taken, and not a word gets into the ledger any more. So
+one JVM serves for all points; tests/e2e/test_deliver_crash.py kills real processes at the most telling ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from strandline import failpoints
+from strandline.ledger import sinks
+from tests.conftest import MakeHome
+from tests.servers import S3, Postgres
+from tests.spark.deliveries import Delivered, Destination, in_bucket, in_folder, in_table, keys_of, make_lake
+from tests.spark.sinks import armed
+
+
+def points(stage: str) -> list[str]:
+    return [p for p in failpoints.POINTS if p.startswith(stage)]
+
+
+STEPS = {
+    # `@2`: the second time, which is between the last object and the mark
+    "files": [*points("deliver."), "deliver.after_fence@2", *points("files."), *points("sink.")],
+    "s3": [*points("s3."), "deliver.before_acknowledge", *points("sink.")],
+    "postgres": [*points("postgres."), "deliver.before_acknowledge"],
+}
+
+
+@pytest.fixture(scope="module")
+def delivered(
+    tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome, s3: S3, postgres_server: Postgres
+) -> Iterator[Callable[[str], Delivered]]:
+    """A lake for each kind of sink, made when it is asked for. The one of `s3` has everything elsewhere: its ledger in
+    PostgreSQL, its tables on S3."""
+    made: dict[str, Delivered] = {}
+    with pytest.MonkeyPatch.context() as environ, ExitStack() as opened:
+        for name, value in keys_of(s3).items():
+            environ.setenv(name, value)
+
+        def delivers_to(kind: str) -> Delivered:
+            if kind not in made:
+                folder = tmp_path_factory.mktemp(kind)
+                destination: Destination
+                settings = {}
+                match kind:
+                    case "files":
+                        destination = in_folder(folder / "out")
+                    case "s3":
+                        destination = in_bucket(s3)
+                        settings = elsewhere(s3, postgres_server)
+                    case _:
+                        destination = in_table(postgres_server.create_database())
+                lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "files")
+                made[kind] = Delivered(opened.enter_context(lake))
+                made[kind].add(destination, chunk_rows_max="4")
+            return made[kind]
+
+        yield delivers_to
+
+
+def elsewhere(s3: S3, postgres: Postgres) -> dict[str, dict[str, str]]:
+    return {
+        "ledger": {"url": postgres.create_database()},
+        "warehouse": {
+            "url": f"s3://{s3.make_bucket()}/lake",
+            "endpoint": s3.endpoint,
+            "access_key": "env:TEST_ACCESS_KEY",
+            "secret_key": "env:TEST_SECRET_KEY",
+        },
+    }
+
+
+@pytest.mark.parametrize(("kind", "point"), [(kind, point) for kind, steps in STEPS.items() for point in steps])
+def test_a_deliverer_that_dies_at_any_step_loses_and_doubles_nothing(
+    delivered: Callable[[str], Delivered], kind: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = delivered(kind)
+    to.survives(kind, lambda: dies_at(to, kind, point, monkeypatch))
+
+
+def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, nth = point.partition("@")
+    with monkeypatch.context() as dead, armed(dead, f"{name}=fail@{nth or 1}"):
+        for last_word in ("release", "failed", "stop", "went_well"):
+            dead.setattr(sinks, last_word, lambda *_, **__: False)
+        try:
+            [report] = to.lake.tick(sink).sinks
+        except failpoints.FailpointError as e:
+            assert str(e) == name
+        else:  # it was in a worker, where Spark tells of it
+            assert name in (report.reason or ""), f"{point} was not reached: {report}"
+
+
+def test_a_lake_whose_ledger_tables_and_sink_are_all_elsewhere_delivers_and_proves_it(
+    delivered: Callable[[str], Delivered],
+) -> None:
+    to = delivered("s3")
+    to.ingest()
+    lo = to.rows - 9
+    assert to.lake.tick().sinks[0].did == "delivered"
+    bucket = to.sinks["s3"].see()
+    assert bucket.rows == to.expected
+    newest = sorted(bucket.things)[-3:]
+    assert [path.rpartition("/to/")[2] for path in newest] == [
+        f"default.events/all/{a:019d}-{b:019d}.parquet"
+        for a, b in ((lo, lo + 3), (lo + 4, lo + 7), (lo + 8, lo + 9))
+    ]
+    assert to.lake.delivery.verify().ok
