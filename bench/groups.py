@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.deliver import few_rows, many_rows, memory
 from bench.ingest import driver_memory, reserve, rows, start
 from bench.measure import Measurement
 from bench.read import new_rows
@@ -9,4 +10,5 @@ from bench.read import new_rows
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
     "read": (new_rows.MEASUREMENT,),
+    "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
 }

@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         if folder in ("spark", "e2e"):
             item.add_marker(pytest.mark.spark)
+        if folder == "spark":  # one JVM for all of them, whatever the other processes of the run do
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def _start(start: Callable[[], _Started]) -> _Started:

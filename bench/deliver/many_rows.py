@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench import frames, lakes
 from bench.measure import Bench, Measurement, in_turn, seconds_of, settle_disk
@@ -89,4 +91,61 @@ def measure(bench: Bench) -> dict[str, Samples]:
     return found
 
 
+def measure_s3(bench: Bench) -> dict[str, Samples]:
+    """The peer writes an Iceberg table: Spark has no other way to S3 here, and the files are the same Parquet."""
+    from strandline.tables.session import open_session
+    from tests.servers import start_s3
+
+    rows = bench.sized(4_000_000, 20_000)
+    server = start_s3()
+    os.environ |= {"BENCH_ACCESS_KEY": server.access_key, "BENCH_SECRET_KEY": server.secret_key}
+    try:
+        lake = lakes.new_lake(bench.work / "lake")
+        open_session(lake.config, with_s3=True)  # a running JVM cannot be given more jars
+        _table(bench, lake, "events", rows, ordered=True)
+        side = _Side(lake, "events", rows, bench.work)
+        _away(lake, bench.work / "away.db", f"s3://{server.make_bucket()}/plain", server)
+        bucket = server.make_bucket()
+
+        def options(sink: str) -> dict[str, str]:
+            return {
+                "url": f"s3://{bucket}/{sink}",
+                "endpoint": server.endpoint,
+                "access_key": "env:BENCH_ACCESS_KEY",
+                "secret_key": "env:BENCH_SECRET_KEY",
+            }
+
+        def plain(n: int) -> float:
+            settle_disk()
+            frame = lake.spark.table("lake.default.events")
+            took = seconds_of(lambda: frame.writeTo(f"away.plain.events_{n}").using("iceberg").create())
+            return rows / took
+
+        side.deliver("s3", options), plain(99)  # warm-up
+        ours, peer = in_turn(bench, SAMPLES, lambda n: side.deliver("s3", options), plain)
+        return {S3.name: Samples(ours, peer, {"rows": rows})}
+    finally:
+        server.server.stop()
+
+
+def _away(lake: Lake, catalog: Path, warehouse: str, server: Any) -> None:
+    settings = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{catalog}",
+        ".jdbc.schema-version": "V1",
+        ".warehouse": warehouse,
+        ".io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        ".client.region": server.region,
+        ".s3.endpoint": server.endpoint,
+        ".s3.path-style-access": "true",
+        ".s3.access-key-id": server.access_key,
+        ".s3.secret-access-key": server.secret_key,
+    }
+    for key, value in settings.items():
+        lake.spark.conf.set(f"spark.sql.catalog.away{key}", value)
+    lake.spark.sql("CREATE NAMESPACE away.plain")
+
+
+TO_S3 = Measurement((S3,), measure_s3)
 FILES = Measurement(tuple(_figure(layout) for layout in LAYOUTS), measure)

@@ -19,7 +19,7 @@ from bench.results import Figure, Goal, Samples
 PEAK = Figure(
     "peak memory of the driver at a batch ten times larger", "MB", "the same at the smaller batch", Goal(1.2, "at most")
 )
-_SETTINGS = """
+SETTINGS = """
 [spark]
 master = "{master}"
 [spark.options]
@@ -35,7 +35,7 @@ def measure(bench: Bench) -> dict[str, Samples]:
     _prepare(bench, home, small)
     with cluster(bench.work, workers=2, memory="1g") as master:
         with (home / "strandline.toml").open("a", encoding="utf-8") as settings:
-            settings.write(_SETTINGS.format(master=master))
+            settings.write(SETTINGS.format(master=master))
 
         def peak(source: str) -> float:
             command = [sys.executable, "-m", "bench.ingest.driver_memory", str(home), str(bench.work / source)]

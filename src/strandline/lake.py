@@ -20,7 +20,7 @@ from strandline import counting, failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.continuation import Bounds, Continuation
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.ledger import audit, blocks, datasets, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
@@ -192,6 +192,12 @@ class Lake:
         dataset = self.dataset(name)
         with self.ledger.read() as connection:
             still_open = blocks.open_blocks(connection, dataset.id)
+            fed = sinks.of_dataset(connection, dataset.id)
+        if fed:
+            raise RefusedError(
+                f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
+                hint="Remove its sinks first: `strandline sink remove NAME`.",
+            )
         if still_open:
             raise RefusedError(
                 f"{dataset.name} has {len(still_open)} open block(s)",

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import strandline
+from strandline.ledger import sinks
 from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
 
@@ -75,15 +77,20 @@ class Objects:
 
     def lanes(self) -> dict[Path, list[Found]]:
         found: dict[Path, list[Found]] = {}
-        for path in self.folder.rglob("*"):
+        for path in self._files():
             if named := _OBJECT.fullmatch(path.name):
                 found.setdefault(path.parent, []).append(Found(int(named[1]), int(named[2]), path))
         return {lane: sorted(objects, key=lambda o: o.lo) for lane, objects in found.items()}
 
     def mark(self) -> int:
         """The highest of a sink that has one lane; 0 for none."""
-        named = (_MARK.fullmatch(path.name) for path in self.folder.rglob("_marks/*"))
+        named = (_MARK.fullmatch(path.name) for path in self._files() if path.parent.name == "_marks")
         return max((int(m[1]) for m in named if m), default=0)
+
+    def _files(self) -> Iterator[Path]:
+        """What is there while others come and go."""
+        for folder, _, names in os.walk(self.folder):
+            yield from (Path(folder, name) for name in names)
 
     def see(self) -> Seen:
         rows: list[tuple[int, int]] = []
@@ -182,6 +189,12 @@ class Delivered:
         after = self.sinks[sink].see()
         assert after.rows == self.expected
         assert left.things.items() <= after.things.items()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every sink has every row."""
+        with self.lake.ledger.read() as connection:
+            return not any(w.unplanned_rows or w.open_intents or w.behind for w in sinks.due(connection))
 
     @property
     def expected(self) -> list[tuple[int, int]]:

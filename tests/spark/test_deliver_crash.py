@@ -107,7 +107,6 @@ def test_a_lake_whose_ledger_tables_and_sink_are_all_elsewhere_delivers_and_prov
     assert bucket.rows == to.expected
     newest = sorted(bucket.things)[-3:]
     assert [path.rpartition("/to/")[2] for path in newest] == [
-        f"default.events/all/{a:019d}-{b:019d}.parquet"
-        for a, b in ((lo, lo + 3), (lo + 4, lo + 7), (lo + 8, lo + 9))
+        f"default.events/all/{a:019d}-{b:019d}.parquet" for a, b in ((lo, lo + 3), (lo + 4, lo + 7), (lo + 8, lo + 9))
     ]
     assert to.lake.delivery.verify().ok

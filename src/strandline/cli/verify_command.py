@@ -140,10 +140,9 @@ def _head(s: SinkVerdict) -> Text:
 
 def _tiling(s: SinkVerdict) -> str:
     in_lanes = f" in {s.lanes:,} partitions" if s.lanes > 1 else ""
-    verb = "tiles" if s.ranges == 1 else "tile"
-    return (
-        f"{plural(s.ranges, 'range')}{in_lanes} {verb} {(s.start or 0) + 1:,}..{s.watermark:,} without gap or overlap"
-    )
+    ranges = s.ranges + s.taken
+    verb = "tiles" if ranges == 1 else "tile"
+    return f"{plural(ranges, 'range')}{in_lanes} {verb} {(s.start or 0) + 1:,}..{s.watermark:,} without gap or overlap"
 
 
 def _agreement(s: SinkVerdict) -> str:
@@ -155,8 +154,8 @@ def _rest(s: SinkVerdict) -> str:
     words = [
         f"{s.withheld:,} withheld" if s.withheld else "",
         f"{plural(s.empty, 'range')} without rows" if s.empty else "",
-        f"{plural(s.taken, 'range')} taken away" if s.taken else "",
-        f"{plural(s.taken_over, 'range')} taken over" if s.taken_over else "",
+        f"{s.taken:,} taken away" if s.taken else "",
+        f"{s.taken_over:,} taken over" if s.taken_over else "",
         f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",
     ]
     told = ", ".join(w for w in words if w)

@@ -125,6 +125,8 @@ def _finish_alike(run: SinkRun, group: Sequence[Intent], known: Mapping[int, Ack
     dealt = 0
     run.progress(run.record.name, 0, total)
     for wave in _waves(todo, run.bench.settings.job_rows_max):
+        if run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
+            break
         acks = _ship(run, wave, report)
         if acks:
             _acknowledge(run, acks)

@@ -151,7 +151,7 @@ def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
             layout,
             record,
             Kind.COUNT,
-            f"{counted(withheld, 'row')} were withheld, the lake has {there.withheld:,} to withhold and "
+            f"{counted(withheld, 'row')} were withheld, it has {there.withheld:,} to withhold and "
             f"{there.count:,} to send",
             lake,
         )
@@ -182,12 +182,12 @@ def _check_with_lake(
         )  # fmt: skip
     elif there.all < whole:
         fewer = counted(whole - there.all, "row")
-        _differs(layout, record, Kind.COUNT, f"the lake has {fewer} fewer than were delivered", lake)
+        _differs(layout, record, Kind.COUNT, f"it has {fewer} fewer than were delivered", lake)
     elif there.count != delivered:
         words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
         _differs(layout, record, Kind.COUNT, words, lake)
     elif digest and there.digest and digest != there.digest:
-        _differs(layout, record, Kind.DIGEST, "its rows have another content in the lake", lake)
+        _differs(layout, record, Kind.DIGEST, "its rows have another content now", lake)
     return delivered
 
 
@@ -195,7 +195,7 @@ def _differs(layout: Layout, record: Recorded, kind: Kind, words: str, lake: Lak
     if lake.changed or (lake.reshaped and kind is Kind.DIGEST):
         layout.add(Kind.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
     else:
-        words += ", and nothing in its history says that rows were deleted or changed"
+        words = f"the lake is not as it was: {words}, and nothing in its history says why"
         layout.add(kind, record.chunk.rows, words, options=record.options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class SinkRun:
     dataset: Dataset
     lease: Lease
     progress: Progress
+    stopping: threading.Event = field(default_factory=threading.Event)
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
 

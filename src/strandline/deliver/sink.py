@@ -116,7 +116,8 @@ Outcome = Landed | Refused | Conflict | TryLater | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A chunk on its way. `rows` is sorted by number; its columns are as the sink's `form` says."""
+    """A chunk on its way. `rows` is sorted by number, in pieces of any size; its columns are as the sink's `form` says.
+    The same rows must give the same bytes, whatever the pieces are."""
 
     address: Address
     range: SeqRange

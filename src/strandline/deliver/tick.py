@@ -105,29 +105,38 @@ class Deliverer:
 
     def _deliver(self, work: SinkWork) -> SinkReport:
         """Whatever happens at this sink, the others go on."""
-        record, ledger = work.sink, self.bench.ledger
+        record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
         try:
-            lease = sinks.take_lease(ledger, record.id, seconds=self.bench.settings.lease_seconds)
+            lease = sinks.take_lease(ledger, record.id, seconds=seconds)
             if lease is None:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
-            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress)
-            seconds = self.bench.settings.lease_seconds
+            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress, self.stopping)
             try:
                 with beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds):
-                    return self._work(run)
+                    return self._work_and_tell(run)
             finally:
                 run.close()
                 sinks.release(ledger, lease)
+        except StrandlineError as e:  # the ledger's own trouble, so it is not noted there
+            return SinkReport(record.name, "waiting", reason=e.message, hint=e.hint)
+
+    def _work_and_tell(self, run: SinkRun) -> SinkReport:
+        """How the sink fares is noted under the lease: one that was superseded has no say any more."""
+        name = run.record.name
+        try:
+            return self._work(run)
         except LeaseLost as e:
-            return SinkReport(record.name, "busy", reason=e.message)
+            return SinkReport(name, "busy", reason=e.message)
         except (SinkStopped, MarkUnreadable) as e:
-            with ledger.write() as connection:
-                sinks.stop(connection, record.id, e.message)
-                audit.record(connection, "sink_stopped", sink=record.name, reason=e.message)
-            return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
+            with self.bench.ledger.write() as connection:
+                if not sinks.holds(connection, run.lease):
+                    return _superseded(SinkReport(name, "busy"))
+                sinks.stop(connection, run.record.id, e.message)
+                audit.record(connection, "sink_stopped", sink=name, reason=e.message)
+            return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
-            return self._waits(work, SinkReport(record.name, "waiting", reason=e.message, hint=e.hint), None)
+            return self._waits(run, SinkReport(name, "waiting", hint=e.hint), e.message, None)
 
     def _work(self, run: SinkRun) -> SinkReport:
         from strandline.deliver.finish import Finished, finish
@@ -154,11 +163,11 @@ class Deliverer:
         did = "delivered" if done.intents else "idle"
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks)
         if done.troubles:
-            report = replace(report, did="waiting", reason=_first_of(done.troubles))
-            return self._waits(None, report, done.wait_seconds, run=run)
+            return self._waits(run, report, _first_of(done.troubles), done.wait_seconds)
         if not (left and waits):
             with ledger.write() as connection:
-                sinks.went_well(connection, run.record.id)
+                if sinks.holds(connection, run.lease):
+                    sinks.went_well(connection, run.record.id)
         return report
 
     def _may_plan(self, run: SinkRun) -> bool:
@@ -169,17 +178,18 @@ class Deliverer:
         run.record = found.sink
         return self._can_plan(found, utc_now())
 
-    def _waits(
-        self, work: SinkWork | None, report: SinkReport, asked: float | None, *, run: SinkRun | None = None
-    ) -> SinkReport:
-        record = run.record if run is not None else work.sink if work is not None else None
-        if record is None or report.reason is None:
-            return report
+    def _waits(self, run: SinkRun, report: SinkReport, reason: str, asked: float | None) -> SinkReport:
         longest = self.bench.settings.retry_seconds_max
-        seconds = retry_wait_seconds(record.failures, asked, longest, random.random())
+        seconds = retry_wait_seconds(run.record.failures, asked, longest, random.random())
         with self.bench.ledger.write() as connection:
-            sinks.failed(connection, record.id, report.reason, utc_now() + timedelta(seconds=seconds))
-        return report
+            if not sinks.holds(connection, run.lease):
+                return _superseded(report)
+            sinks.failed(connection, run.record.id, reason, utc_now() + timedelta(seconds=seconds))
+        return replace(report, did="waiting", reason=reason)
+
+
+def _superseded(report: SinkReport) -> SinkReport:
+    return replace(report, did="busy", reason=f"{report.name}: another deliverer has taken over")
 
 
 def _first_of(troubles: list[str]) -> str:

@@ -134,8 +134,8 @@ def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[st
 def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _Hashing) -> None:
     import pyarrow.parquet as pq
 
-    # Pages end where pieces end, so there must be one piece. What Spark notes about columns is not the reader's.
-    table = rows.replace_schema_metadata(None).combine_chunks()
+    # What Spark notes about columns is not the reader's.
+    table = rows.replace_schema_metadata(None)
     with pq.ParquetWriter(
         cast("IO[bytes]", out),
         table.schema,
@@ -151,7 +151,10 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
         store_schema=True,
         write_page_checksum=True,
     ) as writer:
-        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        for start in range(0, table.num_rows, ROW_GROUP_ROWS):
+            # Pages end where pieces end, so a row group must be one piece; only that much is ever there twice.
+            group = table.slice(start, ROW_GROUP_ROWS).combine_chunks()
+            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata(
             {f"strandline.{key}": value for key, value in identity.items()} | {"strandline.rows": str(rows.num_rows)}
         )

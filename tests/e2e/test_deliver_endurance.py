@@ -1,0 +1,179 @@
+"""100,000 rows through a sink of each kind while the daemon is killed again and again, and a consumer watches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from strandline.ledger import sinks
+from tests.conftest import MakeHome
+from tests.servers import S3, Postgres
+from tests.spark.deliveries import (
+    Delivered,
+    Destination,
+    Objects,
+    Table,
+    in_bucket,
+    in_folder,
+    in_table,
+    keys_of,
+    make_lake,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+ROWS = 100_000
+BATCH_ROWS = 750
+WAIT_SECONDS_MAX = 240
+
+
+@dataclass
+class Watch:
+    """A consumer that reads what lies at or below the mark, while it is delivered."""
+
+    sink: Destination
+    read: dict[str, tuple[int, int]] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+
+    def look(self) -> None:
+        if isinstance(self.sink, Table):
+            for found, distinct in self.sink.ask("SELECT count(*), count(DISTINCT _ingest_seq) FROM events"):
+                assert found == distinct, f"{found - distinct} rows stand there twice"
+        elif isinstance(self.sink, Objects):
+            self._look_at(self.sink)
+
+    def _look_at(self, sink: Objects) -> None:
+        mark = sink.mark()
+        objects = [o for lane in sink.lanes().values() for o in lane]
+        for a, b in itertools.pairwise(objects):
+            assert a.hi < b.lo, f"{a.path} and {b.path} overlap"
+        below = [o for o in objects if o.hi <= mark]
+        covered = sum(o.hi - o.lo + 1 for o in below)
+        assert covered == mark, f"{covered} numbers lie at or below the mark {mark}"
+        for o in below:
+            there = o.path.stat()
+            state = (there.st_ino, there.st_mtime_ns)
+            if o.path.name in self.read:
+                assert self.read[o.path.name] == state, f"{o.path} is another one than it was"
+                continue
+            found = o.read()["_ingest_seq"].to_pylist()
+            assert sorted(found) == list(range(o.lo, o.hi + 1)) and self.numbers.isdisjoint(found)
+            self.numbers.update(found)
+            self.read[o.path.name] = state
+
+
+@contextmanager
+def watched(delivered: Delivered) -> Iterator[list[Watch]]:
+    watches = [Watch(sink) for sink in delivered.sinks.values()]
+    done = threading.Event()
+    troubles: list[BaseException] = []
+
+    def watch() -> None:
+        try:
+            while not done.wait(0.2):
+                for each in watches:
+                    each.look()
+        except BaseException as e:
+            troubles.append(e)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield watches
+    finally:
+        done.set()
+        thread.join()
+    for trouble in troubles:
+        raise trouble
+    for each in watches:
+        each.look()
+
+
+@pytest.fixture
+def delivered(
+    tmp_path: Path,
+    make_home: MakeHome,
+    s3: S3,
+    postgres_server: Postgres,
+    spark_started: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Delivered]:
+    for name, value in keys_of(s3).items():
+        monkeypatch.setenv(name, value)
+    quick = {"deliver": {"poll_seconds": 0.1, "job_rows_max": 20 * BATCH_ROWS}}
+    with make_lake(tmp_path / "lake", make_home, quick) as lake:
+        made = Delivered(lake)
+        for destination in (
+            in_folder(tmp_path / "parquet"),
+            in_folder(tmp_path / "lines", format="jsonl", compression="zst"),
+            in_bucket(s3),
+            in_table(postgres_server.create_database()),
+        ):
+            made.add(destination, chunk_rows_max=str(BATCH_ROWS))
+        yield made
+
+
+def start(delivered: Delivered) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "run", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=delivered.lake.config.home, env=os.environ,
+    )  # fmt: skip
+
+
+def wait_for_something_new(delivered: Delivered, process: subprocess.Popen[str]) -> None:
+    before = things(delivered)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while things(delivered) == before:
+        assert process.poll() is None and time.monotonic() < deadline, "it delivers nothing"
+        time.sleep(0.05)
+
+
+def things(delivered: Delivered) -> int:
+    return sum(len(lane) for s in delivered.sinks.values() if isinstance(s, Objects) for lane in s.lanes().values())
+
+
+def interrupted(delivered: Delivered) -> int:
+    with delivered.lake.ledger.read() as connection:
+        return sum(w.open_intents for w in sinks.due(connection))
+
+
+def test_a_hundred_thousand_rows_reach_every_sink_once_though_the_daemon_is_killed_three_times(
+    delivered: Delivered,
+) -> None:
+    choose = random.Random(20261115)
+    cut_off = 0
+    with watched(delivered) as watches:
+        delivered.ingest(ROWS // 4)
+        for _ in range(3):
+            process = start(delivered)
+            wait_for_something_new(delivered, process)
+            time.sleep(choose.uniform(1, 4))
+            process.kill()
+            process.communicate()
+            cut_off += interrupted(delivered)
+            delivered.ingest(ROWS // 4)  # before whoever comes next can go on
+        process = start(delivered)
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not delivered.is_done:
+            assert process.poll() is None and time.monotonic() < deadline, "it does not get done"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out
+    assert cut_off > 0, "no kill came in the middle of anything"
+    assert delivered.rows == ROWS
+    for name, sink in delivered.sinks.items():
+        assert sink.see().rows == delivered.expected, name
+    assert all(len(w.numbers) == ROWS for w in watches if isinstance(w.sink, Objects))
