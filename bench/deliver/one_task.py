@@ -23,7 +23,7 @@ def main(work: str, way: str, rows: str, n: str) -> None:
     from strandline.types import Seq, SeqRange
 
     chunk_rows = int(rows)
-    data = sorted((Path(work) / "lake" / "warehouse").rglob("data/*.parquet"))[0]
+    data = min((Path(work) / "lake" / "warehouse").rglob("data/*.parquet"))
     options = {"path": f"{work}/out-{way}-{n}", "format": "parquet"}
     sink = files.KIND.open(SinkContext(Path(work), "default.events", 1, options))
     sink.prepare([Column("_ingest_seq", Primitive("long"), True)])

@@ -16,10 +16,11 @@ from obstore.store import S3Store
 
 from strandline import failpoints
 from strandline.deliver.kinds import find_kind, resolve
-from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Sink, SinkContext, TryLater, Unknown
+from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Pinning, Sink, SinkContext, TryLater, Unknown
+from strandline.deliver.sink import Cut as PinnedCut
 from strandline.deliver.sinks import names
 from strandline.deliver.sinks.bucket import Patience
-from strandline.errors import StorageError
+from strandline.errors import RefusedError, StorageError
 from strandline.types import SEQ_COLUMN, Seq, SeqRange
 from tests.servers import S3, Toxiproxy
 from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
@@ -27,7 +28,7 @@ from tests.sinks.http_faults import Answer, Cut, FaultyStore, faulty_store
 from tests.sinks.test_files import numbers_in
 
 HURRIED = Patience(
-    attempts_max=3, total_seconds_max=3, first_pause_seconds=0.01, connect_timeout_seconds=1, read_timeout_seconds=1
+    attempts_max=3, total_seconds_max=9, first_pause_seconds=0.01, connect_timeout_seconds=3, read_timeout_seconds=3
 )
 MIB = 1 << 20
 
@@ -84,6 +85,32 @@ class Store:
         for key in self.objects(sink, address):
             if f"{rows.lo:019d}-{rows.hi:019d}." in key:
                 obstore.delete(self.store, key)
+
+
+def test_a_cut_is_kept_by_whoever_plans_from_the_same_mark(s3: S3) -> None:
+    """A ledger that was restored cuts differently than a deliverer whose put is still under way: one cut counts."""
+    store = Store(s3)
+    first, second = store.open(), store.open()
+    ours = PinnedCut(Seq(50), (SeqRange(Seq(1), Seq(50)),))
+    theirs = PinnedCut(Seq(60), (SeqRange(Seq(1), Seq(60)),))
+    assert isinstance(first, Pinning) and isinstance(second, Pinning)
+    assert first.pin([(ADDRESS, None, ours)]) == [ours]
+    assert second.pin([(ADDRESS, None, theirs)]) == [ours]
+    second.mark([(ADDRESS, Seq(50))])
+    assert not [k for k in store.keys("") if "_cuts" in k]  # below a mark nobody plans any more
+    with pytest.raises(StorageError, match="moved the mark"):
+        first.pin([(ADDRESS, None, ours)])
+    assert second.pin([(ADDRESS, Seq(50), PinnedCut(Seq(60), (SeqRange(Seq(51), Seq(60)),)))])
+
+
+def test_a_cut_for_another_format_is_refused(s3: S3) -> None:
+    store = Store(s3)
+    cut = PinnedCut(Seq(50), (SeqRange(Seq(1), Seq(50)),))
+    parquet, lines = store.open(), store.open(format="jsonl")
+    assert isinstance(parquet, Pinning) and isinstance(lines, Pinning)
+    parquet.pin([(ADDRESS, None, cut)])
+    with pytest.raises(RefusedError, match=r"promised as \.parquet"):
+        lines.pin([(ADDRESS, None, cut)])
 
 
 class TestS3(SinkContract):

@@ -156,8 +156,7 @@ def in_table(url: str, **options: str) -> Table:
 
 @dataclass
 class Delivered:
-    """A lake with a dataset `events` whose `n` are 1, 2, 3…, by turns of two lanes `k`, and its sinks, named after their
-    kinds."""
+    """A lake with a dataset `events` whose `n` are 1, 2, 3…, and its sinks, named after their kinds."""
 
     lake: Lake
     sinks: dict[str, Destination] = field(default_factory=dict)

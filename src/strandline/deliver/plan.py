@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from strandline.deliver.options import DeliveryOptions
-from strandline.deliver.sink import Held, HeldRange, covers
-from strandline.delivery import ChunkPlan, ChunkState
+from strandline.deliver.sink import Cut, Held, HeldRange, covers
+from strandline.delivery import ChunkPlan, ChunkState, LanePlan
 from strandline.types import Seq, SeqRange, merge_ranges
 
 
@@ -170,3 +170,26 @@ def cut_around(
         else:
             chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
     return tuple(chunks)
+
+
+def pinned_part(plan: LanePlan, mark: Seq | None) -> tuple[SeqRange, ...]:
+    """The chunks that lie beyond the sink's own mark: what a cut says."""
+    return tuple(c.rows for c in plan.chunks if c.rows.hi > (mark or 0))
+
+
+def keep_to(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
+    """The plan with the chunks of a cut that counts; None where that cannot be: a range of it lies across a mark, or
+    across what was found. What was found stays found; how many rows a chunk holds is only known from the plan, so it is
+    shared out by where the plan's own chunks begin."""
+    if pinned_part(plan, mark) == cut.ranges:
+        return plan
+    start = max(int(plan.after or 0), int(mark or 0))
+    ranges = [r for r in cut.ranges if r.hi > start]
+    landed = {c.rows: c for c in plan.chunks if c.state is not ChunkState.PLANNED and c.rows.lo > start}
+    if not ranges or ranges[0].lo != start + 1 or any(r.overlaps(f) and r != f for r in ranges for f in landed):
+        return None
+    chunks = [c for c in plan.chunks if c.rows.hi <= start]
+    for r in ranges:
+        expected = sum(c.expected for c in plan.chunks if c.state is ChunkState.PLANNED and c.rows.lo in r)
+        chunks.append(landed.get(r) or ChunkPlan(r, expected))
+    return LanePlan(plan.partition, plan.after, cut.until, tuple(chunks))

@@ -12,12 +12,22 @@ from strandline.deliver import scan
 from strandline.deliver.bench import Settled, settled
 from strandline.deliver.data_files import plain_files
 from strandline.deliver.options import parse_common
-from strandline.deliver.plan import Found, Piece, cut, cut_around, found_beyond, lacking, straddles
+from strandline.deliver.plan import (
+    Found,
+    Piece,
+    cut,
+    cut_around,
+    found_beyond,
+    keep_to,
+    lacking,
+    pinned_part,
+    straddles,
+)
 from strandline.deliver.run import SinkRun
-from strandline.deliver.sink import Held, HeldRange, Sink
+from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
 from strandline.deliver.weigh import weigh_files
-from strandline.delivery import NOT_PARTITIONED, Intent, Lane, LaneId, LanePlan
-from strandline.errors import LeaseLost, SchemaError, SinkStopped
+from strandline.delivery import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
+from strandline.errors import LeaseLost, SchemaError, SinkStopped, StorageError
 from strandline.ledger import blocks, intents, lanes
 from strandline.tables.schema import from_iceberg
 from strandline.types import PARTITION_COLUMN, Seq, SeqRange
@@ -72,7 +82,7 @@ def store_next(run: SinkRun) -> list[Intent] | None:
     standing = look(run)
     if standing is None:
         return None
-    planned = plan_lanes(run, standing)
+    planned = _pinned(run, standing, plan_lanes(run, standing, standing.until))
     failpoints.hit("deliver.before_plan")
     stored = intents.store_plan(
         run.bench.ledger,
@@ -95,28 +105,74 @@ def store_next(run: SinkRun) -> list[Intent] | None:
 class Planned:
     until: Seq
     lanes: tuple[LanePlan, ...]
+    held: Mapping[str, Held]
+    """What the sink said about each of the lanes."""
 
 
-def plan_lanes(run: SinkRun, standing: Standing) -> Planned:
+def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
     """Scan, ask the sink, cut. Asks nothing where no lane has a new row."""
-    until = standing.until
-    for _ in range(2):
+    for _ in range(_LOOKS_MAX):
         source = settled(run.bench, run.dataset, standing.bounds.lowest, until)
         fields = prepare(run, source)
         source, pieces = _weighed(run, source, standing, until, fields)
-        found = _ask(run, standing, sorted(pieces))
+        held = _ask(run, standing, sorted(pieces))
+        found = {p: _found(run, standing, p, h) for p, h in held.items()}
         beyond = max((f.highest for f in found.values()), default=0)
-        if beyond > standing.sealed:
-            raise SinkStopped(
-                f"{run.record.name}: its destination holds number {beyond}, and {run.dataset.name} is settled up to "
-                f"{standing.sealed} only",
-                hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
-            )
+        _check_settled(run, standing, beyond)
         if beyond <= until:
-            break
+            run.source = source
+            return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)), held)
         until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
-    run.source = source
-    return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)))
+    raise StorageError(
+        f"{run.record.name}: its destination changes while it is looked at: somebody else delivers there"
+    )
+
+
+_LOOKS_MAX = 4
+
+
+def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
+    if beyond > standing.sealed:
+        raise SinkStopped(
+            f"{run.record.name}: its destination tells of number {beyond}, and {run.dataset.name} is settled up to "
+            f"{standing.sealed} only",
+            hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
+        )
+
+
+def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
+    """A sink that cannot call off a put keeps the cut itself, and an older one counts: see `Pinning`."""
+    sink = run.sink()
+    if not isinstance(sink, Pinning):
+        return planned
+    for _ in range(_LOOKS_MAX):
+        lanes_ = [p for p in planned.lanes if any(c.state is ChunkState.PLANNED for c in p.chunks)]
+        marks = {p.partition: planned.held[p.partition].mark for p in lanes_}
+        asked = [
+            (run.address(p.partition), marks[p.partition], Cut(p.until, pinned_part(p, marks[p.partition])))
+            for p in lanes_
+        ]
+        kept = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
+        furthest = max((cut.until for cut in kept.values()), default=planned.until)
+        _check_settled(run, standing, furthest)
+        if furthest <= planned.until:
+            lanes_kept = (_keep_to(run, p, kept.get(p.partition), marks.get(p.partition)) for p in planned.lanes)
+            return replace(planned, lanes=tuple(lanes_kept))
+        planned = plan_lanes(run, standing, furthest)
+    raise StorageError(
+        f"{run.record.name}: its destination changes while it is looked at: somebody else delivers there"
+    )
+
+
+def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
+    kept = None if cut is None else keep_to(plan, cut, mark)
+    if kept is None and cut is not None:
+        raise SinkStopped(
+            f"{run.record.name}: its destination promised {', '.join(map(str, cut.ranges[:5]))} to another deliverer, "
+            f"and the mark is {plan.after}",
+            hint=f"`strandline verify {run.record.name}` shows what is there.",
+        )
+    return plan if kept is None else kept
 
 
 def _weighed(
@@ -155,23 +211,26 @@ def _cut_lanes(
     return plans
 
 
-def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Found]:
+def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Held]:
     """The sink's own record is the truth."""
     if not partitions:
         return {}
     lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}
     asked = [(run.address(p), ask_from(lasts.get(p, ()), standing.mark(p))) for p in partitions]
-    found = {}
-    for partition, held in zip(partitions, run.sink().held(asked), strict=True):
+    answers = dict(zip(partitions, run.sink().held(asked), strict=True))
+    for partition, held in answers.items():
         check_last(run, partition, lasts.get(partition, ()), held)
-        beyond = found_beyond(standing.mark(partition), held)
-        if (bad := straddles(standing.mark(partition), beyond)) is not None:
-            raise SinkStopped(
-                f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
-                hint=f"`strandline verify {run.record.name}` shows what is there.",
-            )
-        found[partition] = Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark)
-    return found
+    return answers
+
+
+def _found(run: SinkRun, standing: Standing, partition: str, held: Held) -> Found:
+    beyond = found_beyond(standing.mark(partition), held)
+    if (bad := straddles(standing.mark(partition), beyond)) is not None:
+        raise SinkStopped(
+            f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
+            hint=f"`strandline verify {run.record.name}` shows what is there.",
+        )
+    return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark)
 
 
 def before(seq: Seq) -> Seq | None:

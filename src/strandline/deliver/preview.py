@@ -58,7 +58,7 @@ def preview(bench: DeliverBench, record: SinkRecord, dataset: Dataset) -> list[L
                 False,
                 tuple(ChunkPreview(c.rows, c.expected) for c in lane.chunks if c.state is ChunkState.PLANNED),
             )
-            for lane in plan_lanes(run, standing).lanes
+            for lane in plan_lanes(run, standing, standing.until).lanes
         ]
     finally:
         run.close()

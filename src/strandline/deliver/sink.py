@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.tables.schema import Column
 from strandline.types import Seq, SeqRange
@@ -225,6 +225,25 @@ class SinkKind:
     options: tuple[Option, ...]
     open: Callable[[SinkContext], Sink]
     """Checks the options and nothing else: no connection, no file. Raises UsageError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a lane is cut from the sink's own mark on."""
+
+    until: Seq
+    ranges: tuple[SeqRange, ...]
+
+
+@runtime_checkable
+class Pinning(Protocol):
+    """A sink that cannot call off a put which is under way. It keeps, at its own side, how a lane is cut from a mark
+    on, written before the first chunk is sent and never replaced: whoever plans from that mark keeps to it. So a ledger
+    that was restored, and would cut differently, offers the same names as the deliverer that is still at it."""
+
+    def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
+        """Of each lane, by the sink's mark as it was read: the cut that counts, this one or one that was there. Raises
+        StorageError if the mark has moved meanwhile."""
 
 
 def covers(held: Sequence[SeqRange], rows: SeqRange) -> bool:

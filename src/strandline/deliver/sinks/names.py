@@ -23,6 +23,7 @@ NOT_PARTITIONED_FOLDER = "all"
 """Encoded partitions always contain `=`, so none of them is called this."""
 MARKS = "_marks"
 GENERATIONS = "_generations"
+CUTS = "_cuts"
 CLAIM = "_strandline.json"
 
 EXTENSIONS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst")
@@ -89,12 +90,12 @@ def mark_name(mark: Seq) -> str:
     return f"{mark:019d}.json"
 
 
-def mark_of(name: str) -> Seq | None:
+def mark_of(name: str, *, least: int = 1) -> Seq | None:
     match = _MARK.fullmatch(name)
     if match is None:
         return None
     mark = int(match[1])
-    return Seq(mark) if 1 <= mark <= SEQ_MAX else None
+    return Seq(mark) if least <= mark <= SEQ_MAX else None
 
 
 def generation_of(name: str) -> int | None:

@@ -9,7 +9,9 @@ it removes.
 from __future__ import annotations
 
 import io
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -19,6 +21,7 @@ from strandline import failpoints
 from strandline.deliver.sink import (
     Address,
     Conflict,
+    Cut,
     Inspected,
     Inspector,
     Landed,
@@ -35,8 +38,17 @@ from strandline.deliver.sink import (
 from strandline.deliver.sinks import decode, names
 from strandline.deliver.sinks.bucket import Bucket, BucketError, Trouble, Why
 from strandline.deliver.sinks.encode import Encoded, Format, choose_format, encode, identity_of
-from strandline.deliver.sinks.objects import FORMAT_OPTIONS, SUPERSEDED, Look, ObjectSink, check_parcel, gone
-from strandline.errors import UsageError
+from strandline.deliver.sinks.objects import (
+    FORMAT_OPTIONS,
+    RECORD_VERSION,
+    SUPERSEDED,
+    Look,
+    ObjectSink,
+    check_parcel,
+    gone,
+    side_by_side,
+)
+from strandline.errors import RefusedError, StorageError, UsageError
 from strandline.types import Seq, SeqRange
 
 METADATA = "strandline-"
@@ -78,6 +90,54 @@ class S3Sink(ObjectSink):
             # Not every store lists uploads, and not every key may: the mark is what a late put is held against.
             if t.why not in (Why.DENIED, Why.OTHER, Why.MISSING, Why.NO_UPLOAD):
                 raise BucketError(t) from None
+
+    def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
+        return side_by_side(self._pin, cuts)
+
+    def _pin(self, one: tuple[Address, Seq | None, Cut]) -> Cut:
+        address, mark, cut = one
+        lane = names.lane_folder(address)
+        name = f"{lane}/{names.CUTS}/{names.mark_name(mark or Seq(0))}"
+        record = {
+            "version": RECORD_VERSION,
+            "until": cut.until,
+            "ranges": [[r.lo, r.hi] for r in cut.ranges],
+            "extension": self._how.extension,
+        }
+        if not self._bucket.create(name, json.dumps(record).encode() + b"\n"):
+            cut = self._pinned(name)
+        now = self._bucket.mark(lane)
+        if (None if now is None else now[0]) != mark:
+            raise StorageError(f"{self.destination}: another deliverer has moved the mark of {lane}")
+        return cut
+
+    def _pinned(self, name: str) -> Cut:
+        body = self._bucket.read(name)
+        if body is None:
+            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is at it")
+        try:
+            record = json.loads(body)
+            found = Cut(Seq(record["until"]), tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in record["ranges"]))
+            extension = record["extension"]
+        except (ValueError, KeyError, TypeError) as e:
+            raise RefusedError(
+                f"{name} at {self.destination} cannot be read", hint="Take it away if it is damaged."
+            ) from e
+        if extension != self._how.extension:
+            raise RefusedError(
+                f"{self.destination}: chunks up to {found.until} were promised as .{extension}, and the sink writes "
+                f".{self._how.extension} now",
+                hint="Set its format back until they are delivered.",
+            )
+        return found
+
+    def _mark(self, one: tuple[Address, Seq]) -> None:
+        super()._mark(one)
+        address, mark = one
+        folder = f"{names.lane_folder(address)}/{names.CUTS}"
+        for name in self._bucket.names(folder):  # below a durable mark nobody plans any more
+            if (pinned := names.mark_of(name, least=0)) is not None and pinned < mark:
+                self._bucket.remove(f"{folder}/{name}")
 
     def sender(self, token: str) -> Sender:
         return S3Sender(self._bucket, self._how, self._header(), self._multipart_bytes)

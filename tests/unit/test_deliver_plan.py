@@ -1,0 +1,137 @@
+"""The decisions of a tick, over values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.deliver.options import parse_common
+from strandline.deliver.plan import (
+    Found,
+    Piece,
+    batch_is_ready,
+    cut,
+    cut_around,
+    keep_to,
+    lacking,
+    pinned_part,
+    retry_wait_seconds,
+    segments,
+)
+from strandline.deliver.sink import Cut, Held, HeldRange
+from strandline.deliver.weigh import pieces_of
+from strandline.delivery import ChunkState, LanePlan
+from strandline.types import Seq, SeqRange
+
+NOW = datetime(2031, 4, 1, tzinfo=UTC)
+
+
+def span(lo: int, hi: int) -> SeqRange:
+    return SeqRange(Seq(lo), Seq(hi))
+
+
+@st.composite
+def laid_out(draw: st.DrawFn) -> list[Piece]:
+    """Neighbouring pieces with gaps between them."""
+    at, pieces = 1, []
+    for _ in range(draw(st.integers(0, 12))):
+        first = at + draw(st.integers(0, 5))
+        rows = draw(st.integers(1, 20))
+        last = first + rows - 1 + draw(st.integers(0, 3))
+        pieces.append(Piece(first, last, rows, rows * draw(st.integers(1, 50))))
+        at = last + 1
+    return pieces
+
+
+@given(laid_out(), st.integers(0, 30))
+def test_chunks_tile_the_range_and_stay_within_their_limits(pieces: list[Piece], more: int) -> None:
+    until = Seq((pieces[-1].last if pieces else 1) + more)
+    options = parse_common({"chunk_rows_max": "25", "chunk_bytes_max": "600"})
+    chunks = cut(None, until, pieces, options)
+    assert bool(chunks) == bool(pieces)
+    at = 0
+    for chunk in chunks:
+        assert chunk.rows.lo == at + 1
+        at = chunk.rows.hi
+        own = [p for p in pieces if p.first in chunk.rows]
+        assert sum(p.rows for p in own) == chunk.expected
+        assert len(own) == 1 or (chunk.expected <= 25 and sum(p.size for p in own) <= 600)
+    assert not chunks or at == until
+
+
+@given(st.data())
+def test_what_a_sink_holds_is_never_cut_again(data: st.DataObject) -> None:
+    edges = sorted(data.draw(st.sets(st.integers(1, 60), min_size=2, max_size=8)))
+    ranges = [span(a, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=False) if a <= b - 1]
+    mark = data.draw(st.one_of(st.none(), st.sampled_from([r.hi for r in ranges] or [Seq(1)])))
+    after = data.draw(st.sampled_from([None, Seq(1)])) if not ranges or ranges[0].lo > 1 else None
+    found = Found(tuple(HeldRange(r, len(r), "d", 1) for r in ranges), mark)
+    until = Seq(80)
+    parts = segments(after, until, found)
+    assert parts[0][0].lo == (after or 0) + 1 and parts[-1][0].hi == until
+    assert all(a[0].hi + 1 == b[0].lo for a, b in pairwise(parts))
+    pieces = {s: [Piece(s.lo, s.hi, len(s), len(s))] for s, _, _ in parts}
+    chunks = cut_around(after, until, found, pieces, parse_common({"chunk_rows_max": "7"}))
+    assert all(a.rows.hi + 1 == b.rows.lo for a, b in pairwise(chunks))
+    sent = [c.rows for c in chunks if c.state is ChunkState.PLANNED]
+    assert not any(s.overlaps(r) for s in sent for r in ranges)
+    assert mark is None or all(s.lo > mark for s in sent)
+
+
+def test_a_sink_with_marks_is_believed_by_its_mark_alone() -> None:
+    """Chunks land in any order: the higher one may be in a backup that the lower one is not in."""
+    acknowledged = [span(1, 5), span(6, 9)]
+    restored = Held(None, (HeldRange(span(6, 9)),))
+    assert lacking(acknowledged, restored, keeps_marks=True) == acknowledged
+    assert lacking(acknowledged, restored, keeps_marks=False) == [span(1, 5)]
+    assert lacking(acknowledged, Held(Seq(9), ()), keeps_marks=True) == []
+
+
+def planned(after: int | None, until: int, *ranges: SeqRange) -> LanePlan:
+    pieces = [Piece(r.lo, r.hi, len(r), 1) for r in ranges]
+    start = None if after is None else Seq(after)
+    return LanePlan("", start, Seq(until), cut(start, Seq(until), pieces, parse_common({"chunk_rows_max": "1"})))
+
+
+def test_a_cut_that_was_pinned_before_counts() -> None:
+    plan = planned(None, 60, span(1, 30), span(31, 60))
+    kept = keep_to(plan, Cut(Seq(50), (span(1, 50),)), None)
+    assert kept is not None and [c.rows for c in kept.chunks] == [span(1, 50)] and kept.until == 50
+    assert keep_to(plan, Cut(Seq(60), (span(1, 30), span(31, 60))), None) is plan
+
+
+def test_a_pinned_cut_across_the_mark_is_a_conflict() -> None:
+    plan = planned(10, 60, span(11, 60))
+    assert keep_to(plan, Cut(Seq(50), (span(1, 50),)), None) is None
+    assert pinned_part(plan, Seq(10)) == (span(11, 60),)
+
+
+def test_small_batches_wait_for_more_rows_but_not_for_ever() -> None:
+    options = parse_common({"batch_rows_min": "100", "batch_wait_seconds_max": "30"})
+
+    def ready(rows: int, age: float, *, behind: bool = False) -> bool:
+        return batch_is_ready(options, rows=rows, oldest=NOW - timedelta(seconds=age), now=NOW, lanes_behind=behind)
+
+    assert not ready(99, 29) and ready(100, 0) and ready(1, 30) and ready(0, 0, behind=True) and not ready(0, 99)
+
+
+def test_waits_grow_are_bounded_and_honour_what_was_asked() -> None:
+    waits = [retry_wait_seconds(n, None, 60, 1.0) for n in range(10)]
+    assert waits == sorted(waits) and waits[0] <= 1 and waits[-1] == 60
+    assert retry_wait_seconds(0, 20, 60, 0.0) == 20
+    assert retry_wait_seconds(0, 9000, 60, 0.0) == 60
+    assert retry_wait_seconds(3, -5, 60, 0.0) == 4
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 90)), min_size=1, max_size=80, unique_by=lambda x: x[0]))
+def test_pieces_of_a_file_hold_every_row_once_and_a_heavy_row_alone(rows: list[tuple[int, int]]) -> None:
+    import numpy as np
+
+    numbers, sizes = (np.array(v, dtype=np.int64) for v in zip(*rows, strict=True))
+    pieces = list(pieces_of(numbers, sizes, 50, 100))
+    assert sum(p.rows for p in pieces) == len(rows) and sum(p.size for p in pieces) == sizes.sum()
+    assert all(a.last < b.first for a, b in pairwise(pieces))
+    assert all(p.rows <= 50 and (p.rows == 1 or p.size <= 100) for p in pieces)
