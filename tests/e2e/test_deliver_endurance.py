@@ -32,11 +32,11 @@ from tests.spark.deliveries import (
     make_lake,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 ROWS = 100_000
 BATCH_ROWS = 750
-WAIT_SECONDS_MAX = 240
+WAIT_SECONDS_MAX = 420
 
 
 @dataclass
@@ -82,7 +82,7 @@ def watched(delivered: Delivered) -> Iterator[list[Watch]]:
 
     def watch() -> None:
         try:
-            while not done.wait(0.2):
+            while not done.wait(0.5):
                 for each in watches:
                     each.look()
         except BaseException as e:
@@ -125,11 +125,17 @@ def delivered(
         yield made
 
 
-def start(delivered: Delivered) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def daemon(delivered: Delivered) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
         [sys.executable, "-m", "strandline.cli.main", "run", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=delivered.lake.config.home, env=os.environ,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def wait_for_something_new(delivered: Delivered, process: subprocess.Popen[str]) -> None:
@@ -157,21 +163,18 @@ def test_a_hundred_thousand_rows_reach_every_sink_once_though_the_daemon_is_kill
     with watched(delivered) as watches:
         delivered.ingest(ROWS // 4)
         for _ in range(3):
-            process = start(delivered)
-            wait_for_something_new(delivered, process)
-            time.sleep(choose.uniform(1, 4))
-            process.kill()
-            process.communicate()
+            with daemon(delivered) as process:
+                wait_for_something_new(delivered, process)
+                time.sleep(choose.uniform(1, 4))
             cut_off += interrupted(delivered)
             delivered.ingest(ROWS // 4)  # before whoever comes next can go on
-        process = start(delivered)
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not delivered.is_done:
-            assert process.poll() is None and time.monotonic() < deadline, "it does not get done"
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, out
+        with daemon(delivered) as process:
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while not delivered.is_done:
+                assert process.poll() is None and time.monotonic() < deadline, "it does not get done"
+                time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
     assert cut_off > 0, "no kill came in the middle of anything"
     assert delivered.rows == ROWS
     for name, sink in delivered.sinks.items():

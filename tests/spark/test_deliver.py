@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from strandline.deliver import kinds
+from strandline.ledger import lanes
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import armed, digests, names, objects, rows, tick
@@ -350,3 +351,23 @@ def test_the_same_destination_twice_and_one_inside_the_warehouse_are_refused(lak
         add(lake, out, "twin")
     with pytest.raises(RefusedError, match="inside the warehouse"):
         add(lake, lake.config.path("warehouse/x"), "inside")
+
+
+def test_fifteen_hundred_partitions_and_none_of_them_starves(tmp_path: Path, make_home: MakeHome, out: Path) -> None:
+    """One plan and one job for all; a partition without new rows costs neither an intent, nor a job, nor an object."""
+    with new_lake(tmp_path / "lake", make_home) as lake:
+        create(lake, "events", {"n": "long", "k": "long"}, deliver_by=["k"])
+        add(lake, out)
+        lake.append("events", numbers(lake, 1, 3000).withColumn("k", F.col("n") % 1500))
+        assert (tick(lake, "out").rows, len(names(out))) == (3000, 1500)
+        lake.append("events", numbers(lake, 3001, 3010).withColumn("k", F.lit(7).cast("long")))
+        jobs = lake.spark.sparkContext.statusTracker()
+        before = len(jobs.getJobIdsForGroup(None))
+        assert tick(lake, "out").chunks == 1
+        assert len(jobs.getJobIdsForGroup(None)) - before < 10
+        assert len(names(out)) == 1501
+        standing = lake.delivery.get("out")
+        with lake.ledger.read() as connection:
+            marks = {lane.mark for lane in lanes.unchecked(connection, standing)}
+        assert marks == {3010}  # every lane has passed what was not for it
+        assert sorted(rows(out)) == expected(1, 3010)

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import strandline
 from strandline import failpoints
@@ -39,14 +40,17 @@ def hit_in_the_code() -> set[str]:
     return names
 
 
-def killed_at_in_tests() -> set[str]:
-    from tests.e2e import test_crash
-
+def points_of(module: ModuleType) -> set[str]:
+    """What the tests of a module are run for, one by one; `name@2` is the second time that the point is reached."""
     found: set[str] = set()
-    for _, test in inspect.getmembers(test_crash, inspect.isfunction):
+    for _, test in inspect.getmembers(module, inspect.isfunction):
         for mark in getattr(test, "pytestmark", []):
-            if mark.name == "parametrize" and mark.args[0] == "point":
-                found.update(mark.args[1])
+            if mark.name != "parametrize":
+                continue
+            names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
+            if "point" in names:
+                cases = (case if len(names) > 1 else (case,) for case in mark.args[1])
+                found.update(case[names.index("point")].partition("@")[0] for case in cases)
     return found
 
 
@@ -55,5 +59,13 @@ def test_the_code_hits_exactly_the_points_that_are_listed() -> None:
     assert len(set(failpoints.POINTS)) == len(failpoints.POINTS)
 
 
-def test_a_writer_is_killed_at_every_point_that_is_listed() -> None:
-    assert killed_at_in_tests() == set(failpoints.POINTS)
+def test_a_process_dies_at_every_point_that_is_listed() -> None:
+    """Writers are killed at every point of theirs. A deliverer dies at every point of its own within one JVM (an error
+    that nothing survives), and is killed for real at the most telling ones: each costs the start of a JVM."""
+    from tests.e2e import test_crash
+    from tests.e2e import test_deliver_crash as test_deliverers_killed
+    from tests.spark import test_deliver_crash as test_deliverers_dying
+
+    dying = points_of(test_deliverers_dying)
+    assert points_of(test_crash) | dying == set(failpoints.POINTS)
+    assert points_of(test_deliverers_killed) <= dying

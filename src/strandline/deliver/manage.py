@@ -12,11 +12,11 @@ from strandline.continuation import check, decode
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.kinds import check_options, find_kind
 from strandline.deliver.options import COMMON, own_options, parse_common
-from strandline.deliver.plan import lacking
+from strandline.deliver.plan import lacking, not_held
 from strandline.deliver.run import SinkRun, open_sink
 from strandline.deliver.sink import Claim, Claimed, Held, Sink
 from strandline.deliver.sinks.names import overlaps, place_of
-from strandline.delivery import Lane, Lease, SinkId, SinkRecord, SinkState
+from strandline.delivery import ChunkState, Lane, Lease, SinkId, SinkRecord, SinkState
 from strandline.errors import RefusedError, SchemaError, UsageError
 from strandline.ledger import audit, blocks, intents, lanes, sinks
 from strandline.ledger.engine import Connection, utc_now
@@ -250,7 +250,9 @@ class SinkRecovered:
     repaired: tuple[str, ...]
     """Partitions whose mark was read from the sink's own side."""
     lost: tuple[tuple[str, str], ...]
-    """Partitions and the ranges that the sink acknowledged and no longer has."""
+    """Partitions and the last range of each that the sink acknowledged and no longer has."""
+    lost_rows: int
+    """In all ranges that it acknowledged and no longer has: sent again, or given up."""
     intents_dropped: int
 
 
@@ -280,7 +282,7 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
             run.record = sinks.new_generation(connection, run.record.id, found.generation, run.record.start)
             intents.abandon_open(connection, run.record)
             audit.record(connection, "sink_recovered", sink=run.record.name, generation=found.generation)
-        return SinkRecovered(run.record.name, found.generation, (), (), 0)
+        return SinkRecovered(run.record.name, found.generation, (), (), 0, 0)
     with bench.ledger.read() as connection:
         known = lanes.unchecked(connection, run.record)
         landed = intents.last_landed(connection, run.record)
@@ -313,7 +315,7 @@ def _reached(lane: Lane, held: Held, start: Seq | None) -> Seq | None:
 def _repair(
     run: SinkRun, sink: Sink, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
 ) -> SinkRecovered:
-    record, gone = run.record, {lane.partition for lane, _ in lost}
+    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
     repaired = []
     with run.bench.ledger.write() as connection:
         dropped = intents.drop_open(connection, record)
@@ -327,20 +329,31 @@ def _repair(
         sinks.resume(connection, record.id)
         audit.record(
             connection, "sink_recovered", sink=record.name, partitions=len(repaired), intents_dropped=dropped,
-            lost=[(lane.partition, str(lane.last)) for lane, _ in lost],
+            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
     sink.mark([(run.address(lane.partition), lane.mark) for lane, _ in lost if lane.mark is not None])
     return SinkRecovered(
-        record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost), dropped
-    )
+        record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost),
+        lost_rows, dropped,
+    )  # fmt: skip
+
+
+def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
+    rows = 0
+    with run.bench.ledger.read() as connection:
+        for lane, held in lost:
+            for intent in intents.history(connection, lane.id):
+                landed = {c.rows: c.count or 0 for c in intent.chunks if c.state is ChunkState.LANDED}
+                rows += sum(landed[r] for r in not_held(list(landed), held))
+    return rows
 
 
 def _resend(
     run: SinkRun, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
 ) -> SinkRecovered:
     """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is."""
-    record, gone = run.record, {lane.partition for lane, _ in lost}
+    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
     with run.bench.ledger.write() as connection:
         fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
         dropped = intents.abandon_open(connection, fresh)
@@ -349,6 +362,7 @@ def _resend(
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None)
         audit.record(
             connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True,
-            lost=[(lane.partition, str(lane.last)) for lane, _ in lost],
+            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
-    return SinkRecovered(record.name, fresh.generation, (), tuple((x.partition, str(x.last)) for x, _ in lost), dropped)
+    named = tuple((x.partition, str(x.last)) for x, _ in lost)
+    return SinkRecovered(record.name, fresh.generation, (), named, lost_rows, dropped)
