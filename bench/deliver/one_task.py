@@ -39,7 +39,7 @@ def main(work: str, way: str, rows: str, n: str) -> None:
         for batch in pq.ParquetFile(data).iter_batches(10_000):
             numbers = batch.column("_ingest_seq")
             chunk = pa.array([(v.as_py() - 1) // chunk_rows for v in numbers], pa.int32())
-            yield batch.append_column("_chunk", chunk).append_column("_number", numbers)
+            yield batch.append_column("_sl_chunk", chunk).append_column("_sl_number", numbers)
 
     largest = 0
     if way == "spark":

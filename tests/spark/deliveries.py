@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import strandline
 from strandline.ledger import sinks
@@ -21,8 +21,6 @@ from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from strandline.lake import Lake
     from tests.conftest import MakeHome
 
@@ -41,8 +39,8 @@ class Found:
     hi: int
     path: Path
 
-    def read(self) -> pa.Table:
-        """Number and `n` of its rows; fails for half an object."""
+    def read(self) -> Any:
+        """A table of its rows, number and `n`; fails for half an object."""
         import pyarrow as pa
         import pyarrow.json as pj
         import pyarrow.parquet as pq
@@ -59,13 +57,6 @@ class Seen:
     """Number and `n`, in order; one that stands there twice is there twice."""
     things: Mapping[str, str]
     """What each object is, byte by byte; of a table what each row is, and which transaction wrote it where."""
-
-
-class Destination(Protocol):
-    kind: str
-    options: Mapping[str, str]
-
-    def see(self) -> Seen: ...
 
 
 @dataclass(frozen=True)
@@ -122,6 +113,9 @@ class Table:
     def see(self) -> Seen:
         found = self.ask("SELECT _ingest_seq, n, ctid::text || ' of ' || xmin::text FROM events ORDER BY 1, 2")
         return Seen([(seq, n) for seq, n, _ in found], {f"{seq} at {where}": str(n) for seq, n, where in found})
+
+
+Destination = Objects | Table
 
 
 def make_lake(folder: Path, make_home: MakeHome, settings: Settings | None = None, *, by_lane: bool = False) -> Lake:

@@ -26,7 +26,7 @@ def points(stage: str) -> list[str]:
 STEPS = {
     # `@2`: the second time, which is between the last object and the mark
     "files": [*points("deliver."), "deliver.after_fence@2", *points("files."), *points("sink.")],
-    "s3": [*points("s3."), "deliver.before_acknowledge", *points("sink.")],
+    "s3": [*points("s3."), "deliver.before_acknowledge", "sink.after_mark"],
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
 }
 
@@ -94,6 +94,24 @@ def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatc
             assert str(e) == name
         else:  # it was in a worker, where Spark tells of it
             assert name in (report.reason or ""), f"{point} was not reached: {report}"
+
+
+def test_rows_that_come_while_a_tick_delivers_are_for_the_next_one(delivered: Callable[[str], Delivered]) -> None:
+    """Or a tick would never end where rows come all the time, and nothing else would get its turn."""
+    to = delivered("postgres")
+    to.lake.tick()
+    to.ingest()
+    sent: list[int] = []
+
+    def more_come(sink: str, done: int, total: int) -> None:
+        if done == total and len(sent) < 3:
+            sent.append(total)
+            to.ingest()
+
+    [report] = to.lake.delivery.tick("postgres", progress=more_come).sinks
+    assert (report.did, report.rows, sent) == ("delivered", 10, [10])
+    assert to.lake.tick().sinks[0].rows == 10
+    assert to.sinks["postgres"].see().rows == to.expected
 
 
 def test_a_lake_whose_ledger_tables_and_sink_are_all_elsewhere_delivers_and_proves_it(

@@ -61,6 +61,7 @@ def tick(
             return
         with delivering(out) as progress:
             lake.on_start = progress.on_start
+            lake.delivery.catch_up()
             report = lake.delivery.tick(sink, progress=progress.on_rows)
     seconds = time.monotonic() - began
     out.show(render_deliver.tick_document(report, seconds), *render_deliver.tick(report, seconds))
@@ -163,7 +164,8 @@ class Journal:
         if self._trouble is not None:
             self._trouble = None
             self.write("well_again")
-        if (names := [s.name for s in report.sinks]) != self._serving:
+        names = [s.name for s in report.sinks] if report.serving is None else list(report.serving)
+        if names != self._serving:
             self.serving(names)
         for s in report.sinks:
             self._sink(s)

@@ -16,8 +16,8 @@ from strandline.delivery import ChunkState
 from strandline.sink_status import SinkStatus
 
 if TYPE_CHECKING:
-    from strandline.deliver.manage import SinkRecovered
     from strandline.deliver.sink import Option
+    from strandline.deliver.sink_recovery import SinkRecovered
     from strandline.delivery import Chunk, Intent, SinkRecord
 
 LINES_MAX = 20

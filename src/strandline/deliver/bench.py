@@ -46,6 +46,8 @@ class Settled:
     """Every column, internal ones too."""
     clean: bool
     """No row of it is foreign, as far as was counted; else a filter sees to it."""
+    all_numbered: bool
+    """No row of it waits for a number."""
     bounds: Bounds
     files: Sequence[DataFile] | None = None
     """The files between the bounds, in order, where they were looked at and say all there is to know."""
@@ -70,4 +72,4 @@ def settled(bench: DeliverBench, dataset: Dataset, after: Seq | None, until: Seq
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake)
     clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
     df = read.settled_rows(tables, dataset, view, Bounds(after, until), None if clean else owned)
-    return Settled(dataset, view, df, clean, Bounds(after, until))
+    return Settled(dataset, view, df, clean, counts is not None and counts.unnumbered == 0, Bounds(after, until))

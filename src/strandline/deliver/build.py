@@ -80,8 +80,8 @@ def prepare_rows(df: DataFrame, cargo: Cargo) -> DataFrame:
     keep = _condition(df, cargo.where)
     if keep is not None:  # rows that are left out are counted where they are dropped; they travel light
         columns = [F.when(keep, c).alias(n) for c, n in zip(columns, _names(cargo), strict=True)]
-    flags = [] if keep is None else [keep.alias("_keep")]
-    return df.select("_chunk", F.col(SEQ_COLUMN).alias("_number"), *flags, *columns)
+    flags = [] if keep is None else [keep.alias("_sl_keep")]
+    return df.select("_sl_chunk", F.col(SEQ_COLUMN).alias("_sl_number"), *flags, *columns)
 
 
 def _names(cargo: Cargo) -> list[str]:
@@ -96,7 +96,8 @@ def _condition(df: DataFrame, where: str | None) -> Column | None:
     except Exception as e:
         raise UsageError(
             f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}",
-            hint="`strandline sink update NAME --option where=…` changes it.",
+            hint="`strandline sink update NAME --option where=…` changes it; for what is under way, `strandline sink "
+            "recover NAME` plans anew.",
         ) from e
     return F.coalesce(F.expr(where), F.lit(False))
 
@@ -110,14 +111,14 @@ def in_chunks(df: DataFrame, shipments: Sequence[Shipment]) -> DataFrame:
         index: Any = F
         for s in shipments:
             index = index.when(number.between(s.rows.lo, s.rows.hi), s.index)
-        df = df.where(lane_of(df) == next(iter(lanes))).withColumn("_chunk", index)
-        return df.where(F.col("_chunk").isNotNull())
+        df = df.where(lane_of(df) == next(iter(lanes))).withColumn("_sl_chunk", index)
+        return df.where(F.col("_sl_chunk").isNotNull())
     known = df.sparkSession.createDataFrame(
         [(s.address.partition, int(s.rows.lo), int(s.rows.hi), s.index) for s in shipments],
-        "_lane string, _from long, _to long, _chunk int",
+        "_sl_lane string, _sl_from long, _sl_to long, _sl_chunk int",
     )
-    joined = df.withColumn("_lane", lane_of(df)).join(F.broadcast(known), "_lane")
-    return joined.where(number.between(F.col("_from"), F.col("_to")))
+    joined = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
+    return joined.where(number.between(F.col("_sl_from"), F.col("_sl_to")))
 
 
 def ship(df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sender) -> list[Shipped]:
@@ -129,9 +130,9 @@ def ship(df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sen
         placed = rows.coalesce(1)
     else:
         first = min(s.index for s in shipments)
-        task = F.floor((F.col("_chunk") - first) * tasks / len(shipments)).cast("int")
+        task = F.floor((F.col("_sl_chunk") - first) * tasks / len(shipments)).cast("int")
         placed = rows.repartitionById(tasks, task)
-    ordered = placed.sortWithinPartitions("_chunk", "_number")
+    ordered = placed.sortWithinPartitions("_sl_chunk", "_sl_number")
     work = _Task({s.index: s for s in shipments}, cargo.form, tuple(_names(cargo)), sender, arming())
     try:
         found = ordered.mapInArrow(work.run, _RESULT).collect()  # a line per chunk
@@ -177,14 +178,14 @@ class _Task:
     def _send(self, index: int, rows: pa.Table) -> tuple[Result, int]:
         import pyarrow.compute as pc
 
-        if (number := twice(rows["_number"])) is not None:
+        if (number := twice(rows["_sl_number"])) is not None:
             return Twice(number), 0
         withheld = 0
-        if "_keep" in rows.column_names:
-            kept = rows.filter(pc.field("_keep"))
+        if "_sl_keep" in rows.column_names:
+            kept = rows.filter(pc.field("_sl_keep"))
             withheld, rows = rows.num_rows - kept.num_rows, kept
         if self.form != "rows":
-            rows = rows.select(["_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
+            rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
             rows = rows.select(list(self.names))
         return send(self.sender, self.shipments[index], rows), withheld
@@ -211,7 +212,7 @@ def by_chunk(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        chunks = batch.column("_chunk").to_numpy(zero_copy_only=False)
+        chunks = batch.column("_sl_chunk").to_numpy(zero_copy_only=False)
         edges = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), batch.num_rows]
         for start, end in itertools.pairwise(edges):
             index = int(chunks[start])

@@ -57,6 +57,7 @@ def plain_files(
     fits = (
         view.main is not None
         and source.clean
+        and source.all_numbered
         and not source.dataset.deliver_by
         and view.schemas == 1
         and "schema.name-mapping.default" not in view.properties
@@ -102,8 +103,8 @@ def parts(location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int) -> I
 
 
 def _bounds(statistics: Any) -> tuple[int, int]:
-    if statistics is None or not statistics.has_min_max:
-        return 1, SEQ_MAX
+    if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
+        return 0, SEQ_MAX  # not known, or rows without a number among them: they are filtered out
     return statistics.min, statistics.max
 
 

@@ -13,18 +13,21 @@ from strandline.deliver.bench import DeliverBench
 from strandline.deliver.run import Progress
 from strandline.deliver.tick import Deliverer, TickReport
 from strandline.delivery import SinkRecord
-from strandline.errors import RefusedError, StrandlineError, UsageError
+from strandline.errors import FailedError, RefusedError, StrandlineError, UsageError
 from strandline.ledger import audit, blocks, datasets, sinks
 from strandline.ledger.engine import utc_now
 from strandline.types import BlockId, BlockKind, Dataset, Reserved
 
 if TYPE_CHECKING:
-    from strandline.deliver.manage import SinkRecovered
     from strandline.deliver.preview import LanePreview
+    from strandline.deliver.sink_recovery import SinkRecovered
     from strandline.deliver.verdict import VerifyProgress, VerifyReport
     from strandline.tables.schema import Column
 
 log = logging.getLogger(__name__)
+
+_CATCH_UP_SECONDS = 60.0
+"""How often the daemon looks whether its ledger was restored under it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Delivery:
         return reset_sink(self.bench, self._of_sink(name), name, to)
 
     def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-        from strandline.deliver.manage import recover_sink
+        from strandline.deliver.sink_recovery import recover_sink
 
         return recover_sink(self.bench, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
 
@@ -153,23 +156,29 @@ class Delivery:
         """Until `stopping` is set: what dead writers left is settled, and every sink gets what is settled. A tick that
         fails is told and tried again; the loop never ends by itself. Spark starts when there is work for it."""
         deliverer = self.deliverer(stopping=stopping)
-        caught_up = False
+        caught_up_at: float | None = None
         tried: frozenset[BlockId] = frozenset()
         tried_at = 0.0
         while not stopping.is_set():
             try:
-                if not caught_up:
+                if caught_up_at is None or monotonic() - caught_up_at > _CATCH_UP_SECONDS:
                     self.catch_up()
-                    caught_up = True
+                    caught_up_at = monotonic()
                 left = self._left_by_dead_writers()
                 # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
                 if left - tried or (left and monotonic() - tried_at > self.bench.settings.retry_seconds_max):
                     self.recover()
                     tried, tried_at = left, monotonic()
-                on_tick(deliverer.tick())
+                on_tick(deliverer.keep_delivering())
             except StrandlineError as e:
                 on_trouble(e)
+            except Exception as e:
+                log.exception("a tick failed in a way that nobody foresaw")
+                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
             stopping.wait(self.bench.settings.poll_seconds)
+        last = deliverer.close()
+        if last.sinks:
+            on_tick(last)
 
     def _left_by_dead_writers(self) -> frozenset[BlockId]:
         """Open blocks that recovery can settle. A pass of `adopt` that was cut off it cannot: only another one can."""

@@ -20,7 +20,7 @@ from strandline.deliver.planning import ask_from, before, check_last, prepare, r
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Conflict, Held, HeldRange, Landed, Refused, TryLater, Unknown, covers, overlapping
 from strandline.delivery import Acknowledged, Chunk, ChunkState, Intent
-from strandline.errors import LeaseLost, SinkStopped
+from strandline.errors import FailedError, LeaseLost, SinkStopped
 from strandline.ledger import intents as intent_records
 from strandline.ledger import lanes
 from strandline.types import merge_ranges
@@ -65,6 +65,7 @@ def _already_there(run: SinkRun, group: Sequence[Intent], report: Finished) -> d
         lanes.every(connection, run.record, lake=run.bench.lake, table_uuid=run.dataset.table_uuid)  # readable at all
         landed = intent_records.last_landed(connection, run.record)
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
+    filtered = parse_common(group[0].options).where is not None
     acks: dict[int, Acknowledged] = {}
     for intent, held in zip(group, sink.held(asked), strict=True):
         check_last(run, intent.partition, landed.get(intent.lane, ()), held)
@@ -74,9 +75,9 @@ def _already_there(run: SinkRun, group: Sequence[Intent], report: Finished) -> d
         for chunk in _planned(intent):
             if chunk.rows in ranges:
                 found = read_back(sink, run, intent.partition, [ranges[chunk.rows]])[0]
-                acks[chunk.id] = _landed(chunk, found)
+                acks[chunk.id] = _landed(chunk, found, filtered=filtered)
             elif (held.mark is not None and chunk.rows.hi <= held.mark) or covers(merged, chunk.rows):
-                acks[chunk.id] = _landed(chunk, HeldRange(chunk.rows))
+                acks[chunk.id] = _landed(chunk, HeldRange(chunk.rows), filtered=filtered)
             elif clash := next(overlapping(merged, chunk.rows), None):
                 raise _conflict(run, chunk, str(clash))
     if acks:
@@ -95,9 +96,10 @@ def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
         )
 
 
-def _landed(chunk: Chunk, found: HeldRange) -> Acknowledged:
+def _landed(chunk: Chunk, found: HeldRange, *, filtered: bool) -> Acknowledged:
     count = chunk.expected if found.count is None else found.count
-    return Acknowledged(chunk.id, ChunkState.LANDED, count, max(0, chunk.expected - count), found.digest, found.size)
+    withheld = max(0, chunk.expected - count) if filtered else 0
+    return Acknowledged(chunk.id, ChunkState.LANDED, count, withheld, found.digest, found.size)
 
 
 def _conflict(run: SinkRun, chunk: Chunk, held: str) -> SinkStopped:
@@ -163,13 +165,30 @@ def _ship(run: SinkRun, wave: Sequence[tuple[Shipment, Chunk, Intent]], report: 
     source = run.source if run.source is not None and run.source.holds(after, until) else None
     if source is None:
         source = settled(run.bench, run.dataset, after, until)
-    shipped = {s.index: s for s in _send(run, source, shipments, options)}
+    shipped = {s.index: s for s in _send_all(run, source, shipments, options, report)}
     acks = []
     for shipment, chunk, _ in wave:
-        ack = _outcome(run, chunk, shipped[shipment.index], report)
+        ack = _outcome(run, chunk, shipped[shipment.index], report) if shipment.index in shipped else None
         if ack is not None:
             acks.append(ack)
     return acks
+
+
+def _send_all(
+    run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
+) -> list[Shipped]:
+    """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions."""
+    try:
+        return _send(run, source, shipments, options)
+    except FailedError as e:
+        lanes_ = {s.address.partition for s in shipments}
+        if len(lanes_) == 1:
+            report.troubles.append(e.message)
+            return []
+    done: list[Shipped] = []
+    for lane in sorted(lanes_):
+        done += _send_all(run, source, [s for s in shipments if s.address.partition == lane], options, report)
+    return done
 
 
 def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str]) -> list[Shipped]:

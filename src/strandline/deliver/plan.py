@@ -105,8 +105,10 @@ def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piec
     groups: list[Piece] = []
     for p in pieces:
         last = groups[-1] if groups else None
-        if last is not None and last.rows + p.rows <= rows_max and last.size + p.size <= bytes_max:
-            groups[-1] = Piece(last.first, p.last, last.rows + p.rows, last.size + p.size)
+        fits = last is not None and last.rows + p.rows <= rows_max and last.size + p.size <= bytes_max
+        # A number on two rows may end one piece and begin the next: building the chunk will find it.
+        if last is not None and (fits or p.first <= last.last):
+            groups[-1] = Piece(last.first, max(p.last, last.last), last.rows + p.rows, last.size + p.size)
         else:
             groups.append(p)
     return groups
@@ -185,7 +187,7 @@ def keep_to(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
         return plan
     start = max(int(plan.after or 0), int(mark or 0))
     ranges = [r for r in cut.ranges if r.hi > start]
-    landed = {c.rows: c for c in plan.chunks if c.state is not ChunkState.PLANNED and c.rows.lo > start}
+    landed = {c.rows: c for c in plan.chunks if c.state is ChunkState.LANDED and c.rows.lo > start}
     if not ranges or ranges[0].lo != start + 1 or any(r.overlaps(f) and r != f for r in ranges for f in landed):
         return None
     chunks = [c for c in plan.chunks if c.rows.hi <= start]

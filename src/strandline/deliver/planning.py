@@ -27,10 +27,10 @@ from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
 from strandline.deliver.weigh import weigh_files
 from strandline.delivery import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
-from strandline.errors import LeaseLost, SchemaError, SinkStopped, StorageError
+from strandline.errors import LeaseLost, SchemaError, SinkStopped
 from strandline.ledger import blocks, intents, lanes
 from strandline.tables.schema import from_iceberg
-from strandline.types import PARTITION_COLUMN, Seq, SeqRange
+from strandline.types import Seq, SeqRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Planned:
 
 def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
     """Scan, ask the sink, cut. Asks nothing where no lane has a new row."""
-    for _ in range(_LOOKS_MAX):
+    while True:  # it goes further each time, and never beyond what is settled
         source = settled(run.bench, run.dataset, standing.bounds.lowest, until)
         fields = prepare(run, source)
         source, pieces = _weighed(run, source, standing, until, fields)
@@ -123,12 +123,6 @@ def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
             run.source = source
             return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)), held)
         until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
-    raise StorageError(
-        f"{run.record.name}: its destination changes while it is looked at: somebody else delivers there"
-    )
-
-
-_LOOKS_MAX = 4
 
 
 def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
@@ -145,9 +139,13 @@ def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
     sink = run.sink()
     if not isinstance(sink, Pinning):
         return planned
-    for _ in range(_LOOKS_MAX):
+    while True:
         lanes_ = [p for p in planned.lanes if any(c.state is ChunkState.PLANNED for c in p.chunks)]
-        marks = {p.partition: planned.held[p.partition].mark for p in lanes_}
+        # Lanes without new rows moved on in the ledger alone. What is pinned is found by the sink's mark, so that one
+        # follows first; and a cut that nobody will come back to goes with it.
+        ahead = {p.partition: p.after for p in lanes_ if p.after and p.after > (planned.held[p.partition].mark or 0)}
+        sink.mark([(run.address(p), mark) for p, mark in ahead.items()])
+        marks = {p.partition: ahead.get(p.partition, planned.held[p.partition].mark) for p in lanes_}
         asked = [
             (run.address(p.partition), marks[p.partition], Cut(p.until, pinned_part(p, marks[p.partition])))
             for p in lanes_
@@ -159,9 +157,6 @@ def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
             lanes_kept = (_keep_to(run, p, kept.get(p.partition), marks.get(p.partition)) for p in planned.lanes)
             return replace(planned, lanes=tuple(lanes_kept))
         planned = plan_lanes(run, standing, furthest)
-    raise StorageError(
-        f"{run.record.name}: its destination changes while it is looked at: somebody else delivers there"
-    )
 
 
 def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
@@ -276,13 +271,15 @@ def prepare(run: SinkRun, source: Settled, options: Mapping[str, str] | None = N
     if chosen is not None and (unknown := [c for c in chosen if c not in names]):
         raise SchemaError(
             f"{run.record.name}: {run.dataset.name} has no column {unknown[0]!r}",
-            hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others.",
+            hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others; for what is under way,"
+            f" `strandline sink recover {run.record.name}` plans anew.",
         )
     fields = scan.delivered_fields(source.df.schema, chosen, run.sink(options).form)
     key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))
     if key not in run.prepared:
         by_name = {c.name: c for c in columns}
-        wanted = [by_name[f.name] for f in fields if f.name != PARTITION_COLUMN]
-        run.sink(options).prepare(wanted)
+        wanted = [by_name[f.name] for f in fields]
+        if not run.looks_only:
+            run.sink(options).prepare(wanted)
         run.prepared.add(key)
     return fields

@@ -46,7 +46,7 @@ def preview(bench: DeliverBench, record: SinkRecord, dataset: Dataset) -> list[L
         )
         for i in still_open
     ]
-    run = SinkRun(bench, record, dataset, Lease(record.id, "preview", utc_now()), lambda *_: None)
+    run = SinkRun(bench, record, dataset, Lease(record.id, "preview", utc_now()), lambda *_: None, looks_only=True)
     try:
         standing = look(run)
         if standing is None:

@@ -34,6 +34,10 @@ class SinkRun:
     lease: Lease
     progress: Progress
     stopping: threading.Event = field(default_factory=threading.Event)
+    plans_max: int | None = None
+    """The daemon makes one plan at a time, so that a sink far behind leaves its place to others in between."""
+    looks_only: bool = False
+    """Nothing at the sink is touched, its table neither."""
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
 

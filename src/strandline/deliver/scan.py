@@ -50,16 +50,16 @@ def lane_of(df: DataFrame) -> Column:
 
 def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
     """Only rows that are new to their lane."""
-    lane = F.col("_lane")
-    df = df.withColumn("_lane", lane_of(df))
+    lane = F.col("_sl_lane")
+    df = df.withColumn("_sl_lane", lane_of(df))
     if bounds.left_out:
         df = df.where(~lane.isin(sorted(bounds.left_out)))
     mark: Column = F.lit(int(bounds.default or 0)).cast("long")
     if bounds.exceptions:
         rows = [(name, int(mark_ or 0)) for name, mark_ in bounds.exceptions.items()]
-        known = df.sparkSession.createDataFrame(rows, "_lane string, _mark long")
-        df = df.join(F.broadcast(known), "_lane", "left")
-        mark = F.coalesce(F.col("_mark"), mark)
+        known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_mark long")
+        df = df.join(F.broadcast(known), "_sl_lane", "left")
+        mark = F.coalesce(F.col("_sl_mark"), mark)
     return df.where(F.col(SEQ_COLUMN) > mark)
 
 
@@ -67,7 +67,7 @@ def pieces(
     df: DataFrame, fields: Sequence[T.StructField], bounds: LaneBounds, options: DeliveryOptions
 ) -> dict[str, list[Piece]]:
     """Of every lane that has new rows, sorted."""
-    weighed = beyond_marks(df, bounds).select("_lane", SEQ_COLUMN, weight(fields).alias("_size"))
+    weighed = beyond_marks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
     found = _run(_by_bucket(weighed, options, []))
     return {lane: [p for _, p in sorted(own.items())] for lane, own in _refined(weighed, found, options).items()}
 
@@ -83,15 +83,15 @@ def pieces_around(
     """Of these lanes, by segment of what the sink holds already."""
     cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
     rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
-    known = df.sparkSession.createDataFrame(rows, "_lane string, _from long, _to long")
-    within = df.withColumn("_lane", lane_of(df)).join(F.broadcast(known), "_lane")
-    within = within.where(F.col(SEQ_COLUMN).between(F.col("_from"), F.col("_to")))
-    weighed = within.select("_lane", "_from", SEQ_COLUMN, weight(fields).alias("_size"))
+    known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_from long, _sl_to long")
+    within = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
+    within = within.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to")))
+    weighed = within.select("_sl_lane", "_sl_from", SEQ_COLUMN, weight(fields).alias("_sl_size"))
     result: dict[str, dict[SeqRange, list[Piece]]] = defaultdict(dict)
     by_start = {(lane, int(s.lo)): s for lane, parts in cuts.items() for s, _, _ in parts}
     grouped: dict[tuple[str, SeqRange], list[Piece]] = defaultdict(list)
-    for r in _run(_by_bucket(weighed, options, ["_from"])):
-        grouped[r["_lane"], by_start[r["_lane"], r["_from"]]].append(_piece(r))
+    for r in _run(_by_bucket(weighed, options, ["_sl_from"])):
+        grouped[r["_sl_lane"], by_start[r["_sl_lane"], r["_sl_from"]]].append(_piece(r))
     for (lane, segment), own in grouped.items():
         result[lane][segment] = sorted(own, key=lambda p: p.first)
     return result
@@ -102,8 +102,8 @@ def piece_rows(options: DeliveryOptions) -> int:
 
 
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
-    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_bucket")
-    return weighed.groupBy("_lane", *keys, bucket).agg(*_measures())
+    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_sl_bucket")
+    return weighed.groupBy("_sl_lane", *keys, bucket).agg(*_measures())
 
 
 def _measures() -> list[Column]:
@@ -111,7 +111,7 @@ def _measures() -> list[Column]:
         F.min(SEQ_COLUMN).alias("first"),
         F.max(SEQ_COLUMN).alias("last"),
         F.count("*").alias("rows"),
-        F.sum("_size").alias("size"),
+        F.sum("_sl_size").alias("size"),
     ]
 
 
@@ -132,30 +132,33 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
         if r not in heavy:
-            result[r["_lane"]][r["first"]] = _piece(r)
+            result[r["_sl_lane"]][r["first"]] = _piece(r)
     if not heavy:
         return result
     known = weighed.sparkSession.createDataFrame(
-        [(r["_lane"], r["first"], r["last"]) for r in heavy], "_lane string, _from long, _to long"
+        [(r["_sl_lane"], r["first"], r["last"]) for r in heavy],
+        "_sl_lane string, _sl_from long, _sl_to long",
     )
-    own = weighed.join(F.broadcast(known), "_lane").where(F.col(SEQ_COLUMN).between(F.col("_from"), F.col("_to")))
+    own = weighed.join(F.broadcast(known), "_sl_lane").where(
+        F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))
+    )
     half = max(1, options.chunk_bytes_max // 2)
-    order = Window.partitionBy("_lane", "_from").orderBy(SEQ_COLUMN)
+    order = Window.partitionBy("_sl_lane", "_sl_from").orderBy(SEQ_COLUMN)
     before = order.rowsBetween(Window.unboundedPreceding, -1)
-    large = (F.col("_size") > half).cast("int")
+    large = (F.col("_sl_size") > half).cast("int")
     # Below half, rows that start in the same half of the running total weigh one chunk together at most.
     cut = own.select(
-        "_lane",
-        "_from",
+        "_sl_lane",
+        "_sl_from",
         SEQ_COLUMN,
-        "_size",
-        F.coalesce(F.sum("_size").over(before), F.lit(0)).alias("_before"),
-        F.coalesce(F.sum(large).over(before), F.lit(0)).alias("_larges"),
-        large.alias("_large"),
+        "_sl_size",
+        F.coalesce(F.sum("_sl_size").over(before), F.lit(0)).alias("_sl_before"),
+        F.coalesce(F.sum(large).over(before), F.lit(0)).alias("_sl_larges"),
+        large.alias("_sl_large"),
     )
-    halves = F.floor(F.col("_before") / half)
-    for r in _run(cut.groupBy("_lane", "_from", halves, "_larges", "_large").agg(*_measures())):
-        result[r["_lane"]][r["first"]] = _piece(r)
+    halves = F.floor(F.col("_sl_before") / half)
+    for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures())):
+        result[r["_sl_lane"]][r["first"]] = _piece(r)
     return result
 
 

@@ -241,6 +241,8 @@ class Pinning(Protocol):
     on, written before the first chunk is sent and never replaced: whoever plans from that mark keeps to it. So a ledger
     that was restored, and would cut differently, offers the same names as the deliverer that is still at it."""
 
+    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None: ...
+
     def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
         """Of each lane, by the sink's mark as it was read: the cut that counts, this one or one that was there. Raises
         StorageError if the mark has moved meanwhile."""

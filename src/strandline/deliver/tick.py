@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,13 +15,15 @@ from strandline.deliver.bench import DeliverBench
 from strandline.deliver.options import parse_common
 from strandline.deliver.plan import batch_is_ready, retry_wait_seconds
 from strandline.deliver.run import Progress, SinkRun
-from strandline.delivery import SinkRecord, SinkState
+from strandline.delivery import SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StrandlineError
 from strandline.heartbeat import beating
 from strandline.ledger import audit, datasets, intents, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.sinks import SinkWork
-from strandline.types import Dataset
+from strandline.types import Dataset, Seq
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class SinkReport:
 @dataclass(frozen=True, slots=True)
 class TickReport:
     sinks: tuple[SinkReport, ...]
+    serving: tuple[str, ...] | None = None
+    """Every sink there is, where those above are only the ones that have just ended."""
 
     @property
     def failed(self) -> bool:
@@ -60,12 +65,14 @@ class Deliverer:
         """Called before the first row is read in a tick: a ledger that was restored is opened first."""
         self.progress = progress
         self.stopping = stopping or threading.Event()
+        self._pool = ThreadPoolExecutor(bench.settings.sinks_at_once_max, "strandline-sink")
+        self._running: dict[SinkId, Future[SinkReport]] = {}
+        self._served: tuple[str, ...] = ()
 
     def tick(self, only: str | None = None) -> TickReport:
+        """Until every sink has what is settled, or waits."""
         now = utc_now()
-        with self.bench.ledger.read() as connection:
-            known = sinks.every(connection)
-            work = {w.sink.id: w for w in sinks.due(connection)}
+        known, work = self._look()
         chosen = [s for s in known if only in (None, s.name)]
         if only is not None and not chosen:
             raise NoSuchSink(f"there is no sink {only}", hint=f"Sinks: {', '.join(s.name for s in known) or 'none'}.")
@@ -76,6 +83,32 @@ class Deliverer:
             with ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink") as pool:
                 done = {r.name: r for r in pool.map(self._deliver, todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
+
+    def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
+        with self.bench.ledger.read() as connection:
+            return sinks.every(connection), {w.sink.id: w for w in sinks.due(connection)}
+
+    def keep_delivering(self) -> TickReport:
+        """One look of the daemon: sinks that have something to do and are not at it are started, and what has ended
+        since the last look is told. Nobody waits for a slow one."""
+        ended = [id for id, running in self._running.items() if running.done()]
+        reports = [self._running.pop(id).result() for id in ended]
+        now = utc_now()
+        known, work = self._look()
+        self._served = tuple(s.name for s in known)
+        todo = [w for w in work.values() if w.sink.id not in self._running and self._is_due(w, now)]
+        if todo:
+            self.ready()
+            for w in todo:
+                self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
+        return TickReport(tuple(reports), self._served)
+
+    def close(self) -> TickReport:
+        """Wait for what is under way; with `stopping` set it ends after its present job."""
+        self._pool.shutdown(wait=True)
+        reports = [running.result() for running in self._running.values()]
+        self._running.clear()
+        return TickReport(tuple(reports), self._served)
 
     def _is_due(self, work: SinkWork, now: datetime) -> bool:
         record = work.sink
@@ -101,9 +134,15 @@ class Deliverer:
 
     def _dataset(self, work: SinkWork) -> Dataset:
         with self.bench.ledger.read() as connection:
-            return next(d for d in datasets.every(connection) if d.id == work.sink.dataset)
+            found = next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
+        if found is None:
+            raise SinkStopped(
+                f"{work.sink.name}: its dataset was dropped, or its table was made anew",
+                hint=f"`strandline sink remove {work.sink.name}`, and add one for the dataset that is there now.",
+            )
+        return found
 
-    def _deliver(self, work: SinkWork) -> SinkReport:
+    def _deliver(self, work: SinkWork, *, plans_max: int | None = None) -> SinkReport:
         """Whatever happens at this sink, the others go on."""
         record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
         try:
@@ -111,21 +150,30 @@ class Deliverer:
             if lease is None:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
-            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress, self.stopping)
+            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress, self.stopping, plans_max)
             try:
                 with beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds):
-                    return self._work_and_tell(run)
+                    return self._work_and_tell(run, work.sealed)
             finally:
                 run.close()
                 sinks.release(ledger, lease)
+        except SinkStopped as e:
+            with ledger.write() as connection:
+                sinks.stop(connection, record.id, e.message)
+            return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:  # the ledger's own trouble, so it is not noted there
             return SinkReport(record.name, "waiting", reason=e.message, hint=e.hint)
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:
+            log.exception("sink %s failed in a way that nobody foresaw", record.name)
+            return SinkReport(record.name, "waiting", reason=_unforeseen(e))
 
-    def _work_and_tell(self, run: SinkRun) -> SinkReport:
+    def _work_and_tell(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
         """How the sink fares is noted under the lease: one that was superseded has no say any more."""
         name = run.record.name
         try:
-            return self._work(run)
+            return self._work(run, sealed)
         except LeaseLost as e:
             return SinkReport(name, "busy", reason=e.message)
         except (SinkStopped, MarkUnreadable) as e:
@@ -137,8 +185,13 @@ class Deliverer:
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
             return self._waits(run, SinkReport(name, "waiting", hint=e.hint), e.message, None)
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:  # a sink of another package, say: it must not take the others with it
+            log.exception("sink %s failed in a way that nobody foresaw", name)
+            return self._waits(run, SinkReport(name, "waiting"), _unforeseen(e), None)
 
-    def _work(self, run: SinkRun) -> SinkReport:
+    def _work(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
         from strandline.deliver.finish import Finished, finish
         from strandline.deliver.planning import store_next
 
@@ -153,12 +206,17 @@ class Deliverer:
         waits = current.retry_at is not None and now < current.retry_at
         if left and not waits:
             done.add(finish(run, left, fresh=False))
-        while not self.stopping.is_set():
+        plans = 0
+        while not self.stopping.is_set() and (run.plans_max is None or plans < run.plans_max):
+            plans += 1
             stored = store_next(run) if self._may_plan(run) else None
             if stored is None:
                 break
             done.add(finish(run, stored, fresh=True))
             if done.troubles and not run.dataset.deliver_by:
+                break
+            # A tick has an end, however fast rows come: the other sinks wait for it, and whoever wants to hear of it.
+            if (run.record.planned or 0) >= (sealed or 0):
                 break
         did = "delivered" if done.intents else "idle"
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks)
@@ -190,6 +248,10 @@ class Deliverer:
 
 def _superseded(report: SinkReport) -> SinkReport:
     return replace(report, did="busy", reason=f"{report.name}: another deliverer has taken over")
+
+
+def _unforeseen(error: Exception) -> str:
+    return f"unexpected {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
 
 
 def _first_of(troubles: list[str]) -> str:

@@ -399,11 +399,18 @@ def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     return None if found is None else Seq(int(found))
 
 
-def highest_adopted(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    """The end of the rows that the table held before it was adopted."""
+def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The end of the rows that the table held when it was adopted: those that were numbered before any came in. What
+    others appended later, and a later pass numbered, is new."""
+    published = (block.c.dataset_id == dataset, block.c.state == "published")
+    first_batch = (
+        sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()
+    )
     found = connection.execute(
         sa.select(sa.func.max(block.c.hi)).where(
-            block.c.dataset_id == dataset, block.c.state == "published", block.c.kind == BlockKind.ADOPTED.value
+            *published,
+            block.c.kind == BlockKind.ADOPTED.value,
+            block.c.lo < sa.func.coalesce(first_batch, SEQ_MAX),
         )
     ).scalar()
     return None if found is None else Seq(int(found))

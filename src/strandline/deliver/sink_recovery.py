@@ -1,0 +1,171 @@
+"""`sink recover`: read from the sink itself how far it is, and go on from there, as a person decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strandline.continuation import decode
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.manage import alone, still_alone
+from strandline.deliver.plan import lacking, not_held
+from strandline.deliver.run import SinkRun
+from strandline.deliver.sink import Held, Sink
+from strandline.delivery import ChunkState, Lane
+from strandline.errors import RefusedError, TokenError, UsageError
+from strandline.ledger import audit, intents, lanes, sinks
+from strandline.types import Dataset, Seq, merge_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecovered:
+    name: str
+    generation: int
+    repaired: tuple[str, ...]
+    """Partitions whose mark was read from the sink's own side."""
+    lost: tuple[tuple[str, str], ...]
+    """Partitions and the last range of each that the sink acknowledged and no longer has."""
+    lost_rows: int
+    """In all ranges that it acknowledged and no longer has: sent again, or given up."""
+    intents_dropped: int
+
+
+def recover_sink(bench: DeliverBench, dataset: Dataset, name: str, *, resend: bool, accept_loss: bool) -> SinkRecovered:
+    """Read from the sink itself how far it is, and go on from there. What it lost is sent again in a new generation, or
+    given up, as a person says; without a word about it nothing is changed."""
+    if resend and accept_loss:
+        raise UsageError("either --resend or --accept-loss")
+    with bench.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    with alone(bench, record) as lease:
+        run = SinkRun(bench, record, dataset, lease, lambda *_: None)
+        try:
+            return _recover(run, resend=resend, accept_loss=accept_loss)
+        finally:
+            run.close()
+
+
+def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
+    bench, sink = run.bench, run.sink()
+    run.fence()
+    found = sink.claimed()
+    if found is not None and found.claim.instance != run.record.instance:
+        raise RefusedError(f"{run.record.destination} belongs to another sink ({found.claim.instance})")
+    if found is not None and found.generation > run.record.generation:
+        raise RefusedError(
+            f"{run.record.destination} is in generation {found.generation}, the ledger knows {run.record.generation}; "
+            "where the newer one began is not known here",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+        )
+    with bench.ledger.read() as connection:
+        known = lanes.unchecked(connection, run.record)
+        landed = intents.last_landed(connection, run.record)
+    held = sink.held([(run.address(lane.partition), None) for lane in known])
+    lost = [
+        (lane, h)
+        for lane, h in zip(known, held, strict=True)
+        if lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
+    ]
+    if lost and not (resend or accept_loss):
+        ranges = ", ".join(str(lane.last) for lane, _ in lost[:5])
+        raise RefusedError(
+            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged",
+            hint="--resend sends what it lacks again, in a new generation; --accept-loss goes on without it.",
+        )
+    if lost and resend:
+        return _resend(run, known, held, lost)
+    return _repair(run, sink, known, held, lost)
+
+
+def _reached(lane: Lane, held: Held, start: Seq | None) -> Seq | None:
+    """How far a sink's own record covers a lane without a gap, from where the sink began."""
+    at = max(int(start or 0), int(held.mark or 0))
+    for r in merge_ranges(h.rows for h in held.ranges):
+        if r.lo <= at + 1 <= r.hi + 1:
+            at = max(at, int(r.hi))
+    return Seq(at) if at else None
+
+
+def _repair(
+    run: SinkRun, sink: Sink, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
+) -> SinkRecovered:
+    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
+    repaired = []
+    with run.bench.ledger.write() as connection:
+        still_alone(connection, record, run.lease)
+        dropped = intents.drop_open(connection, record)
+        for lane, h in zip(known, held, strict=True):
+            reached = _reached(lane, h, record.start)
+            _check_believable(run, lane, reached)
+            mark = lane.mark if reached is None or (lane.mark is not None and lane.mark > reached) else reached
+            if lane.partition in gone:
+                lanes.forget_last(connection, lane)
+            lanes.rebuild(connection, record, lane.partition, mark=mark, token=run.token, last=None)
+            repaired.append(lane.partition)
+        sinks.resume(connection, record.id)
+        audit.record(
+            connection, "sink_recovered", sink=record.name, partitions=len(repaired), intents_dropped=dropped,
+            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+        )  # fmt: skip
+    # The sink's own record must agree again: what is given up counts as delivered from now on.
+    sink.mark([(run.address(lane.partition), lane.mark) for lane, _ in lost if lane.mark is not None])
+    return SinkRecovered(
+        record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost),
+        lost_rows, dropped,
+    )  # fmt: skip
+
+
+def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
+    """A mark that its own continuation contradicts, or that is above everything planned, proves nothing: unless the
+    sink itself has come as far, rows below it may never have been sent."""
+    try:
+        said: Seq | None = decode(lane.continuation).after
+        agrees = said == lane.mark
+    except TokenError:
+        said, agrees = None, False
+    readable_text = agrees or said is not None
+    planned = run.record.planned or 0
+    fine = agrees or (not readable_text and (lane.last is None or (reached or 0) >= lane.last.hi))
+    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > planned):
+        raise RefusedError(
+            f"{run.record.name}: the ledger's mark {lane.mark} cannot be believed, and the destination has come to "
+            f"{reached or 'nothing'} only; marks never go back",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+        )
+
+
+def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
+    rows = 0
+    with run.bench.ledger.read() as connection:
+        for lane, held in lost:
+            for intent in intents.history(connection, lane.id):
+                landed = {c.rows: c.count or 0 for c in intent.chunks if c.state is ChunkState.LANDED}
+                rows += sum(landed[r] for r in not_held(list(landed), held))
+    return rows
+
+
+def _resend(
+    run: SinkRun, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
+) -> SinkRecovered:
+    """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is."""
+    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
+    beyond = [str(r.rows) for (lane, h) in lost for r in h.ranges if r.rows.lo > (_reached(lane, h, record.start) or 0)]
+    if beyond:
+        raise RefusedError(
+            f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
+            "sent again, too",
+            hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+        )
+    with run.bench.ledger.write() as connection:
+        still_alone(connection, record, run.lease)
+        fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
+        dropped = intents.abandon_open(connection, fresh)
+        for lane, h in zip(known, held, strict=True):
+            mark = _reached(lane, h, record.start) if lane.partition in gone else lane.mark
+            lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None)
+        audit.record(
+            connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True,
+            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+        )  # fmt: skip
+    named = tuple((x.partition, str(x.last)) for x, _ in lost)
+    return SinkRecovered(record.name, fresh.generation, (), named, lost_rows, dropped)
