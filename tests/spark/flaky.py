@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from strandline.deliver.sink import Outcome, Parcel, Sender, Sink, SinkContext, 
 from strandline.deliver.sinks import files
 
 TROUBLE = "trouble"
-"""`later FROM` (chunks that begin at or above it are not sent), `lost FROM` (they land, and nobody hears of it), or
-`sent`: what is offered is written down, one line per chunk."""
+"""`later FROM`: chunks that begin at or above it are not sent. `lost FROM`: they land, and nobody hears of it.
+`slow FROM`: they wait until the file is gone. `raise FROM`: the sink itself is broken. What is offered is written down
+in any case."""
 
 
 @dataclass
@@ -27,6 +29,12 @@ class FlakySender:
         if kind and parcel.range.lo >= int(start):
             if kind == "later":
                 return TryLater("told to")
+            if kind == "raise":
+                raise KeyError("a fault of the sink")
+            while kind == "slow" and trouble.exists():
+                time.sleep(0.05)
+            if kind == "slow":
+                return self.inner.send(parcel)
             self.inner.send(parcel)
             return Unknown("told to")
         return self.inner.send(parcel)
