@@ -26,6 +26,8 @@ def points(stage: str) -> list[str]:
 STEPS = {
     # `@2`: the second time, which is between the last object and the mark
     "files": [*points("deliver."), "deliver.after_fence@2", *points("files."), *points("sink.")],
+    # the same with two lanes, one of which was through
+    "lanes": ["deliver.after_send", "sink.after_mark"],
     "s3": [*points("s3."), "deliver.before_acknowledge", "sink.after_mark"],
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
 }
@@ -35,7 +37,7 @@ STEPS = {
 def delivered(
     tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome, s3: S3, postgres_server: Postgres
 ) -> Iterator[Callable[[str], Delivered]]:
-    """A lake for each kind of sink, made when it is asked for. The one of `s3` has everything elsewhere: its ledger in
+    """A lake for each of them, made when it is asked for. The one of `s3` has everything elsewhere: its ledger in
     PostgreSQL, its tables on S3."""
     made: dict[str, Delivered] = {}
     with pytest.MonkeyPatch.context() as environ, ExitStack() as opened:
@@ -48,14 +50,14 @@ def delivered(
                 destination: Destination
                 settings = {}
                 match kind:
-                    case "files":
+                    case "files" | "lanes":
                         destination = in_folder(folder / "out")
                     case "s3":
                         destination = in_bucket(s3)
                         settings = elsewhere(s3, postgres_server)
                     case _:
                         destination = in_table(postgres_server.create_database())
-                lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "files")
+                lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "lanes")
                 made[kind] = Delivered(opened.enter_context(lake))
                 made[kind].add(destination, chunk_rows_max="4")
             return made[kind]
@@ -80,7 +82,8 @@ def test_a_deliverer_that_dies_at_any_step_loses_and_doubles_nothing(
     delivered: Callable[[str], Delivered], kind: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = delivered(kind)
-    to.survives(kind, lambda: dies_at(to, kind, point, monkeypatch))
+    [sink] = to.sinks
+    to.survives(sink, lambda: dies_at(to, sink, point, monkeypatch))
 
 
 def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
