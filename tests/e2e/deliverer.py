@@ -6,13 +6,14 @@ after the way in which its tasks run twice:
 - `before`: a task fails once, before it has sent anything
 - `after`: it fails once, when its chunk has landed
 - `worker`: its whole worker dies then
-- `late`: it sends its chunk, and a twin of it that was slow sends the same chunk when the consumer has taken it away
+- `late`: a twin of it that was slow sends the same chunk when all is delivered, and the consumer has taken it away
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from typing import Any
 import strandline
 from strandline.deliver import kinds
 from strandline.deliver.sink import Outcome, Parcel, Sender, Sink, SinkContext, SinkKind
-from strandline.deliver.sinks import files
+from strandline.deliver.sinks import files, names
 
 TAKEN = "taken"
 """The file that says that the consumer has taken everything."""
@@ -43,26 +44,29 @@ class TwiceSender:
             marker.touch()
             if how == "before":
                 raise RuntimeError("this task fails once")
+        twin: Any = pickle.loads(pickle.dumps(self.inner))
+        if how == "late":
+            lane = names.lane_folder(parcel.address)
+            twin._lanes[lane] = twin.folder.look(lane, None)  # it has seen that the chunk is not there
         outcome = self.inner.send(parcel)
         if first and how == "late":
-            threading.Thread(target=self._late, args=(parcel,), daemon=True).start()
+            threading.Thread(target=self._late, args=(twin, parcel), daemon=True).start()
         elif first and how == "worker":
             os._exit(1)
         elif first:
             raise RuntimeError("this task fails once")
         return outcome
 
-    def _late(self, parcel: Parcel) -> None:
+    def _late(self, twin: Sender, parcel: Parcel) -> None:
         while not (self.folder.parent / TAKEN).exists():
             time.sleep(0.02)
-        answer = self.inner.send(parcel)
+        answer = twin.send(parcel)
         said = self.folder.parent / f"{TWIN}.new"
         said.write_text(repr(answer), "utf-8")
         said.rename(self.folder.parent / TWIN)
 
     def close(self) -> None:
-        if self.folder.name != "late":
-            self.inner.close()
+        self.inner.close()
 
 
 def _open(context: SinkContext) -> Sink:

@@ -29,7 +29,7 @@ from strandline.types import SEQ_COLUMN, SeqRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RESULT = "index int, withheld long, outcome binary"
+RESULT = "index int, withheld long, outcome binary"
 _TASKS_PER_CORE = 4
 
 
@@ -132,10 +132,12 @@ def ship(df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sen
         first = min(s.index for s in shipments)
         task = F.floor((F.col("_sl_chunk") - first) * tasks / len(shipments)).cast("int")
         placed = rows.repartitionById(tasks, task)
-    ordered = placed.sortWithinPartitions("_sl_chunk", "_sl_number")
+    # In one lane chunks follow each other as numbers do; and a sort by one number is many times as fast as one by two.
+    one_lane = len({s.address.partition for s in shipments}) == 1
+    ordered = placed.sortWithinPartitions(*([] if one_lane else ["_sl_chunk"]), "_sl_number")
     work = _Task({s.index: s for s in shipments}, cargo.form, tuple(_names(cargo)), sender, arming())
     try:
-        found = ordered.mapInArrow(work.run, _RESULT).collect()  # a line per chunk
+        found = ordered.mapInArrow(work.run, RESULT).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [Shipped(r["index"], pickle.loads(r["outcome"]), r["withheld"]) for r in found])

@@ -1,7 +1,6 @@
 """A table's Parquet files, where they alone say what its rows are, and how tasks read them without Spark.
 
-That is so where there are no delete files, no two files with numbers between each other's, one schema since the
-beginning, and plain columns.
+That is so where there are no delete files, one schema since the beginning, and plain columns.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def reach_of(config: LakeConfig) -> Reach:
 def plain_files(
     bench: DeliverBench, source: Settled, fields: Sequence[T.StructField], after: int, until: int
 ) -> list[DataFile] | None:
-    """The files that may hold rows between these numbers, in order; None where they do not say it all."""
+    """The files that may hold rows between these numbers, sorted; None where they do not say it all."""
     view = source.view
     fits = (
         view.main is not None
@@ -68,8 +67,12 @@ def plain_files(
     files = bench.tables().data_files(source.dataset.name, view.main, after, until, files_max=FILES_MAX)
     if files is None or not all(f.is_parquet and not f.has_deletes for f in files):
         return None
-    ordered = sorted(files, key=lambda f: f.lo)
-    return ordered if all(a.hi < b.lo for a, b in itertools.pairwise(ordered)) else None
+    return sorted(files, key=lambda f: f.lo)
+
+
+def one_after_the_other(files: Sequence[DataFile]) -> bool:
+    """Whether no file has numbers between those of another; they are sorted."""
+    return all(a.hi < b.lo for a, b in itertools.pairwise(files))
 
 
 def _is_plain(field: T.StructField, view: TableView) -> bool:

@@ -1,8 +1,9 @@
 """The short way: tasks that read a table's Parquet files themselves and hand whole chunks to the sink.
 
-Twice as fast as through Spark, and right only where the files alone say what the rows are (`data_files`). Whether the
-rows inside a file are in order is seen while it is read; where they are not, the chunk goes the long way. Both ways
-give the same table, so a retry that goes the other way sends the same bytes.
+Faster than through Spark, and right only where the files alone say what the rows are (`data_files`). Where they follow
+each other, a task reads its chunk off them. Whether the rows inside a file are in order is seen then; where they are
+not, the chunk is gathered (`gather`), as it is from files in any other layout. Every way gives the same table, so a
+retry that goes another way sends the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from strandline import failpoints
 from strandline.deliver import data_files
 from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.build import Cargo, Shipment, Shipped, arming, completed, send, ship, twice
-from strandline.deliver.data_files import Reach, plain_files, reach_of
+from strandline.deliver.data_files import Reach, one_after_the_other, plain_files, reach_of
+from strandline.deliver.gather import ship_gathered, with_number
 from strandline.deliver.sink import Sender
 from strandline.tables.spark_tables import DataFile, explain
 from strandline.types import SEQ_COLUMN
@@ -41,9 +43,11 @@ def ship_either_way(
     if cargo.form == "rows" and cargo.where is None:
         lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
         files = source.files or plain_files(bench, source, cargo.fields, lo - 1, hi)
-        if files is not None:
-            spark = bench.tables().spark
-            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach_of(bench.config))
+        spark, reach = bench.tables().spark, reach_of(bench.config)
+        if files is not None and one_after_the_other(files):
+            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach)
+        if files and left:
+            return shipped + ship_gathered(spark, files, left, cargo, sender, reach)
     return shipped + (ship(source.df, left, cargo, sender) if left else [])
 
 
@@ -99,15 +103,6 @@ class _Task:
     def _read(self, load: _Load) -> pa.Table:
         import pyarrow as pa
 
-        lo, hi = load.shipment.rows.lo, load.shipment.rows.hi
-        parts = [p for location in load.files for p in data_files.parts(location, self.reach, self.whole, lo, hi)]
-        return pa.concat_tables(parts) if parts else self.whole.empty_table()
-
-    @property
-    def whole(self) -> pa.Schema:
-        """What is delivered, and the number."""
-        import pyarrow as pa
-
-        if SEQ_COLUMN in self.schema.names:
-            return self.schema
-        return self.schema.insert(0, pa.field(SEQ_COLUMN, pa.int64(), nullable=False))
+        lo, hi, whole = load.shipment.rows.lo, load.shipment.rows.hi, with_number(self.schema)
+        parts = [p for location in load.files for p in data_files.parts(location, self.reach, whole, lo, hi)]
+        return pa.concat_tables(parts) if parts else whole.empty_table()

@@ -176,9 +176,9 @@ def _weighed(
     """What is new, straight from the files where they say it all, else through Spark."""
     after = standing.bounds.lowest
     files = plain_files(run.bench, source, fields, after or 0, until)
-    if files is None:
-        return source, scan.pieces(source.df, fields, standing.bounds, run.options)
-    found = weigh_files(run.bench, files, fields, after or 0, until, run.options)
+    found = None if files is None else weigh_files(run.bench, files, fields, after or 0, until, run.options)
+    if found is None:
+        return replace(source, files=files), scan.pieces(source.df, fields, standing.bounds, run.options)
     return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
 
 

@@ -14,13 +14,13 @@ from pyspark.sql import types as T
 
 from strandline.deliver import data_files
 from strandline.deliver.bench import DeliverBench
-from strandline.deliver.data_files import Reach, reach_of
+from strandline.deliver.data_files import Reach, one_after_the_other, reach_of
 from strandline.deliver.lines import width
 from strandline.deliver.options import DeliveryOptions
 from strandline.deliver.plan import Piece
 from strandline.deliver.scan import piece_rows
 from strandline.tables.spark_tables import DataFile, explain
-from strandline.types import SEQ_COLUMN
+from strandline.types import SEQ_COLUMN, SEQ_MAX
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,16 +36,25 @@ def weigh_files(
     after: int,
     until: int,
     options: DeliveryOptions,
-) -> list[Piece]:
-    """Sorted; files do not overlap, and a piece is of one file."""
+) -> list[Piece] | None:
+    """Sorted. Where files have numbers between each other's, their pieces are put together by number; None if one of
+    those is too heavy for a chunk: only a look at all rows in order can cut it."""
     if not files:
         return []
+    apart = one_after_the_other(files)
     context = bench.tables().spark.sparkContext
     varying = tuple(f.name for f in fields if isinstance(f.dataType, T.StringType | T.BinaryType))
     binary = frozenset(f.name for f in fields if isinstance(f.dataType, T.BinaryType))
     fixed = sum(width(f.dataType) for f in fields)
     work = _Weighing(
-        varying, binary, fixed, piece_rows(options), options.chunk_bytes_max, after, until, reach_of(bench.config)
+        varying,
+        binary,
+        fixed,
+        piece_rows(options),
+        options.chunk_bytes_max if apart else SEQ_MAX,
+        after,
+        until,
+        reach_of(bench.config),
     )
     locations = [f.location for f in files]
     tasks = min(len(files), context.defaultParallelism * 4)
@@ -56,7 +65,21 @@ def weigh_files(
             found = context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # a line per piece
     except Exception as e:
         raise explain(e, "the rows cannot be planned") from e
-    return sorted(found, key=lambda p: p.first)
+    if apart:
+        return sorted(found, key=lambda p: p.first)
+    return _together(found, piece_rows(options), options.chunk_bytes_max)
+
+
+def _together(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piece] | None:
+    by_bucket: dict[int, Piece] = {}
+    for p in pieces:
+        one = by_bucket.get(p.first // rows_max, p)
+        if one is not p:
+            one = Piece(min(one.first, p.first), max(one.last, p.last), one.rows + p.rows, one.size + p.size)
+        by_bucket[p.first // rows_max] = one
+    if any(p.size > bytes_max and p.rows > 1 for p in by_bucket.values()):
+        return None
+    return [p for _, p in sorted(by_bucket.items())]
 
 
 @dataclass(frozen=True)

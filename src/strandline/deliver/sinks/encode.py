@@ -142,7 +142,7 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
         version="2.6",
         compression=cast("Any", how.compression),
         compression_level=_PARQUET_LEVELS.get(how.compression),
-        use_dictionary=True,
+        use_dictionary=cast("Any", _worth_a_dictionary(table)),
         write_statistics=True,
         data_page_size=1 << 20,
         data_page_version="1.0",
@@ -158,6 +158,26 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
         writer.add_key_value_metadata(
             {f"strandline.{key}": value for key, value in identity.items()} | {"strandline.rows": str(rows.num_rows)}
         )
+
+
+def _worth_a_dictionary(table: pa.Table) -> list[str]:
+    """Columns whose values repeat, by the first rows of the table, so that the same rows give the same bytes. A
+    dictionary of values that are all different takes longest to write, and is thrown away in the end."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = table.slice(0, _SAMPLE_ROWS)
+
+    def repeats(field: pa.Field[Any]) -> bool:
+        if pa.types.is_nested(field.type) or pa.types.is_null(field.type):
+            return True
+        distinct = cast("Any", pc).count_distinct(first.column(field.name)).as_py()
+        return bool(distinct * 2 <= first.num_rows)
+
+    return [field.name for field in table.schema if repeats(field)]
+
+
+_SAMPLE_ROWS = 8192
 
 
 def _lines(rows: pa.Table) -> Iterator[memoryview]:

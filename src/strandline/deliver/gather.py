@@ -1,0 +1,149 @@
+"""Chunks gathered from files in any layout: one pass over the files cuts them into pieces of chunks, in Arrow's own
+format, and Spark brings the pieces of a chunk together. No row is ever unpacked.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as T
+
+from strandline import failpoints
+from strandline.deliver import data_files
+from strandline.deliver.build import RESULT, Cargo, Result, Shipment, Shipped, Twice, arming, completed, send, twice
+from strandline.deliver.data_files import Reach
+from strandline.deliver.sink import Sender
+from strandline.tables.spark_tables import DataFile, explain
+from strandline.types import SEQ_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+def ship_gathered(
+    spark: SparkSession,
+    files: Sequence[DataFile],
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    reach: Reach,
+) -> list[Shipped]:
+    """Of one lane; a task holds the pieces of its chunk, and the chunk that they make."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(T.StructType(list(cargo.fields)))
+    wanted = sorted(shipments, key=lambda s: s.rows.lo)
+    lo, hi = wanted[0].rows.lo, wanted[-1].rows.hi
+    locations = tuple(f.location for f in files if f.lo <= hi and lo <= f.hi)
+    if not locations:
+        return completed(shipments, [])
+    cutting = _Cutting(locations, tuple(s.rows.lo for s in wanted), tuple(s.rows.hi for s in wanted), schema, reach)
+    gathering = _Gathering(tuple(wanted), schema, sender, arming())
+    try:
+        pieces = spark.range(0, len(locations), 1, len(locations)).mapInArrow(cutting.run, "place int, rows binary")
+        placed = pieces.repartitionById(len(wanted), pieces["place"])
+        found = placed.mapInArrow(gathering.run, RESULT).collect()  # a line per chunk
+    except Exception as e:
+        raise explain(e, "the chunks cannot be built") from e
+    return completed(shipments, [Shipped(r["index"], pickle.loads(r["outcome"]), r["withheld"]) for r in found])
+
+
+def with_number(schema: pa.Schema) -> pa.Schema:
+    """What is delivered, and the number."""
+    import pyarrow as pa
+
+    if SEQ_COLUMN in schema.names:
+        return schema
+    return schema.insert(0, pa.field(SEQ_COLUMN, pa.int64(), nullable=False))
+
+
+@dataclass(frozen=True)
+class _Cutting:
+    locations: tuple[str, ...]
+    los: tuple[int, ...]
+    his: tuple[int, ...]
+    schema: pa.Schema
+    reach: Reach
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        fields: list[pa.Field[Any]] = [pa.field("place", pa.int32()), pa.field("rows", pa.binary())]
+        for batch in batches:
+            for which in batch.column("id").to_numpy().tolist():  # a number per file
+                whole = with_number(self.schema)
+                parts = data_files.parts(self.locations[which], self.reach, whole, self.los[0], self.his[-1])
+                for part in parts:
+                    for place, rows in self._cut(part):
+                        yield pa.RecordBatch.from_pylist(
+                            [{"place": place, "rows": _packed(rows)}], schema=pa.schema(fields)
+                        )
+
+    def _cut(self, part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        import numpy as np
+
+        numbers = part[SEQ_COLUMN].to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        ordered = part.take(order)
+        numbers = numbers[order]
+        starts = np.searchsorted(numbers, np.array(self.los), side="left")
+        ends = np.searchsorted(numbers, np.array(self.his), side="right")
+        for place, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            if end > start:
+                yield place, ordered.slice(start, end - start)
+
+
+def _packed(rows: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(rows)
+    return out.getvalue().to_pybytes()
+
+
+@dataclass(frozen=True)
+class _Gathering:
+    wanted: tuple[Shipment, ...]
+    schema: pa.Schema
+    sender: Sender
+    armed: tuple[str, int]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        failpoints.arm_worker(*self.armed)
+        place: int | None = None
+        pieces: list[pa.Table] = []
+        for batch in batches:
+            for n in range(batch.num_rows):  # a piece each, never a row
+                place = batch.column("place")[n].as_py()
+                with pa.ipc.open_stream(batch.column("rows")[n].as_buffer()) as reader:
+                    pieces.append(reader.read_all())
+        if place is None:
+            return
+        shipment = self.wanted[place]
+        rows = pa.concat_tables(pieces)
+        pieces.clear()
+        try:
+            outcome = self._send(shipment, rows)
+        finally:
+            self.sender.close()
+        fields: list[pa.Field[Any]] = [pa.field("index", pa.int32()), pa.field("withheld", pa.int64())]
+        yield pa.RecordBatch.from_pylist(
+            [{"index": shipment.index, "withheld": 0, "outcome": pickle.dumps(outcome)}],
+            schema=pa.schema([*fields, pa.field("outcome", pa.binary())]),
+        )
+
+    def _send(self, shipment: Shipment, rows: pa.Table) -> Result:
+        import numpy as np
+
+        order = np.argsort(rows[SEQ_COLUMN].to_numpy(), kind="stable")
+        ordered = rows.take(order)
+        if (number := twice(ordered[SEQ_COLUMN])) is not None:
+            return Twice(number)
+        return send(self.sender, shipment, ordered.select(self.schema.names).cast(self.schema))
