@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if folder == "spark":  # one JVM for all of them, whatever the other processes of the run do
             item.add_marker(pytest.mark.xdist_group("spark"))
+    # They take longest and run in one process: the other one does the rest meanwhile, if they begin first.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def _start(start: Callable[[], _Started]) -> _Started:

@@ -210,6 +210,7 @@ def test_a_task_that_spark_runs_again_delivers_each_row_once(run_twice: Path, ho
 
 
 def test_a_slow_twin_of_a_task_brings_nothing_back_that_a_consumer_has_taken(run_twice: Path) -> None:
-    assert "superseded" in (run_twice / "twin").read_text("utf-8")
+    said = (run_twice / "twin").read_text("utf-8")
+    assert "superseded" in said or "repeat=True" in said  # by the fence, or because the mark had passed it
     assert in_folder(run_twice / "late").see().rows == []
     assert len(list(run_twice.glob("*.parquet"))) == 4, "the consumer has them"

@@ -146,11 +146,12 @@ class Deliverer:
         """Whatever happens at this sink, the others go on."""
         record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
         try:
+            dataset = self._dataset(work)
             lease = sinks.take_lease(ledger, record.id, seconds=seconds)
             if lease is None:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
-            run = SinkRun(self.bench, record, self._dataset(work), lease, self.progress, self.stopping, plans_max)
+            run = SinkRun(self.bench, record, dataset, lease, self.progress, self.stopping, plans_max)
             try:
                 with beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds):
                     return self._work_and_tell(run, work.sealed)
