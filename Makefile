@@ -45,7 +45,7 @@ test-parts: install-s3
 
 test: test-parts
 	@scripts/check.sh lint
-	@$(PYTHON) -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(STAMP)/bytecode
 	@scripts/check.sh all

@@ -1,6 +1,7 @@
 """Fixtures that several folders share: real servers, lakes in temporary folders, and one Spark per test process.
 
-Tests in tests/spark share one JVM: it starts before the first of them, ready for S3 too, and ends with the run.
+Tests in tests/spark share one JVM per test process: it starts before the first of them, ready for S3 too, and ends
+with the run.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+SLOW = ("e2e", "spark")
 MakeHome = Callable[..., LakeConfig]
 _Started = TypeVar("_Started")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-        if folder in ("spark", "e2e"):
+        if _folder(item) in SLOW:
             item.add_marker(pytest.mark.spark)
-        if folder == "spark":  # one JVM for all of them, whatever the other processes of the run do
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    # They take longest and run in one process: the other one does the rest meanwhile, if they begin first.
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    # A run of several processes hands out whole files in this order: what takes longest begins first.
+    items.sort(key=lambda item: SLOW.index(_folder(item)) if _folder(item) in SLOW else len(SLOW))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
 
 
 def _start(start: Callable[[], _Started]) -> _Started:
