@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from generated import write_or_check
 
 from strandline import errors
 from strandline.cli.main import app
@@ -162,16 +163,5 @@ def _tree(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
             yield from _tree(child)
 
 
-def main() -> int:
-    text = reference()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text, "utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text("utf-8") == text:
-        return 0
-    print(f"{TARGET.relative_to(ROOT)} is stale: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, reference()))

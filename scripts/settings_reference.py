@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
+from generated import write_or_check
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -133,16 +134,5 @@ def _bounds(info: FieldInfo) -> str:
     return "".join(f", {bound}" for bound in found)
 
 
-def main() -> int:
-    text = reference()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text, "utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text("utf-8") == text:
-        return 0
-    print(f"{TARGET.relative_to(ROOT)} is stale: run `make docs`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, reference()))

@@ -41,6 +41,7 @@ POINTS: tuple[str, ...] = (
     "adopt.after_mark",
     "deliver.after_lease",
     "deliver.after_fence",
+    "deliver.after_pin",
     "deliver.before_plan",
     "deliver.after_plan",
     "deliver.before_send",

@@ -6,6 +6,7 @@ import hashlib
 import os
 import pickle
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -508,8 +509,8 @@ def test_what_the_server_lacks_is_tried_later_and_said(bench: Bench, state: str,
 
 
 def test_a_full_disk_is_tried_later_and_lands_when_there_is_room(bench: Bench, tmp_path: Path) -> None:
-    folder = Path(f"/tmp/sl-full-{os.getpid()}")
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="strandline-"))  # not of pytest's, which the server may not enter
+    folder.chmod(0o755)
     try:
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0777", "tmpfs", folder], capture_output=True, check=False

@@ -34,7 +34,7 @@ from strandline.deliver.tick import SinkReport, TickReport
 from strandline.delivery import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
 from strandline.errors import RefusedError, StorageError
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks, intents, sinks
+from strandline.ledger import blocks, datasets, intents, sinks
 from strandline.ledger.engine import utc_now
 from strandline.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
 from tests.unit.test_cli import document, error, plain_error
@@ -639,3 +639,24 @@ def test_the_daemon_goes_on_after_a_tick_that_failed(home: Path) -> None:
             stopping, lambda report: stopping.set(), lambda e: troubles.append(e.message)
         )
     assert troubles == ["the warehouse is away"] * 2
+
+
+def test_a_sink_whose_dataset_is_gone_stops_and_takes_no_look_of_the_daemon_with_it(home: Path) -> None:
+    (home / "strandline.toml").write_text((home / "strandline.toml").read_text() + "\n[deliver]\npoll_seconds = 0.02\n")
+    with open_lake(home) as lake:
+        publish(lake, "events", 10)
+        promise(lake, "out", 10, "", chunk_rows=5)
+        publish(lake, "events", 10)
+        events, later = lake.dataset("events"), utc_now() + timedelta(hours=1)
+        with lake.ledger.write() as connection:
+            sinks.failed(connection, lake.delivery.get("out").id, "away", later)  # open, waiting, and more to plan
+            datasets.mark_dropped(connection, events.id)  # as when its table was made anew
+        stopping, told = threading.Event(), []
+
+        def on_tick(report: TickReport) -> None:
+            told.extend(s for s in report.sinks if s.did == "stopped")
+            if told:
+                stopping.set()
+
+        lake.delivery.run(stopping, on_tick, lambda e: pytest.fail(e.message))
+        assert [s.name for s in told] == ["out"] and "dropped" in (told[0].reason or "")

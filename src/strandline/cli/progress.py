@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.cli.bars import bars_on
 from strandline.cli.output import Output
 
 if TYPE_CHECKING:
@@ -78,15 +79,5 @@ def watching(out: Output, files: int) -> Iterator[Silent]:
     if not out.is_live:
         yield Silent()
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(style="cyan"),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[count]}", markup=False),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=out.err, transient=True) as progress:
+    with bars_on(out) as progress:
         yield Bars(progress, files)

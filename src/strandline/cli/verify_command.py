@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from strandline.cli.bars import bars_on
 from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
 from strandline.cli.render import BAD, NOTHING, OK, plural
@@ -61,17 +62,8 @@ def _watching(out: Output) -> Iterator[tuple[Callable[[str], None], Callable[[st
     if not out.is_live:
         yield lambda _: None, lambda *_: None
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(style="cyan"),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[count]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=out.err, transient=True) as progress:
-        line = progress.add_task("starting Spark", total=None, count="")
+    with bars_on(out) as progress:
+        line = progress.add_task("starting Spark", total=None, count="", note="")
 
         def step(sink: str, what: str, done: int, total: int) -> None:
             count = f"{done:,}/{total:,} ranges" if total else ""

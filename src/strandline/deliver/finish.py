@@ -53,12 +53,12 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
     for intent in todo:
         by_options.setdefault(tuple(sorted(intent.options.items())), []).append(intent)
     for group in by_options.values():
-        known = {} if fresh else _already_there(run, group, report)
+        known = {} if fresh else _already_there(run, group)
         _finish_alike(run, group, known, report)
     return report
 
 
-def _already_there(run: SinkRun, group: Sequence[Intent], report: Finished) -> dict[int, Acknowledged]:
+def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[int, Acknowledged]:
     """A chunk whose outcome is not known is asked for before it is sent again."""
     sink = run.sink(group[0].options)
     with run.bench.ledger.read() as connection:

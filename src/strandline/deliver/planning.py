@@ -151,6 +151,7 @@ def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
             for p in lanes_
         ]
         kept = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
+        failpoints.hit("deliver.after_pin")
         furthest = max((cut.until for cut in kept.values()), default=planned.until)
         _check_settled(run, standing, furthest)
         if furthest <= planned.until:

@@ -28,11 +28,13 @@ _PIECES_PER_CHUNK = 16
 
 @dataclass(frozen=True, slots=True)
 class LaneBounds:
-    """Where the lanes stand that do not stand where all others do. None: it has an open intent and is left out."""
+    """Where the lanes of a plan begin."""
 
     default: Seq | None
     exceptions: Mapping[str, Seq | None]
+    """Lanes that do not stand where all others do."""
     left_out: frozenset[str]
+    """Lanes with an open intent."""
 
     @property
     def lowest(self) -> Seq | None:

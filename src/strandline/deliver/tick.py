@@ -65,7 +65,7 @@ class Deliverer:
         """Called before the first row is read in a tick: a ledger that was restored is opened first."""
         self.progress = progress
         self.stopping = stopping or threading.Event()
-        self._pool = ThreadPoolExecutor(bench.settings.sinks_at_once_max, "strandline-sink")
+        self._pool: ThreadPoolExecutor | None = None
         self._running: dict[SinkId, Future[SinkReport]] = {}
         self._served: tuple[str, ...] = ()
 
@@ -99,13 +99,15 @@ class Deliverer:
         todo = [w for w in work.values() if w.sink.id not in self._running and self._is_due(w, now)]
         if todo:
             self.ready()
+            self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
                 self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
         return TickReport(tuple(reports), self._served)
 
     def close(self) -> TickReport:
         """Wait for what is under way; with `stopping` set it ends after its present job."""
-        self._pool.shutdown(wait=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
         reports = [running.result() for running in self._running.values()]
         self._running.clear()
         return TickReport(tuple(reports), self._served)
@@ -130,23 +132,25 @@ class Deliverer:
             now=now,
             lanes_behind=work.behind,
         )
-        return ready and (not work.open_intents or bool(self._dataset(work).deliver_by))
+        if not ready or not work.open_intents:
+            return ready
+        dataset = self._dataset(work)
+        return dataset is None or bool(dataset.deliver_by)  # whoever delivers finds that there is none, and stops
 
-    def _dataset(self, work: SinkWork) -> Dataset:
+    def _dataset(self, work: SinkWork) -> Dataset | None:
         with self.bench.ledger.read() as connection:
-            found = next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
-        if found is None:
-            raise SinkStopped(
-                f"{work.sink.name}: its dataset was dropped, or its table was made anew",
-                hint=f"`strandline sink remove {work.sink.name}`, and add one for the dataset that is there now.",
-            )
-        return found
+            return next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None) -> SinkReport:
         """Whatever happens at this sink, the others go on."""
         record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
         try:
             dataset = self._dataset(work)
+            if dataset is None:
+                raise SinkStopped(
+                    f"{record.name}: its dataset was dropped, or its table was made anew",
+                    hint=f"`strandline sink remove {record.name}`, and add one for the dataset that is there now.",
+                )
             lease = sinks.take_lease(ledger, record.id, seconds=seconds)
             if lease is None:
                 return SinkReport(record.name, "busy")
