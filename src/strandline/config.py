@@ -168,6 +168,52 @@ class DeliverSettings(_Section):
     )
 
 
+class ForwardSettings(_Section):
+    """Where rows may be sent over HTTP."""
+
+    allow: list[str] = Field(
+        default_factory=list,
+        description="Hosts (`collector.example.com`, `*.example.com`), addresses and networks (`10.1.0.0/16`) that "
+        "`forward` may send to. Empty: every public address. Private, loopback and link-local ones are refused unless "
+        "an address or network here covers them, whatever name leads to them.",
+    )
+    connect_seconds_max: float = Field(default=10, gt=0, le=600, description="How long a connection may take.")
+    answer_seconds_max: float = Field(default=60, gt=0, le=3600, description="How long an answer may take.")
+    retry_after_seconds_max: int = Field(
+        default=300, ge=1, le=86_400, description="A longer `Retry-After` is not believed: it is cut to this."
+    )
+
+
+class ReceiveSettings(_Section):
+    """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 is any that is free.")
+    tls_certificate: str | None = Field(default=None, description="A PEM file; with it, only HTTPS is spoken.")
+    tls_key: str | None = Field(default=None, description="The certificate's key, a PEM file.")
+    body_bytes_max: int = Field(default=16 << 20, ge=1024, description="Bytes of one body, as it is sent.")
+    rows_bytes_max: int = Field(default=64 << 20, ge=1024, description="Bytes of one body after decompression.")
+    requests_at_once_max: int = Field(
+        default=32, ge=1, le=4096, description="Bodies that are taken in side by side; more are asked to come again."
+    )
+    spool_bytes_max: int = Field(
+        default=4 << 30, ge=1, description="Bytes that wait for ingest; beyond it clients are asked to come again."
+    )
+    retry_after_seconds: int = Field(
+        default=2, ge=1, le=3600, description="When a client that was turned away is asked to come again."
+    )
+    batch_rows_max: int = Field(default=1_000_000, ge=1, description="Rows that are ingested as one batch, about.")
+    batch_wait_seconds_max: float = Field(
+        default=5.0, ge=0, le=3600, description="How long rows wait for others before they are ingested."
+    )
+    keys_kept_days: int = Field(
+        default=30,
+        ge=1,
+        description="How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client "
+        "retries. Ranges of Strandline's own senders are kept for ever.",
+    )
+
+
 class Settings(BaseSettings):
     """All settings of a lake."""
 
@@ -186,6 +232,8 @@ class Settings(BaseSettings):
     ingest: IngestSettings = IngestSettings()
     seal: SealSettings = SealSettings()
     deliver: DeliverSettings = DeliverSettings()
+    forward: ForwardSettings = ForwardSettings()
+    receive: ReceiveSettings = ReceiveSettings()
 
     @classmethod
     def settings_customise_sources(

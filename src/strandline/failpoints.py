@@ -58,6 +58,23 @@ POINTS: tuple[str, ...] = (
     "s3.after_put",
     "sink.before_mark",
     "sink.after_mark",
+    "forward.before_post",
+    "forward.after_post",
+    "split.before_store",
+    "split.after_store",
+    "quarantine.before_object",
+    "quarantine.after_object",
+    "quarantine.after_record",
+    "replay.after_number",
+    "replay.after_send",
+    "receive.before_spool",
+    "receive.after_spool",
+    "receive.before_commit",
+    "receive.after_commit",
+    "receive.after_batch",
+    "receive.after_append",
+    "receive.after_settle",
+    "receive.after_removal",
 )
 """Every point, in the order of the protocol. A test fails for one that is never hit."""
 

@@ -46,6 +46,7 @@ def add_sink(
     with bench.ledger.read() as connection:
         if sinks.find(connection, name) is not None:
             raise RefusedError(f"there is a sink named {name} already", hint="`strandline sink update` changes one.")
+    options = dict(find_kind(kind).defaults) | dict(options)
     draft = _draft(bench, dataset, name, kind, options, columns)
     sink = open_sink(bench, draft, dataset, options)
     try:

@@ -55,12 +55,14 @@ def retry_wait_seconds(failures: int, asked: float | None, seconds_max: float, j
 def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
     """Of the ranges that a closed intent landed, those the sink no longer knows of: it was restored from a backup, or
     is another one. All of them count, not only the last: they landed in any order."""
-    if keeps_marks:
+    if keeps_marks and held.told:
         return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
     return not_held(acknowledged, held)
 
 
 def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
+    if not held.told:
+        return []
     known = merge_ranges(r.rows for r in held.ranges)
     return [r for r in ranges if not (held.mark is not None and r.hi <= held.mark) and not covers(known, r)]
 

@@ -22,7 +22,14 @@ Progress = Callable[[str, int, int], None]
 
 def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options: Mapping[str, str]) -> Sink:
     kind = find_kind(record.kind)
-    context = SinkContext(bench.config.home, dataset.name, record.generation, resolve(kind, own_options(options)))
+    context = SinkContext(
+        bench.config.home,
+        dataset.name,
+        record.generation,
+        resolve(kind, own_options(options)),
+        lake=bench.lake,
+        settings=bench.config.settings.forward,
+    )
     return kind.open(context)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from strandline.config import ForwardSettings
 from strandline.tables.schema import Column
 from strandline.types import Seq, SeqRange
 
@@ -49,6 +50,8 @@ class Held:
 
     mark: Seq | None
     ranges: tuple[HeldRange, ...]
+    told: bool = True
+    """False: the other end cannot be asked, so that nothing follows from what is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,9 @@ class SinkContext:
     generation: int
     options: Mapping[str, str] = field(repr=False)
     """Only those of its kind, with `env:NAME` resolved and defaults filled in: never to be stored or shown."""
+    lake: str = ""
+    settings: ForwardSettings = field(default_factory=ForwardSettings)
+    """What the lake's settings say of places that can be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +231,8 @@ class SinkKind:
     options: tuple[Option, ...]
     open: Callable[[SinkContext], Sink]
     """Checks the options and nothing else: no connection, no file. Raises UsageError."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Options that every sink has, where this kind begins with another value; stored with the sink when it is added."""
 
 
 @dataclass(frozen=True, slots=True)
