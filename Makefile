@@ -50,7 +50,7 @@ test: test-parts
 check: $(STAMP)/bytecode
 	@scripts/check.sh all
 
-bench: install
+bench: test-parts
 	@$(PYTHON) -m bench $(if $(ONLY),--only $(ONLY))
 
 docs: $(STAMP)/bytecode

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bench.deliver import few_rows, many_rows, memory
+from bench.forward import alone
+from bench.forward import rows as forwarded
 from bench.ingest import driver_memory, reserve, rows, start
 from bench.measure import Measurement
 from bench.read import new_rows
@@ -11,4 +13,5 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
     "read": (new_rows.MEASUREMENT,),
     "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
+    "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
 }

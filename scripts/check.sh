@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh lint: ruff, mypy, import-linter. check.sh all: and the quick tests without Spark or a server. Side by side; prints what failed.
+# check.sh lint: ruff, mypy, import-linter. check.sh all: and the quick tests, without Spark, a server or a daemon. Side by side; prints
+# what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -18,8 +19,8 @@ start types "$bin/mypy"
 start lint "$bin/ruff" check .
 start layers "$bin/lint-imports"
 if [ "${1:-all}" = all ]; then
-  start tests "$bin/python" -m pytest -q -n 2 --ignore=tests/spark --ignore=tests/e2e --ignore=tests/sinks --ignore=tests/model \
-    --ignore=tests/unit/test_cli_sinks.py -k "not postgres"
+  start tests "$bin/python" -m pytest -q -n 2 tests/unit tests/ledger -k "not postgres" --ignore=tests/unit/test_cli_sinks.py \
+    --ignore=tests/unit/test_cli_receive.py
 fi
 
 failed=0

@@ -112,6 +112,8 @@ def _type(annotation: Any) -> str:
         return " or ".join(_type(a) for a in get_args(annotation) if a is not type(None))
     if get_origin(annotation) is dict:
         return "table of strings"
+    if get_origin(annotation) is list:
+        return "list of strings"
     return {str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
 
 
@@ -119,7 +121,7 @@ def _default(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if value is None:
         return "none"
-    if isinstance(value, dict):
+    if isinstance(value, dict | list):
         return "empty" if not value else f"`{value}`"
     return f"`{value}`"
 

@@ -1,7 +1,8 @@
 """Settings: one TOML file, frozen values, each with the reason for its default.
 
 `docs/settings.md` is made from this module (`make docs`), so the descriptions here are what users read. A value
-`env:NAME` is read from the environment when it is needed, and is never stored.
+`env:NAME` is read from the environment when it is needed, and is never stored; where a secret is meant and nothing
+else, `file:PATH` is read, too.
 """
 
 from __future__ import annotations
@@ -193,6 +194,12 @@ class ReceiveSettings(_Section):
     tls_key: str | None = Field(default=None, description="The certificate's key, a PEM file.")
     body_bytes_max: int = Field(default=16 << 20, ge=1024, description="Bytes of one body, as it is sent.")
     rows_bytes_max: int = Field(default=64 << 20, ge=1024, description="Bytes of one body after decompression.")
+    body_seconds_max: float = Field(
+        default=120,
+        gt=0,
+        le=3600,
+        description="How long a client may take to send one body; it holds a place until then.",
+    )
     requests_at_once_max: int = Field(
         default=32, ge=1, le=4096, description="Bodies that are taken in side by side; more are asked to come again."
     )
@@ -322,3 +329,31 @@ def resolve_secret(value: str | None) -> str | None:
     if found is None:
         raise ConfigError(f"the environment variable {name} is not set", hint=f"A setting says env:{name}.")
     return found
+
+
+_SECRET_BYTES_MAX = 64 << 10
+
+
+def read_secret(source: str) -> str:
+    """What `env:NAME` or `file:PATH` holds right now. A file can be replaced while a process runs; its variables
+    cannot. Nothing that is raised repeats what was read."""
+    if not source.startswith("file:"):
+        found = resolve_secret(source)
+        if not found:
+            raise ConfigError(f"{source} is empty", hint="It is to hold a secret.")
+        return found
+    path = Path(source.removeprefix("file:")).expanduser()
+    hint = "A secret says file:PATH: an absolute path of a file that holds the secret and nothing else."
+    if not path.is_absolute():
+        raise ConfigError(f"{path} is not an absolute path", hint=hint)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_SECRET_BYTES_MAX + 1)
+        text = content.decode("utf-8").strip()
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror}", hint=hint) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text", hint=hint) from None
+    if not text or len(content) > _SECRET_BYTES_MAX:
+        raise ConfigError(f"{path} is empty, or too long for a secret", hint=hint)
+    return text

@@ -10,6 +10,7 @@ StrandlineError
 ├── RefusedError          a guard said no                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── InputRefused      rows that do not fit, and --strict
+│   ├── BadRow            the first row of a body that does not fit
 │   ├── LedgerMissing     no ledger where there should be one
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
 │   ├── LedgerTooNew      made by a newer program
@@ -85,6 +86,13 @@ class BatchConflict(RefusedError):
 
 class InputRefused(RefusedError):
     pass
+
+
+class BadRow(RefusedError):
+    def __init__(self, line: int | None, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+        """From 1; None where it is not about one."""
 
 
 class LedgerMissing(RefusedError):

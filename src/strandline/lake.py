@@ -20,7 +20,7 @@ from strandline import counting, failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.continuation import Bounds, Continuation
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, batches, blocks, datasets, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from strandline.ingest.recover import Recovered
     from strandline.ingest.workbench import Workbench
     from strandline.read import Rows
+    from strandline.receive.body import ReadLines
+    from strandline.receive.facade import Receiver
     from strandline.tables.alteration import Alteration
     from strandline.tables.light import LightCatalog
     from strandline.tables.schema import Column
@@ -51,6 +53,12 @@ def open_lake(path: str | Path | None = None) -> Lake:
     lake = Lake(load_config(find_config(path, os.environ, Path.cwd())))
     lake.open()
     return lake
+
+
+def _read_lines() -> ReadLines:
+    from strandline.ingest.sources.body import read_json_lines
+
+    return read_json_lines
 
 
 class Lake:
@@ -193,6 +201,7 @@ class Lake:
         with self.ledger.read() as connection:
             still_open = blocks.open_blocks(connection, dataset.id)
             fed = sinks.of_dataset(connection, dataset.id)
+            waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
         if fed:
             raise RefusedError(
                 f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
@@ -202,6 +211,11 @@ class Lake:
             raise RefusedError(
                 f"{dataset.name} has {len(still_open)} open block(s)",
                 hint="Let them settle first: `strandline status` shows them.",
+            )
+        if waiting is not None:
+            raise RefusedError(
+                f"{waiting.rows:,} rows that were received for {dataset.name} wait to be ingested",
+                hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
             )
         if self.catalog.exists(dataset.name):
             self.catalog.drop(dataset.name)
@@ -356,6 +370,23 @@ class Lake:
 
         bench = DeliverBench(self.id, self.config, self.ledger, lambda: self.work.tables)
         return Delivery(bench, self._columns, self._catch_up, self.recover)
+
+    @cached_property
+    def receiver(self) -> Receiver:
+        """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
+        from strandline.receive.facade import Receiver
+        from strandline.receive.intake import IntakeBench
+        from strandline.receive.spool import open_spool
+
+        bench = IntakeBench(
+            self.config,
+            self.ledger,
+            open_spool(self.config),
+            lambda: self.work.tables,
+            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False),
+            self._catch_up,
+        )
+        return Receiver(bench, self._columns, _read_lines)
 
     def _columns(self, dataset: Dataset) -> Sequence[Column]:
         from strandline.tables.light_schema import columns_of

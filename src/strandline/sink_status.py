@@ -11,7 +11,7 @@ from typing import Any
 
 from strandline.delivery import NOT_PARTITIONED, Lane, SinkRecord, SinkState
 from strandline.errors import MarkUnreadable
-from strandline.ledger import datasets, delivery_report, intents, lanes, sinks
+from strandline.ledger import datasets, delivery_report, intents, lanes, quarantine, sinks
 from strandline.ledger.delivery_report import Batch, Pace, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.types import Dataset, Seq
@@ -36,6 +36,8 @@ class SinkStatus:
     """`active`, `paused`, `waiting` (to try again) or `stopped`."""
     reason: str | None
     open_intent: UnderWay | None
+    quarantined: int
+    """Refused by the sink and set aside, and not replayed or discarded."""
     withheld: int | None
     exported: int | None
     last_batch: Batch | None
@@ -64,7 +66,7 @@ class SinkStatus:
             "reason": self.reason,
             "open_intent": opened
             and {"from": opened.rows.lo, "to": opened.rows.hi, "chunks": opened.chunks, "landed": opened.settled},
-            "quarantined": 0,
+            "quarantined": self.quarantined,
             "withheld": self.withheld,
             "held_rows": 0,
             "exported": self.exported,
@@ -100,6 +102,7 @@ class _Look:
         self.marks, self.problem = _lanes(connection, sink, dataset, lake)
         self.under_way = delivery_report.under_way(connection, sink)
         self.last = delivery_report.last_batches(connection, sink)
+        self.quarantined = quarantine.counts(connection, sink)
         self.unplanned_rows = delivery_report.unplanned_rows(connection, sink)
         self.lag_rows, self.since = intents.lag(connection, sink)
         since = now - timedelta(minutes=TREND_MINUTES)
@@ -150,6 +153,7 @@ class _Look:
             state_of(sink),
             self.problem or sink.reason,
             None if found is None else self.under_way.get(found.id),
+            sum(self.quarantined.values()) if found is None else self.quarantined.get(found.id, 0),
             found.withheld if found is not None else None if unread else 0,
             found.exported if found is not None else None if unread else 0,
             None if found is None else self.last.get(found.id),

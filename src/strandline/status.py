@@ -12,7 +12,8 @@ from typing import Any
 from strandline import counting, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import blocks, datasets, sequence
+from strandline.ledger import batches, blocks, datasets, received, sequence
+from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
 from strandline.sink_status import SinkStatus
@@ -46,6 +47,31 @@ class DatasetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingBatch:
+    """Bodies that are ingested together, and that are not yet."""
+
+    batch_id: str
+    rows: int
+    since: datetime
+    tries: int
+    """That failed."""
+    reason: str | None
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveStatus:
+    """What was received over HTTP for a dataset and is not in its table yet."""
+
+    dataset: str
+    bodies: int
+    rows: int
+    bytes: int
+    oldest: datetime
+    batches: tuple[WaitingBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LakeStatus:
     lake: str
     sequence: int
@@ -54,6 +80,8 @@ class LakeStatus:
     problem: str | None
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...] = ()
+    receive: tuple[ReceiveStatus, ...] | None = None
+    """The datasets that rows wait for; None where nothing was ever received."""
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(replace(self, sinks=()))
@@ -73,6 +101,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         problem,
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
         sink_status.look(ledger, counter.lake),
+        _receive(ledger),
     )
 
 
@@ -85,6 +114,20 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
         return highest, None
     # A reservation that is under way looks the same for a moment; the next command that starts Spark settles it.
     return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
+
+
+def _receive(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
+    with ledger.read() as connection:
+        waiting = batches.report(connection)
+        if not waiting and not received.any_known(connection):
+            return None
+    return tuple(
+        ReceiveStatus(w.name, w.bodies, w.rows, w.bytes, w.oldest, tuple(map(_batch, w.batches))) for w in waiting
+    )
+
+
+def _batch(b: UnfinishedBatch) -> WaitingBatch:
+    return WaitingBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
 
 
 def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import quote, unquote
 
 from strandline.errors import UsageError
 from strandline.types import Seq, SeqRange
@@ -99,12 +100,13 @@ def chunk_key(identity: RangeIdentity) -> str:
 
 
 def identity_headers(identity: RangeIdentity) -> dict[str, str]:
+    """Plain characters only: partitions are encoded already, and an adopted table may be called anything."""
     lane = identity.lane
     return {
         LAKE: lane.lake,
         INSTANCE: lane.instance,
         GENERATION: str(lane.generation),
-        DATASET: lane.dataset,
+        DATASET: quote(lane.dataset, safe=""),
         PARTITION: lane.partition,
         RANGE: f"{identity.rows.lo}-{identity.rows.hi}",
         KEY: chunk_key(identity),
@@ -121,7 +123,7 @@ def parse_identity(headers: Mapping[str, str]) -> Identity:
             given[LAKE] or "",
             given[INSTANCE] or "",
             _positive(GENERATION, given[GENERATION]),
-            given[DATASET] or "",
+            unquote(given[DATASET] or ""),
             headers.get(PARTITION.lower()) or "",
         )
         return RangeIdentity(lane, parse_range(given[RANGE] or ""))

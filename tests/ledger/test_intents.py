@@ -16,7 +16,8 @@ from sqlalchemy import event
 from strandline.continuation import Continuation
 from strandline.delivery import ChunkId, ChunkPlan, ChunkState, LanePlan
 from strandline.errors import MarkMoved, MarkUnreadable
-from strandline.ledger import intents, lanes, sinks
+from strandline.ledger import intents, lanes, sinks, splits
+from strandline.ledger.splits import Split
 from strandline.types import Seq, SeqRange
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import (
@@ -496,3 +497,97 @@ def test_in_any_order_of_plans_and_closings_the_delivered_ranges_tile_up_to_ever
         assert all((a.until <= (b.after or 0)) for a, b in pairwise(closed))
         assert lane.exported == sum(len(c.rows) for i in closed for c in i.chunks)
         assert (lane.mark or 0) >= max((i.until for i in closed), default=0)
+
+
+def planned_ranges(delivery: Delivery) -> list[SeqRange]:
+    return [c.rows for i in delivery.open() for c in i.chunks if c.state is ChunkState.PLANNED]
+
+
+def test_a_refused_chunk_is_replaced_by_its_two_parts_and_the_same_again_gives_the_same_parts(
+    delivery: Delivery,
+) -> None:
+    plans = [one_chunk("k=a", None, 100), one_chunk("k=b", None, 100)]
+    stored = delivery.plan(100, *plans)
+    assert stored is not None
+    [first], [second] = stored[0].chunks, stored[1].chunks
+    wanted = [Split(first.id, Seq(40), 30), Split(second.id, Seq(40), 40)]
+    parts = splits.split(delivery.ledger, delivery.lease, wanted)
+    assert parts is not None and list(parts) == [first.id, second.id]
+    assert [(c.rows, c.expected, c.state) for c in parts[first.id]] == [
+        (SeqRange(1, 40), 30, ChunkState.PLANNED),
+        (SeqRange(41, 100), 70, ChunkState.PLANNED),
+    ]
+    assert not {first.id, second.id} & {c.id for pair in parts.values() for c in pair}, "an id is never used again"
+    assert splits.split(delivery.ledger, delivery.lease, wanted) == parts
+    assert [i.chunks for i in delivery.open()] == [parts[first.id], parts[second.id]]
+    assert [(i.id, i.after, i.until) for i in delivery.open()] == [(i.id, i.after, i.until) for i in stored]
+
+
+def test_parts_are_split_on_until_rows_stand_alone_and_the_intent_closes_over_them(delivery: Delivery) -> None:
+    stored = delivery.plan(8, one_chunk("k=a", None, 8))
+    assert stored is not None
+    while wide := [c for i in delivery.open() for c in i.chunks if len(c.rows) > 1]:
+        cuts = [Split(c.id, Seq((c.rows.lo + c.rows.hi) // 2), c.expected // 2) for c in wide]
+        assert splits.split(delivery.ledger, delivery.lease, cuts) is not None
+    [now] = delivery.open()
+    assert [c.rows for c in now.chunks] == [SeqRange(n, n) for n in range(1, 9)]
+    assert sum(c.expected for c in now.chunks) == 8
+    with pytest.raises(MarkMoved):
+        delivery.acknowledge(landed(stored[0].chunks[0]))  # an answer that comes too late for the whole
+    assert delivery.acknowledge(*(landed(c) for c in now.chunks[1:]), empty(now.chunks[0]))
+    assert delivery.close([now])
+    assert (delivery.marks(), delivery.lanes()["k=a"].exported) == ({"k=a": 8}, 7)
+
+
+def test_a_split_behind_a_lost_lease_changes_nothing(delivery: Delivery) -> None:
+    stored = delivery.plan(100, one_chunk("k=a", None, 100))
+    assert stored is not None
+    lost = delivery.lease
+    delivery.lease = delivery.lose()
+    cut = [Split(stored[0].chunks[0].id, Seq(50), 50)]
+    assert splits.split(delivery.ledger, lost, cut) is None
+    assert planned_ranges(delivery) == [SeqRange(1, 100)]
+    other = new_delivery(Bench(delivery.ledger.config, delivery.ledger, None, delivery.dataset))  # type: ignore[arg-type]
+    with pytest.raises(MarkMoved):
+        splits.split(other.ledger, other.lease, cut)
+    assert planned_ranges(delivery) == [SeqRange(1, 100)]
+
+
+def test_only_a_planned_chunk_is_split_and_only_in_one_way_and_all_or_none(delivery: Delivery) -> None:
+    plan = LanePlan("k=a", None, Seq(100), (planned(1, 50), planned(51, 90), planned(91, 100)))
+    stored = delivery.plan(100, plan)
+    assert stored is not None
+    first, second, third = stored[0].chunks
+    delivery.acknowledge(landed(first))
+    ledger, lease = delivery.ledger, delivery.lease
+    with pytest.raises(MarkMoved):
+        splits.split(ledger, lease, [Split(second.id, Seq(60), 10), Split(first.id, Seq(20), 20)])
+    for nonsense in (Split(second.id, Seq(50), 0), Split(second.id, Seq(90), 0), Split(second.id, Seq(60), 41)):
+        with pytest.raises(ValueError):
+            splits.split(ledger, lease, [Split(third.id, Seq(95), 5), nonsense])
+    with pytest.raises(ValueError):
+        splits.split(ledger, lease, [Split(second.id, Seq(60), 10), Split(second.id, Seq(70), 20)])
+    assert planned_ranges(delivery) == [SeqRange(51, 90), SeqRange(91, 100)], "nothing was split"
+    assert splits.split(ledger, lease, [Split(second.id, Seq(60), 10)]) is not None
+    with pytest.raises(MarkMoved):
+        splits.split(ledger, lease, [Split(second.id, Seq(70), 20)])
+    assert planned_ranges(delivery) == [SeqRange(51, 60), SeqRange(61, 90), SeqRange(91, 100)]
+
+
+def test_a_chunk_of_an_intent_that_was_abandoned_is_not_split(delivery: Delivery) -> None:
+    stored = delivery.plan(100, one_chunk("k=a", None, 100))
+    assert stored is not None
+    delivery.reset()
+    delivery.lease = delivery.take()
+    with pytest.raises(MarkMoved):
+        splits.split(delivery.ledger, delivery.lease, [Split(stored[0].chunks[0].id, Seq(50), 50)])
+
+
+def test_many_chunks_are_split_in_one_transaction(shared_sqlite: Bench) -> None:
+    delivery = new_delivery(shared_sqlite)
+    stored = delivery.plan(100, *(one_chunk(f"k={n}", None, 100) for n in range(1_200)))
+    assert stored is not None
+    cuts = [Split(i.chunks[0].id, Seq(50), 50) for i in stored]
+    parts = splits.split(delivery.ledger, delivery.lease, cuts)
+    assert parts is not None and len(parts) == 1_200
+    assert planned_ranges(delivery) == [SeqRange(1, 50), SeqRange(51, 100)] * 1_200

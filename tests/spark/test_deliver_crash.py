@@ -6,16 +6,29 @@ one JVM serves for all points; tests/e2e/test_deliver_crash.py kills real proces
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
+import strandline
 from strandline import failpoints
 from strandline.ledger import sinks
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
-from tests.spark.deliveries import Delivered, Destination, in_bucket, in_folder, in_table, keys_of, make_lake
+from tests.spark.deliveries import (
+    LEASE_SECONDS,
+    Delivered,
+    Destination,
+    Table,
+    in_bucket,
+    in_folder,
+    in_table,
+    keys_of,
+    make_lake,
+)
 from tests.spark.sinks import armed
 
 PIN = "deliver.after_pin"
@@ -33,7 +46,37 @@ STEPS = {
     "lanes": ["deliver.after_send", "sink.after_mark"],
     "s3": [*points("s3."), PIN, "deliver.before_acknowledge", "sink.after_mark"],
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
+    # with a row that the table refuses: `@2` is the second round, and the second row that is set aside
+    "poison": [*points("split."), "split.after_store@2", *points("quarantine."), "quarantine.after_object@2"],
 }
+
+
+class Poisoned(Delivered):
+    """To a table that refuses some rows, until it is told otherwise."""
+
+    replayed: tuple[int, ...] = ()
+
+    def add(self, destination: Destination, **options: str) -> None:
+        super().add(destination, **options)
+        self.change("ADD CONSTRAINT taste CHECK (n % 10 NOT IN (3, 8))")
+
+    def change(self, how: str) -> None:
+        [table] = self.sinks.values()
+        assert isinstance(table, Table)
+        with psycopg.connect(table.url) as connection:
+            connection.execute(f"ALTER TABLE events {how}".encode())
+
+    @property
+    def bad(self) -> list[int]:
+        return [n for n in range(1, self.rows + 1) if n % 10 in (3, 8) and n not in self.replayed]
+
+    @property
+    def expected(self) -> list[tuple[int, int]]:
+        """Asked for after a tick: what was refused is set aside, with its content."""
+        [sink] = self.sinks
+        found = self.lake.delivery.quarantined(sink, contents_max=10_000)
+        assert [int(q.row.seq) for q in found] == self.bad and all(q.content for q in found)
+        return [(n, n) for n in range(1, self.rows + 1) if n not in self.bad]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +104,8 @@ def delivered(
                     case _:
                         destination = in_table(postgres_server.create_database())
                 lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "lanes")
-                made[kind] = Delivered(opened.enter_context(lake))
+                delivered = Poisoned if kind == "poison" else Delivered
+                made[kind] = delivered(opened.enter_context(lake))
                 made[kind].add(destination, chunk_rows_max="4")
             return made[kind]
 
@@ -87,6 +131,32 @@ def test_a_deliverer_that_dies_at_any_step_loses_and_doubles_nothing(
     to = delivered(kind)
     [sink] = to.sinks
     to.survives(sink, lambda: dies_at(to, sink, point, monkeypatch))
+
+
+@pytest.mark.parametrize("point", points("replay."))
+def test_a_replay_that_dies_at_any_step_loses_and_doubles_nothing(
+    delivered: Callable[[str], Delivered], point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = delivered("poison")
+    assert isinstance(to, Poisoned)
+    to.ingest()
+    to.lake.tick()
+    [sink] = to.sinks
+    bad = to.bad[-2:]
+    taken = to.sinks[sink].see().rows
+    to.change("DROP CONSTRAINT taste")
+    with monkeypatch.context() as dead, armed(dead, f"{point}=fail"):
+        dead.setattr(sinks, "release", lambda *_, **__: False)
+        with pytest.raises(failpoints.FailpointError, match=point):
+            to.lake.delivery.replay(sink, bad)
+    time.sleep(LEASE_SECONDS + 0.1)
+    with strandline.open(to.lake.config.home) as successor:
+        assert not successor.delivery.replay(sink, bad).failed
+    assert to.sinks[sink].see().rows == sorted(taken + [(n, n) for n in bad])
+    proof = to.lake.delivery.verify(sink)
+    assert proof.ok, proof
+    to.replayed += tuple(bad)
+    to.change("ADD CONSTRAINT taste CHECK (n % 10 NOT IN (3, 8)) NOT VALID")  # as it was
 
 
 def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,8 @@ def test_waits_grow_are_bounded_and_honour_what_was_asked() -> None:
     waits = [retry_wait_seconds(n, None, 60, 1.0) for n in range(10)]
     assert waits == sorted(waits) and waits[0] <= 1 and waits[-1] == 60
     assert retry_wait_seconds(0, 20, 60, 0.0) == 20
-    assert retry_wait_seconds(0, 9000, 60, 0.0) == 60
+    assert retry_wait_seconds(0, 300, 60, 0.0) == 300, "its own bound is not the one of the ladder"
+    assert retry_wait_seconds(0, 90_000, 60, 0.0) == 3600
     assert retry_wait_seconds(3, -5, 60, 0.0) == 4
 
 

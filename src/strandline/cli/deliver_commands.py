@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.cli import render_deliver
+from strandline.cli.daemon import EventLog, stopped_by_signals, wait_for
 from strandline.cli.deliver_progress import delivering
 from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
@@ -22,13 +18,9 @@ from strandline.errors import StrandlineError
 from strandline.sink_status import state_of
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from strandline.deliver.tick import SinkReport, TickReport
     from strandline.delivery import SinkRecord
     from strandline.lake import Lake
-
-INTERRUPTED = 128 + signal.SIGINT
 
 
 def add_to(app: typer.Typer) -> None:
@@ -105,60 +97,24 @@ def run(
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
         journal.serving([s.name for s in lake.delivery.every()])
-        with _signals(stopping, journal), ThreadPoolExecutor(1, "strandline-run") as pool:
+        with stopped_by_signals(stopping, journal), ThreadPoolExecutor(1, "strandline-run") as pool:
             # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
-            _wait_for(pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble), stopping)
+            wait_for(pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble), stopping)
         journal.write("stopped")
 
 
-def _wait_for(loop: Future[None], stopping: threading.Event) -> None:
-    try:
-        while not loop.done():
-            time.sleep(0.1)
-    finally:
-        stopping.set()
-    loop.result()
-
-
-@contextmanager
-def _signals(stopping: threading.Event, journal: Journal) -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
-            # Asked twice. Nothing is lost: whoever delivers next goes on where this ends.
-            os._exit(INTERRUPTED)
-        stopping.set()
-        journal.write("stopping", signal=signal.Signals(number).name)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class Journal:
+class Journal(EventLog):
     """What the daemon tells. What stays as it is, is told once."""
 
     def __init__(self, *, as_json: bool) -> None:
-        import structlog
-
-        render = structlog.processors.JSONRenderer() if as_json else structlog.processors.LogfmtRenderer()
-        self._log = structlog.wrap_logger(
-            structlog.WriteLogger(sys.stdout),
-            processors=[structlog.processors.TimeStamper("iso", utc=True, key="at"), _in_order, render],
-        )
-        self._as_json = as_json
+        super().__init__(as_json=as_json)
         self._serving: list[str] = []
         self._last: dict[str, tuple[str, str | None]] = {}
         self._trouble: str | None = None
 
-    def write(self, event: str, **values: object) -> None:
-        self._log.info(event, **{k: v for k, v in values.items() if v is not None})
-
     def serving(self, sinks: list[str]) -> None:
         self._serving = sinks
-        self.write("serving", sinks=sinks if self._as_json else ",".join(sinks) or "none yet")
+        self.write("serving", sinks=self.listed(sinks))
 
     def tick(self, report: TickReport) -> None:
         if self._trouble is not None:
@@ -192,7 +148,3 @@ class Journal:
         if error.message != self._trouble:
             self._trouble = error.message
             self.write("tick_failed", reason=error.message, hint=error.hint)
-
-
-def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    return {"at": event.pop("at"), "event": event.pop("event"), **event}

@@ -7,6 +7,7 @@ demo ends with exit code 1.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from rich.text import Text
 
 from strandline.cli.demo_delivery import add_sinks, go_on_delivering, kill_a_deliverer, verify_sinks
+from strandline.cli.demo_forward import SETTINGS, forward
 from strandline.cli.demo_scene import DATASET, Demo, count, events, ingest, killed_child, write
 from strandline.cli.output import Output
 from strandline.cli.render import plural
@@ -31,6 +33,7 @@ def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
     """Whether every claim held."""
     began = time.monotonic()
     home = _home(folder)
+    os.environ.update(SETTINGS)  # as both lakes' settings files would have it
     try:
         with out.working("Making a lake") as say:
             _head(out, home)
@@ -184,6 +187,7 @@ STEPS: tuple[Callable[[Demo], None], ...] = (
     kill_a_deliverer,
     go_on_delivering,
     verify_sinks,
+    forward,
 )
 
 

@@ -82,7 +82,7 @@ def add_sinks(demo: Demo) -> None:
             demo.lake.delivery.add(name, DATASET, "files", options)
             demo.tell(f"{name}: {form}, at most {CHUNK_ROWS} rows an object, in {FOLDER}/{name}", "dim")
         behind = [s.sink_lag_rows for s in demo.lake.status().sinks]
-        demo.claim(f"both are {_rows(behind[0])} behind", behind == [_rows_in_lake(demo)] * len(SINKS))
+        demo.claim(f"both are {rows_text(behind[0])} behind", behind == [rows_in_lake(demo)] * len(SINKS))
 
 
 def kill_a_deliverer(demo: Demo) -> None:
@@ -111,8 +111,8 @@ def go_on_delivering(demo: Demo) -> None:
         demo.say("Ingesting more rows")
         ingest(demo, "thursday.jsonl")
         demo.say("Delivering")
-        _deliver(demo)
-        rows = _rows_in_lake(demo)
+        deliver(demo)
+        rows = rows_in_lake(demo)
         for name in SINKS:
             ids = list(_consumed(demo, name))
             demo.claim(
@@ -132,15 +132,16 @@ def go_on_delivering(demo: Demo) -> None:
         )
 
 
-def _deliver(demo: Demo) -> None:
+def deliver(demo: Demo) -> None:
     """The one that was killed holds its leases a moment longer: until then its sinks are busy."""
-    deadline = time.monotonic() + GO_ON_SECONDS_MAX
+    deadline, told = time.monotonic() + GO_ON_SECONDS_MAX, set()
     while True:
         report = demo.lake.tick()
         for s in report.sinks:
             if s.did == "delivered":
-                demo.tell(f"{s.name}: {_rows(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
-            elif s.reason is not None:
+                demo.tell(f"{s.name}: {rows_text(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
+            elif s.reason is not None and s.reason not in told:
+                told.add(s.reason)
                 demo.tell(f"{s.name}: {s.reason}", "yellow")
         if all(s.did == "idle" for s in report.sinks):
             return
@@ -157,9 +158,9 @@ def verify_sinks(demo: Demo) -> None:
         report = demo.lake.delivery.verify()
         for line in rendered(report):
             demo.show(line)
-        rows = _rows_in_lake(demo)
+        rows = rows_in_lake(demo)
         demo.claim(
-            f"at neither sink a gap or an overlap, and each of {_rows(rows)} is as the lake has it",
+            f"at neither sink a gap or an overlap, and each of {rows_text(rows)} is as the lake has it",
             report.ok and [s.rows for s in report.sinks] == [rows] * len(SINKS),
         )
         spoilt = _objects(demo, "partner")[1]
@@ -174,9 +175,9 @@ def verify_sinks(demo: Demo) -> None:
         demo.claim("verify finds it, and names the object", any(spoilt.path.name in f.what for f in found))
 
 
-def _rows_in_lake(demo: Demo) -> int | None:
+def rows_in_lake(demo: Demo) -> int | None:
     return demo.lake.status().datasets[0].rows
 
 
-def _rows(number: int | None) -> str:
+def rows_text(number: int | None) -> str:
     return "? rows" if number is None else plural(number, "row")

@@ -25,7 +25,9 @@ from strandline.cli import (
     lake_commands,
     ledger_commands,
     read_command,
+    receive_command,
     sink_commands,
+    token_commands,
     verify_command,
 )
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
@@ -50,6 +52,8 @@ read_command.add_to(app)
 app.add_typer(sink_commands.app, name="sink", rich_help_panel=DELIVERY)
 deliver_commands.add_to(app)
 verify_command.add_to(app)
+receive_command.add_to(app)
+app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 

@@ -42,6 +42,7 @@ def report_document(s: SinkReport) -> dict[str, Any]:
         "did": s.did,
         "rows": s.rows,
         "withheld": s.withheld,
+        "quarantined": s.quarantined,
         "chunks": s.chunks,
         "reason": s.reason,
         "hint": s.hint,
@@ -76,6 +77,8 @@ def _said(s: SinkReport) -> Text:
     sent = f"{plural(s.rows, 'row')} in {plural(s.chunks, 'chunk')}"
     if s.withheld:
         sent += f", {s.withheld:,} withheld"
+    if s.quarantined:
+        sent += f", {s.quarantined:,} set aside"
     match s.did:
         case "delivered":
             return Text(sent)

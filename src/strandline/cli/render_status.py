@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli import render_sinks
-from strandline.cli.render import age, grid, number
-from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
+from strandline.cli.render import age, grid, number, plural
+from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
 from strandline.types import BlockKind
 
 
@@ -23,6 +24,8 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
         parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
     if found.sinks:
         parts += [Text(""), render_sinks.table(found.sinks, now)]
+    if found.receive:
+        parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive, now)]
     if trouble := problems(found, now):
         parts += [Text(""), Text("Needs attention", "bold yellow")]
         parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
@@ -88,6 +91,27 @@ def _meaning(dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
     return Text("its writer is gone; `strandline recover` settles it", "yellow")
 
 
+def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> RenderableType:
+    table = grid("dataset", "rows", "bodies", "bytes", "oldest", "state", right=("rows", "bodies", "bytes", "oldest"))
+    for r in found:
+        stuck = sum(b.reason is not None for b in r.batches)
+        state = Text(f"{plural(stuck, 'batch')} failed".replace("batchs", "batches"), "yellow") if stuck else Text("")
+        table.add_row(
+            Text(r.dataset, "bold"), number(r.rows), number(r.bodies), number(r.bytes), age(r.oldest, now), state
+        )
+    return table
+
+
+def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
+    return [
+        f"{r.dataset}: {plural(b.rows, 'row')} that were received cannot be ingested: {b.reason}; "
+        f"they are kept, and it is tried again ({plural(b.tries, 'time')} so far)"
+        for r in found
+        for b in r.batches
+        if b.reason is not None
+    ]
+
+
 def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
     """In plain words, each with what to do where there is something to do."""
     lines = [found.problem] if found.problem else []
@@ -101,4 +125,4 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             )
         if d.foreign:
             lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
-    return [*lines, *render_sinks.problems(found.sinks, now)]
+    return [*lines, *_receive_problems(found.receive or ()), *render_sinks.problems(found.sinks, now)]

@@ -1,4 +1,4 @@
-"""sink add, list, show, update, pause, resume, reset, recover, remove, kinds."""
+"""sink add, list, show, update, pause, resume, reset, recover, remove, kinds; sink quarantine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline import sink_status
-from strandline.cli import render, render_sinks
+from strandline.cli import quarantine_commands, render, render_sinks
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.errors import StrandlineError, UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
 
 app = typer.Typer(help="Where rows are delivered to: add, look at, change and remove sinks.")
+app.add_typer(quarantine_commands.app, name="quarantine")
 
 BEGINNING = "beginning"
 

@@ -93,6 +93,9 @@ def _sink_document(s: SinkVerdict) -> dict[str, Any]:
         "taken": s.taken,
         "taken_over": s.taken_over,
         "under_way": s.under_way,
+        "quarantined": s.quarantined,
+        "replayed": s.replayed,
+        "discarded": s.discarded,
         "checked_bytes": s.checked_bytes,
         "findings": [_finding_document(f) for f in s.findings],
     }
@@ -146,6 +149,9 @@ def _rest(s: SinkVerdict) -> str:
     words = [
         f"{s.withheld:,} withheld" if s.withheld else "",
         f"{plural(s.empty, 'range')} without rows" if s.empty else "",
+        f"{s.quarantined:,} in quarantine" if s.quarantined else "",
+        f"{s.replayed:,} replayed" if s.replayed else "",
+        f"{s.discarded:,} discarded" if s.discarded else "",
         f"{s.taken:,} taken away" if s.taken else "",
         f"{s.taken_over:,} taken over" if s.taken_over else "",
         f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",

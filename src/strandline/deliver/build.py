@@ -18,18 +18,25 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline import failpoints
+from strandline.deliver.content import packed
 from strandline.deliver.lines import line
 from strandline.deliver.options import DeliveryOptions
+from strandline.deliver.poison import Halves, Single
 from strandline.deliver.scan import lane_of, selected
-from strandline.deliver.sink import Address, Outcome, Parcel, Sender
+from strandline.deliver.sink import Address, Outcome, Parcel, Refused, Sender
 from strandline.errors import UsageError
 from strandline.tables.spark_tables import explain
 from strandline.types import SEQ_COLUMN, SeqRange
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
-RESULT = "index int, withheld long, outcome binary"
+    Numbers = npt.NDArray[np.int64]
+
+RESULT = "shipped binary"
+"""A `Shipped` each."""
 _TASKS_PER_CORE = 4
 
 
@@ -41,6 +48,9 @@ class Shipment:
     address: Address
     rows: SeqRange
     expected: int
+    brings_content: bool = False
+    """Whether a row that is refused by itself is brought back: only where few chunks are on their way, for the driver
+    gets them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ class Shipped:
     index: int
     outcome: Result
     withheld: int
+    refused: Halves | Single | None = None
+    """What it held, where it was refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,10 @@ class Cargo:
     form: str
     fields: tuple[T.StructField, ...]
     where: str | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
 
 
 def prepare_rows(df: DataFrame, cargo: Cargo) -> DataFrame:
@@ -135,12 +151,12 @@ def ship(df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sen
     # In one lane chunks follow each other as numbers do; and a sort by one number is many times as fast as one by two.
     one_lane = len({s.address.partition for s in shipments}) == 1
     ordered = placed.sortWithinPartitions(*([] if one_lane else ["_sl_chunk"]), "_sl_number")
-    work = _Task({s.index: s for s in shipments}, cargo.form, tuple(_names(cargo)), sender, arming())
+    work = _Task({s.index: s for s in shipments}, cargo, tuple(_names(cargo)), sender, arming())
     try:
         found = ordered.mapInArrow(work.run, RESULT).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
-    return completed(shipments, [Shipped(r["index"], pickle.loads(r["outcome"]), r["withheld"]) for r in found])
+    return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
 def completed(shipments: Sequence[Shipment], found: Sequence[Shipped]) -> list[Shipped]:
@@ -154,54 +170,80 @@ def arming() -> tuple[str, int]:
     return os.environ.get("STRANDLINE_FAILPOINT", ""), os.getpid()
 
 
+def result_batch(shipped: Shipped) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist(
+        [{"shipped": pickle.dumps(shipped)}], schema=pa.schema([pa.field("shipped", pa.binary())])
+    )
+
+
 @dataclass(frozen=True)
 class _Task:
     shipments: Mapping[int, Shipment]
-    form: str
+    cargo: Cargo
     names: tuple[str, ...]
     sender: Sender
     armed: tuple[str, int]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         failpoints.arm_worker(*self.armed)
-        columns: list[pa.Field[Any]] = [pa.field("index", pa.int32()), pa.field("withheld", pa.int64())]
-        schema = pa.schema([*columns, pa.field("outcome", pa.binary())])
         try:
             for index, rows in by_chunk(batches):
-                outcome, withheld = self._send(index, rows)
-                yield pa.RecordBatch.from_pylist(
-                    [{"index": index, "withheld": withheld, "outcome": pickle.dumps(outcome)}], schema=schema
-                )
+                yield result_batch(self._send(index, rows))
         finally:
             self.sender.close()
 
-    def _send(self, index: int, rows: pa.Table) -> tuple[Result, int]:
+    def _send(self, index: int, rows: pa.Table) -> Shipped:
         import pyarrow.compute as pc
 
         if (number := twice(rows["_sl_number"])) is not None:
-            return Twice(number), 0
-        withheld = 0
+            return Shipped(index, Twice(number), 0)
+        every = rows["_sl_number"].to_numpy()
         if "_sl_keep" in rows.column_names:
-            kept = rows.filter(pc.field("_sl_keep"))
-            withheld, rows = rows.num_rows - kept.num_rows, kept
-        if self.form != "rows":
+            rows = rows.filter(pc.field("_sl_keep"))
+        numbers = rows["_sl_number"].to_numpy()
+        if self.cargo.form != "rows":
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
             rows = rows.select(list(self.names))
-        return send(self.sender, self.shipments[index], rows), withheld
+        return send(self.sender, self.shipments[index], rows, numbers, self.cargo.columns, every)
 
 
-def send(sender: Sender, shipment: Shipment, rows: pa.Table) -> Result:
-    """Without Spark's notes, and in pieces of any size: a sink gives the same bytes whatever they are."""
+def send(
+    sender: Sender,
+    shipment: Shipment,
+    rows: pa.Table,
+    numbers: Numbers,
+    columns: tuple[str, ...],
+    every: Numbers | None = None,
+) -> Shipped:
+    """Without Spark's notes, and in pieces of any size: a sink gives the same bytes whatever they are. `every` are the
+    numbers of the chunk's rows, those that are withheld too, where that is not the same."""
+    withheld = 0 if every is None else len(every) - len(numbers)
     if rows.num_rows == 0:
-        return Nothing()
+        return Shipped(shipment.index, Nothing(), withheld)
     whole = rows.replace_schema_metadata(None)
     failpoints.hit("deliver.before_send")
     outcome = sender.send(Parcel(shipment.address, shipment.rows, whole))
     failpoints.hit("deliver.after_send")
-    return outcome
+    refused: Halves | Single | None = None
+    if isinstance(outcome, Refused):
+        refused = halves(numbers, numbers if every is None else every)
+        if refused is None:
+            refused = Single(int(numbers[0]), packed(whole, columns) if shipment.brings_content else None)
+    return Shipped(shipment.index, outcome, withheld, refused)
+
+
+def halves(numbers: Numbers, every: Numbers) -> Halves | None:
+    """By the rows that are sent, for those that are withheld cannot be what is refused; then one that is left alone is
+    cut out from between those. None where a row stands alone."""
+    if len(every) == 1:
+        return None
+    middle = int(numbers[max(0, len(numbers) // 2 - 1)])
+    if len(numbers) == 1 and every[0] < middle:
+        middle -= 1
+    return Halves(middle, int(every.searchsorted(middle, side="right")))
 
 
 def by_chunk(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

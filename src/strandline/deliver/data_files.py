@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILES_MAX = 2000
+_BATCH_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES = (
     T.BooleanType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DateType, T.StringType, T.BinaryType,
@@ -88,18 +90,24 @@ def _is_plain(field: T.StructField, view: TableView) -> bool:
 
 
 def parts(location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int) -> Iterator[pa.Table]:
-    """The rows of one file between two numbers, a row group at a time."""
+    """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    with _open(location, reach) as handle, pq.ParquetFile(handle) as file:
+    # Local files are read as they are needed; a store is asked for a whole row group's columns at once.
+    away = location.startswith("s3://")
+    with (
+        _open(location, reach) as handle,
+        pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+    ):
         at = file.schema_arrow.get_field_index(SEQ_COLUMN)
-        for group in range(file.num_row_groups):
-            first, last = _bounds(file.metadata.row_group(group).column(at).statistics)
-            if last < lo or hi < first:
-                continue
-            rows = file.read_row_group(group, columns=schema.names, use_threads=False)
-            if first < lo or hi < last:
+        bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
+        groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
+        whole = all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False):
+            rows = pa.Table.from_batches([batch])
+            if not whole:
                 rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
             if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
                 yield rows.select(schema.names).cast(schema)

@@ -95,8 +95,9 @@ class _Task:
                 if twice(rows[SEQ_COLUMN]) is not None:
                     yield Shipped(load.shipment.index, OutOfOrder(), 0)  # type: ignore[arg-type]
                 else:
-                    wanted = rows.select(self.schema.names)
-                    yield Shipped(load.shipment.index, send(self.sender, load.shipment, wanted), 0)
+                    names = tuple(self.schema.names)
+                    numbers = rows[SEQ_COLUMN].to_numpy()
+                    yield send(self.sender, load.shipment, rows.select(names), numbers, names)
         finally:
             self.sender.close()
 

@@ -20,8 +20,11 @@ from strandline.types import BlockId, BlockKind, Dataset, Reserved
 
 if TYPE_CHECKING:
     from strandline.deliver.preview import LanePreview
+    from strandline.deliver.quarantine import QuarantinedRow
+    from strandline.deliver.replay import ReplayReport
     from strandline.deliver.sink_recovery import SinkRecovered
     from strandline.deliver.verdict import VerifyProgress, VerifyReport
+    from strandline.ledger.quarantine import Quarantined
     from strandline.tables.schema import Column
 
 log = logging.getLogger(__name__)
@@ -101,6 +104,33 @@ class Delivery:
         from strandline.deliver.sink_recovery import recover_sink
 
         return recover_sink(self.bench, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
+
+    # Rows that a sink refused.
+
+    def quarantined(
+        self, name: str | None = None, *, settled_too: bool = False, contents_max: int = 0
+    ) -> list[QuarantinedRow]:
+        """Rows that were set aside, by sink and number; the first so many with their content. `settled_too`: also those
+        that were replayed or discarded since."""
+        from strandline.deliver.quarantine import look
+
+        found: list[QuarantinedRow] = []
+        for record in self._chosen(name):
+            found += look(self.bench, record, settled_too=settled_too, contents_max=contents_max - len(found))
+        return found
+
+    def replay(self, name: str, numbers: Sequence[int] | None = None) -> ReplayReport:
+        """Send rows that were set aside again, without Spark; all of them, or those with these numbers."""
+        from strandline.deliver.replay import replay
+
+        target = self._of_sink(name)
+        return replay(self.bench, target, self.columns(target), name, numbers)
+
+    def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
+        """Give rows that were set aside up for good; all of them, or those with these numbers."""
+        from strandline.deliver.quarantine import discard
+
+        return discard(self.bench, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
         """Only Spark can say what is wrong with a condition, so only a condition starts it."""

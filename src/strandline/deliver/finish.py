@@ -1,4 +1,5 @@
-"""An open intent is finished with exactly its bounds, chunks and options, however long ago it was stored.
+"""An open intent is finished with exactly its bounds and options, however long ago it was stored, and with its chunks:
+one that the sink refuses for good is split, which is stored before its parts are sent.
 
 Durable, in this order: the chunks at the sink, what became of them in the ledger, the mark at the sink, and then, in
 one transaction, the lane's mark and the end of the intent.
@@ -6,9 +7,8 @@ one transaction, the lane's mark and the end of the intent.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from strandline import failpoints
 from strandline.deliver.bench import Settled, settled
@@ -16,20 +16,27 @@ from strandline.deliver.build import Nothing, Shipment, Shipped, Twice, cargo_of
 from strandline.deliver.direct import ship_either_way
 from strandline.deliver.options import parse_common
 from strandline.deliver.plan import not_held
-from strandline.deliver.planning import ask_from, before, check_last, prepare, read_back
+from strandline.deliver.planning import ask_from, before, check_last, prepare
+from strandline.deliver.poison import Refusal
+from strandline.deliver.refused import Refusing
 from strandline.deliver.run import SinkRun
-from strandline.deliver.sink import Conflict, Held, HeldRange, Landed, Refused, TryLater, Unknown, covers, overlapping
-from strandline.delivery import Acknowledged, Chunk, ChunkState, Intent
+from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown
+from strandline.deliver.there import conflict, found_there
+from strandline.delivery import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
 from strandline.errors import FailedError, LeaseLost, SinkStopped
 from strandline.ledger import intents as intent_records
 from strandline.ledger import lanes
-from strandline.types import merge_ranges
+
+_CONTENTS_MAX = 1000
+"""With more chunks than this in one round, rows that are refused by themselves are brought back in the next one: a sink
+that refuses everything must not send all of it to the driver."""
 
 
 @dataclass
 class Finished:
     rows: int = 0
     withheld: int = 0
+    quarantined: int = 0
     chunks: int = 0
     intents: int = 0
     troubles: list[str] = field(default_factory=list)
@@ -39,11 +46,15 @@ class Finished:
     def add(self, other: Finished) -> None:
         self.rows += other.rows
         self.withheld += other.withheld
+        self.quarantined += other.quarantined
         self.chunks += other.chunks
         self.intents += other.intents
         self.troubles += other.troubles
         if other.wait_seconds is not None:
-            self.wait_seconds = max(self.wait_seconds or 0.0, other.wait_seconds)
+            self.wait(other.wait_seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.wait_seconds = max(self.wait_seconds or 0.0, seconds)
 
 
 def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
@@ -54,11 +65,11 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
         by_options.setdefault(tuple(sorted(intent.options.items())), []).append(intent)
     for group in by_options.values():
         known = {} if fresh else _already_there(run, group)
-        _finish_alike(run, group, known, report)
+        _Finishing(run, group, known, report, fresh=fresh).finish()
     return report
 
 
-def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[int, Acknowledged]:
+def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
     """A chunk whose outcome is not known is asked for before it is sent again."""
     sink = run.sink(group[0].options)
     with run.bench.ledger.read() as connection:
@@ -66,20 +77,11 @@ def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[int, Acknowled
         landed = intent_records.last_landed(connection, run.record)
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
     filtered = parse_common(group[0].options).where is not None
-    acks: dict[int, Acknowledged] = {}
+    acks: dict[ChunkId, Acknowledged] = {}
     for intent, held in zip(group, sink.held(asked), strict=True):
         check_last(run, intent.partition, landed.get(intent.lane, ()), held)
         _check_landed(run, intent, held)
-        ranges = {r.rows: r for r in held.ranges}
-        merged = merge_ranges(ranges)
-        for chunk in _planned(intent):
-            if chunk.rows in ranges:
-                found = read_back(sink, run, intent.partition, [ranges[chunk.rows]])[0]
-                acks[chunk.id] = _landed(chunk, found, filtered=filtered)
-            elif (held.mark is not None and chunk.rows.hi <= held.mark) or covers(merged, chunk.rows):
-                acks[chunk.id] = _landed(chunk, HeldRange(chunk.rows), filtered=filtered)
-            elif clash := next(overlapping(merged, chunk.rows), None):
-                raise _conflict(run, chunk, str(clash))
+        acks |= found_there(run, sink, intent.partition, _planned(intent), held, filtered=filtered)
     if acks:
         _acknowledge(run, list(acks.values()))
     return acks
@@ -96,61 +98,117 @@ def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
         )
 
 
-def _landed(chunk: Chunk, found: HeldRange, *, filtered: bool) -> Acknowledged:
-    count = chunk.expected if found.count is None else found.count
-    withheld = max(0, chunk.expected - count) if filtered else 0
-    return Acknowledged(chunk.id, ChunkState.LANDED, count, withheld, found.digest, found.size)
-
-
-def _conflict(run: SinkRun, chunk: Chunk, held: str) -> SinkStopped:
-    return SinkStopped(
-        f"{run.record.name}: chunk {chunk.rows} overlaps what the destination holds: {held}",
-        hint=f"`strandline sink recover {run.record.name}` plans anew around what is there.",
-    )
-
-
 def _planned(intent: Intent) -> Iterator[Chunk]:
     return (c for c in intent.chunks if c.state is ChunkState.PLANNED)
 
 
-def _finish_alike(run: SinkRun, group: Sequence[Intent], known: Mapping[int, Acknowledged], report: Finished) -> None:
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """A chunk that is to be sent, and whose it is."""
+
+    chunk: Chunk
+    intent: Intent
+
+
+class _Finishing:
     """Intents that were stored with the same options: their chunks share jobs."""
-    counter = itertools.count()
-    todo: list[tuple[Shipment, Chunk, Intent]] = []
-    for intent in group:
-        for chunk in _planned(intent):
-            if chunk.id not in known:
-                shipment = Shipment(next(counter), run.address(intent.partition), chunk.rows, chunk.expected)
-                todo.append((shipment, chunk, intent))
-    total = sum(c.expected for _, c, _ in todo)
-    done: dict[int, Acknowledged] = dict(known)
-    dealt = 0
-    run.progress(run.record.name, 0, total)
-    for wave in _waves(todo, run.bench.settings.job_rows_max):
-        if run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
-            break
-        acks = _ship(run, wave, report)
+
+    def __init__(
+        self,
+        run: SinkRun,
+        group: Sequence[Intent],
+        known: Mapping[ChunkId, Acknowledged],
+        report: Finished,
+        *,
+        fresh: bool,
+    ) -> None:
+        self.run = run
+        self.options = group[0].options
+        self.report = report
+        self.left: dict[IntentId, Intent] = {i.id: i for i in group}
+        """Those that are not closed, each with its chunks as they are stored now."""
+        self.done: dict[ChunkId, Acknowledged] = dict(known)
+        self.dealt = 0
+        self.refusing = Refusing(run, group, self.options, fresh=fresh)
+        self.refusing.takes_others |= _any_rows(known.values())
+
+    def finish(self) -> None:
+        """In rounds: what is refused in one is split, or set aside, for the next."""
+        todo = [_Todo(c, i) for i in self.left.values() for c in _planned(i) if c.id not in self.done]
+        total = sum(t.chunk.expected for t in todo)
+        self.run.progress(self.run.record.name, 0, total)
+        few = len(todo) <= _CONTENTS_MAX
+        while todo:
+            refusals = self._send_once(todo, total, brings_content=few)
+            todo = self._deal_with(refusals) if refusals else []
+            few = True  # no more than what was refused within the bound
+            self._close_complete()
+        self._close_complete()
+
+    def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
+        refusals: list[Refusal] = []
+        for wave in _waves(todo, self.run.bench.settings.job_rows_max):
+            if self.run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
+                return []
+            acks, refused = _ship(self.run, wave, brings_content, self.report)
+            if acks:
+                _acknowledge(self.run, acks)
+            self._settle(acks)
+            refusals += refused
+            in_doubt = {r.chunk.id for r in refused}
+            self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
+            self.run.progress(self.run.record.name, self.dealt, total)
+            # Lanes that have all of their chunks need not wait for the others.
+            self._close_complete()
+            if self.refusing.are_too_many(refusals):
+                break  # nothing will come of the rest
+        return refusals
+
+    def _settle(self, acks: Sequence[Acknowledged]) -> None:
+        self.done |= {a.chunk: a for a in acks}
+        self.refusing.takes_others |= _any_rows(acks)
+
+    def _deal_with(self, refusals: Sequence[Refusal]) -> list[_Todo]:
+        """What is to be sent in the next round."""
+        acks = self.refusing.ask(refusals)
         if acks:
-            _acknowledge(run, acks)
-        done |= {a.chunk: a for a in acks}
-        dealt += sum(c.expected for _, c, _ in wave)
-        run.progress(run.record.name, dealt, total)
-        # Lanes that have all of their chunks need not wait for the others.
-        _close(run, [i for i in group if _complete(i, done)], done, report)
-        group = [i for i in group if not _complete(i, done)]
-    _close(run, [i for i in group if _complete(i, done)], done, report)
+            _acknowledge(self.run, acks)
+            self._settle(acks)
+            refusals = [r for r in refusals if r.chunk.id not in self.done]
+        dealt = self.refusing.deal_with(refusals)
+        self.done |= {a.chunk: a for a in dealt.set_aside}
+        self.report.quarantined += len(dealt.set_aside)
+        self.dealt += sum(r.chunk.expected for r in refusals if r.chunk.id in self.done)
+        todo: list[_Todo] = []
+        for r in refusals:
+            intent = self.left[r.intent]
+            if (parts := dealt.parts.get(r.chunk.id)) is not None:
+                kept = [c for c in intent.chunks if c.id != r.chunk.id]
+                chunks = tuple(sorted((*kept, *parts), key=lambda c: c.rows))
+                self.left[r.intent] = intent = replace(intent, chunks=chunks)
+                todo += (_Todo(part, intent) for part in parts)
+            elif r.chunk.id not in self.done:
+                todo.append(_Todo(r.chunk, intent))
+        return todo
+
+    def _close_complete(self) -> None:
+        complete = [i for i in self.left.values() if self._is_complete(i)]
+        _close(self.run, complete, self.done, self.report)
+        for intent in complete:
+            del self.left[intent.id]
+
+    def _is_complete(self, intent: Intent) -> bool:
+        return all(c.state is not ChunkState.PLANNED or c.id in self.done for c in intent.chunks)
 
 
-def _complete(intent: Intent, done: Mapping[int, Acknowledged]) -> bool:
-    return all(c.state is not ChunkState.PLANNED or c.id in done for c in intent.chunks)
+def _any_rows(acks: Iterable[Acknowledged]) -> bool:
+    return any(a.state is ChunkState.LANDED and a.count > 0 for a in acks)
 
 
-def _waves(
-    todo: Sequence[tuple[Shipment, Chunk, Intent]], rows_max: int
-) -> Iterator[list[tuple[Shipment, Chunk, Intent]]]:
-    wave: list[tuple[Shipment, Chunk, Intent]] = []
+def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
+    wave: list[_Todo] = []
     for item in todo:
-        if wave and sum(c.expected for _, c, _ in wave) + item[1].expected > rows_max:
+        if wave and sum(t.chunk.expected for t in wave) + item.chunk.expected > rows_max:
             yield wave
             wave = []
         wave.append(item)
@@ -158,20 +216,27 @@ def _waves(
         yield wave
 
 
-def _ship(run: SinkRun, wave: Sequence[tuple[Shipment, Chunk, Intent]], report: Finished) -> list[Acknowledged]:
-    options = wave[0][2].options
-    shipments = [s for s, _, _ in wave]
+def _ship(
+    run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished
+) -> tuple[list[Acknowledged], list[Refusal]]:
+    options = wave[0].intent.options
+    shipments = [
+        Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
+        for n, t in enumerate(wave)
+    ]
     after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
     source = run.source if run.source is not None and run.source.holds(after, until) else None
     if source is None:
         source = settled(run.bench, run.dataset, after, until)
-    shipped = {s.index: s for s in _send_all(run, source, shipments, options, report)}
-    acks = []
-    for shipment, chunk, _ in wave:
-        ack = _outcome(run, chunk, shipped[shipment.index], report) if shipment.index in shipped else None
-        if ack is not None:
-            acks.append(ack)
-    return acks
+    acks, refusals = [], []
+    for shipped in _send_all(run, source, shipments, options, report):
+        chunk, intent = wave[shipped.index].chunk, wave[shipped.index].intent
+        match _outcome(run, chunk, intent.id, shipped, report):
+            case Acknowledged() as ack:
+                acks.append(ack)
+            case Refusal() as refusal:
+                refusals.append(refusal)
+    return acks, refusals
 
 
 def _send_all(
@@ -199,25 +264,29 @@ def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options:
     return ship_either_way(run.bench, source, shipments, cargo, sender)
 
 
-def _outcome(run: SinkRun, chunk: Chunk, shipped: Shipped, report: Finished) -> Acknowledged | None:
+def _outcome(
+    run: SinkRun, chunk: Chunk, intent: IntentId, shipped: Shipped, report: Finished
+) -> Acknowledged | Refusal | None:
     match shipped.outcome:
         case Landed(count, digest, size, _):
             return Acknowledged(chunk.id, ChunkState.LANDED, count, shipped.withheld, digest, size)
         case Nothing():
             return Acknowledged(chunk.id, ChunkState.EMPTY, 0, shipped.withheld, None, None)
         case Conflict(held):
-            raise _conflict(run, chunk, ", ".join(map(str, held)))
+            raise conflict(run, chunk, ", ".join(map(str, held)))
         case Twice(number):
             report.troubles.append(
                 f"number {number} stands on two rows of {run.dataset.name}: someone copied rows together with their "
                 f"numbers; chunk {chunk.rows} is held until one of them is gone"
             )
         case Refused(why):
-            report.troubles.append(f"chunk {chunk.rows} was refused: {why}")
+            if shipped.refused is None:
+                raise ValueError(f"chunk {chunk.rows} was refused, and its task does not say what it held")
+            return Refusal(chunk, intent, why, shipped.withheld, shipped.refused)
         case TryLater(why, seconds):
             report.troubles.append(why)
             if seconds is not None:
-                report.wait_seconds = max(report.wait_seconds or 0.0, seconds)
+                report.wait(seconds)
         case Unknown(why):
             report.troubles.append(f"whether chunk {chunk.rows} landed is not known yet: {why}")
     return None
@@ -230,7 +299,7 @@ def _acknowledge(run: SinkRun, acks: Sequence[Acknowledged]) -> None:
     failpoints.hit("deliver.after_acknowledge")
 
 
-def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[int, Acknowledged], report: Finished) -> None:
+def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[ChunkId, Acknowledged], report: Finished) -> None:
     if not complete:
         return
     # A task that Spark runs twice may still be at it: from here on it can make nothing visible, so that a consumer

@@ -13,7 +13,18 @@ from pyspark.sql import types as T
 
 from strandline import failpoints
 from strandline.deliver import data_files
-from strandline.deliver.build import RESULT, Cargo, Result, Shipment, Shipped, Twice, arming, completed, send, twice
+from strandline.deliver.build import (
+    RESULT,
+    Cargo,
+    Shipment,
+    Shipped,
+    Twice,
+    arming,
+    completed,
+    result_batch,
+    send,
+    twice,
+)
 from strandline.deliver.data_files import Reach
 from strandline.deliver.sink import Sender
 from strandline.tables.spark_tables import DataFile, explain
@@ -49,7 +60,7 @@ def ship_gathered(
         found = placed.mapInArrow(gathering.run, RESULT).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
-    return completed(shipments, [Shipped(r["index"], pickle.loads(r["outcome"]), r["withheld"]) for r in found])
+    return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
 def with_number(schema: pa.Schema) -> pa.Schema:
@@ -106,6 +117,22 @@ def _packed(rows: pa.Table) -> bytes:
     return out.getvalue().to_pybytes()
 
 
+def _in_order(pieces: list[pa.Table]) -> pa.Table:
+    """One table, sorted by number. A column at a time, and the pieces are let go on the way: else the chunk would be
+    there twice, and what it is encoded into once more."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows = pa.concat_tables(pieces)
+    pieces.clear()
+    schema, order = rows.schema, np.argsort(rows[SEQ_COLUMN].to_numpy(), kind="stable")
+    columns = []
+    for name in schema.names:
+        columns.append(rows[name].take(order))
+        rows = rows.drop_columns([name])
+    return pa.table(columns, schema=schema)
+
+
 @dataclass(frozen=True)
 class _Gathering:
     wanted: tuple[Shipment, ...]
@@ -127,23 +154,15 @@ class _Gathering:
         if place is None:
             return
         shipment = self.wanted[place]
-        rows = pa.concat_tables(pieces)
-        pieces.clear()
         try:
-            outcome = self._send(shipment, rows)
+            shipped = self._send(shipment, pieces)
         finally:
             self.sender.close()
-        fields: list[pa.Field[Any]] = [pa.field("index", pa.int32()), pa.field("withheld", pa.int64())]
-        yield pa.RecordBatch.from_pylist(
-            [{"index": shipment.index, "withheld": 0, "outcome": pickle.dumps(outcome)}],
-            schema=pa.schema([*fields, pa.field("outcome", pa.binary())]),
-        )
+        yield result_batch(shipped)
 
-    def _send(self, shipment: Shipment, rows: pa.Table) -> Result:
-        import numpy as np
-
-        order = np.argsort(rows[SEQ_COLUMN].to_numpy(), kind="stable")
-        ordered = rows.take(order)
+    def _send(self, shipment: Shipment, pieces: list[pa.Table]) -> Shipped:
+        ordered = _in_order(pieces)
         if (number := twice(ordered[SEQ_COLUMN])) is not None:
-            return Twice(number)
-        return send(self.sender, shipment, ordered.select(self.schema.names).cast(self.schema))
+            return Shipped(shipment.index, Twice(number), 0)
+        wanted = ordered.select(self.schema.names)
+        return send(self.sender, shipment, wanted, ordered[SEQ_COLUMN].to_numpy(), tuple(self.schema.names))

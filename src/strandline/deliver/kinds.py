@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from strandline.config import resolve_secret
+from strandline.config import read_secret, resolve_secret
 from strandline.deliver.sink import ENTRY_POINTS, Option, SinkKind
 from strandline.errors import UsageError
 
@@ -13,11 +13,12 @@ _BUILT_IN = {
     "files": "strandline.deliver.sinks.files:KIND",
     "s3": "strandline.deliver.sinks.s3:KIND",
     "postgres": "strandline.deliver.sinks.postgres:KIND",
+    "forward": "strandline.deliver.sinks.forward:KIND",
 }
 """Also declared as entry points. Said here too, because a checkout that is installed as a link keeps the metadata of
 the day when it was installed; and because no package may take one of these names for a kind of its own."""
 
-_SECRET_PREFIX = "env:"
+_SECRET_PREFIXES = ("env:", "file:")
 
 
 def kind_names() -> list[str]:
@@ -67,15 +68,16 @@ def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
             )
         if value is not None and option.check is not None:
             option.check(value)
-        if value is not None and option.secret and not _names_a_variable(value):
+        if value is not None and option.secret and not _says_where(value):
             raise UsageError(
                 f"{option.name} is a secret, and a secret is never stored",
-                hint=f"Put it into an environment variable and name that: --option {option.name}=env:NAME.",
+                hint=f"Put it into an environment variable or a file, and name that: --option {option.name}=env:NAME, "
+                f"or {option.name}=file:PATH.",
             )
 
 
-def _names_a_variable(value: str) -> bool:
-    return value.startswith(_SECRET_PREFIX) and len(value) > len(_SECRET_PREFIX)
+def _says_where(value: str) -> bool:
+    return value.startswith(_SECRET_PREFIXES) and value not in _SECRET_PREFIXES
 
 
 def _described(option: Option) -> str:
@@ -83,11 +85,13 @@ def _described(option: Option) -> str:
 
 
 def resolve(kind: SinkKind, options: Mapping[str, str]) -> dict[str, str]:
-    """What the sink is opened with: defaults filled in and `env:NAME` read. Never to be stored or shown."""
+    """What the sink is opened with: defaults filled in, `env:NAME` read, and `file:PATH` of a secret. Never to be
+    stored or shown."""
     check_options(kind, options)
     resolved = {o.name: o.default for o in kind.options if o.default is not None}
+    secrets = {o.name for o in kind.options if o.secret}
     for given, value in options.items():
-        found = resolve_secret(value)
+        found = read_secret(value) if given in secrets else resolve_secret(value)
         if found is not None:
             resolved[given] = found
     return resolved

@@ -96,6 +96,10 @@ class Layout:
     """Chunks of an open intent that have yet to be sent or acknowledged."""
     taken: list[SeqRange] = field(default_factory=list)
     """At or below the sink's own mark, and taken away since."""
+    set_aside: frozenset[int] = frozenset()
+    """Numbers of rows that the sink refused: an empty chunk that holds one is explained by it."""
+    replayed: frozenset[int] = frozenset()
+    """Those of them that may be there after all, each under its own number."""
     beyond: list[Present] = field(default_factory=list)
     """Beyond everything that the ledger knew when it was asked: a deliverer may have been at work meanwhile."""
 
@@ -142,11 +146,13 @@ def lay_out(
     held: Held,
     name: Namer,
     *,
+    set_aside: frozenset[int] = frozenset(),
+    replayed: frozenset[int] = frozenset(),
     taken_is_fine: bool = False,
 ) -> Layout:
     """`intents` are all that the lane ever had, in order."""
     first = min((int(i.after or 0) for i in intents), default=int(lane.mark or 0))
-    layout = Layout(sink, lane, name, floor=min(int(start or 0), first))
+    layout = Layout(sink, lane, name, floor=min(int(start or 0), first), set_aside=set_aside, replayed=replayed)
     _walk_ledger(layout, intents)
     planned = [Recorded(c, options_key(i.options)) for i in intents for c in i.chunks if c.state is ChunkState.PLANNED]
     layout.under_way = sum(1 for r in planned if r.chunk.rows.hi > layout.mark)
@@ -198,7 +204,9 @@ def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[
         if held.rows in sent:
             continue  # it landed, and nobody has said so yet
         if (record := exact.get(held.rows)) is not None:
-            if record.chunk.state is ChunkState.EMPTY:
+            if record.chunk.state is ChunkState.EMPTY and _is_replayed(layout, held):
+                layout.present.append(Present(held, None, record.options))
+            elif record.chunk.state is ChunkState.EMPTY:
                 layout.add(
                     Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=record.options
                 )
@@ -207,6 +215,10 @@ def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[
             continue
         over = [every[n] for n in _touching(spans, position, held.rows)]
         _place_odd(layout, held, over)
+
+
+def _is_replayed(layout: Layout, held: HeldRange) -> bool:
+    return len(held.rows) == 1 and held.rows.lo in layout.replayed
 
 
 def _touching(spans: Sequence[SeqRange], start: int, rows: SeqRange) -> Iterator[int]:
@@ -224,6 +236,8 @@ def _place_odd(layout: Layout, held: HeldRange, over: Sequence[Recorded]) -> Non
     elif any(r.chunk.state is ChunkState.PLANNED for r in over):
         promised = next(r.chunk.rows for r in over if r.chunk.state is ChunkState.PLANNED)
         layout.add(Kind.OVERLAP, held.rows, f"it is in the way of {promised}, which is promised", options=options)
+    elif all(r.chunk.state is ChunkState.EMPTY for r in over) and _is_replayed(layout, held):
+        layout.present.append(Present(held, None, options))
     elif all(r.chunk.state is ChunkState.EMPTY for r in over):
         layout.add(Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=options)
     elif next(without(held.rows, merge_ranges(r.chunk.rows for r in over)), None) is not None:

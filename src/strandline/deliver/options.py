@@ -17,6 +17,11 @@ COMMON = (
     ),
     Option("batch_rows_min", "Wait until so many rows have come, so that chunks are not tiny.", default="1"),
     Option("batch_wait_seconds_max", "Do not wait longer than this for more rows.", default="60"),
+    Option(
+        "quarantine_rows_max",
+        "Rows of one intent that are set aside where the sink refuses them for good. More, and the sink stops instead.",
+        default="100",
+    ),
     Option("where", "A condition in SQL: rows that do not meet it are left out, and counted."),
     Option("columns", "The columns to deliver, separated by commas. Without: all, and the number first."),
 )
@@ -28,6 +33,7 @@ class DeliveryOptions:
     chunk_bytes_max: int
     batch_rows_min: int
     batch_wait_seconds_max: float
+    quarantine_rows_max: int
     where: str | None
     columns: tuple[str, ...] | None
 
@@ -42,6 +48,7 @@ def parse_common(options: Mapping[str, str]) -> DeliveryOptions:
         _whole(given, "chunk_bytes_max", 1),
         _whole(given, "batch_rows_min", 1),
         _whole(given, "batch_wait_seconds_max", 0),
+        _whole(given, "quarantine_rows_max", 0),
         given.get("where") or None,
         columns,
     )

@@ -42,11 +42,15 @@ def batch_is_ready(
     return now - oldest >= timedelta(seconds=options.batch_wait_seconds_max)
 
 
+ASKED_SECONDS_MAX = 3600.0
+
+
 def retry_wait_seconds(failures: int, asked: float | None, seconds_max: float, jitter: float) -> float:
-    """Doubling from one second; what the sink asked for counts if it is longer, within bounds. `jitter` is in 0..1."""
+    """Doubling from one second up to a bound; what the sink asked for counts if it is longer, but not for ever.
+    `jitter` is in 0..1."""
     ladder = min(seconds_max, 2.0 ** min(failures, 16)) * (0.5 + jitter / 2)
     wanted = asked if asked is not None and asked > 0 else 0.0
-    return min(seconds_max, max(ladder, wanted))
+    return max(ladder, min(wanted, ASKED_SECONDS_MAX))
 
 
 # What a sink holds.
@@ -73,10 +77,13 @@ class Found:
 
     listed: tuple[HeldRange, ...]
     mark: Seq | None
+    aside: frozenset[int] = frozenset()
+    """Numbers of rows that the sink refused, and that were set aside: never planned again, for they may have been
+    replayed."""
 
     @property
     def nothing(self) -> bool:
-        return not self.listed and self.mark is None
+        return not self.listed and self.mark is None and not self.aside
 
     @property
     def highest(self) -> int:
@@ -128,7 +135,8 @@ def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]
 
 def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange, HeldRange | None, bool]]:
     """What lies between mark and `until`, in order: a range that is listed, one at or below the sink's own mark that
-    was delivered and is no longer there, or one that has yet to be sent. The flag says that it was delivered."""
+    was delivered and is no longer there, a row that was set aside, or a range that has yet to be sent. The flag says
+    that it was delivered."""
     at = int(after or 0) + 1
     parts: list[tuple[SeqRange, HeldRange | None, bool]] = []
 
@@ -142,10 +150,19 @@ def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange
             parts.append((SeqRange(Seq(at), Seq(to)), None, False))
             at = to + 1
 
+    def set_aside(to: int) -> None:
+        nonlocal at
+        for number in sorted(n for n in found.aside if at <= n <= to):
+            gap(number - 1)
+            parts.append((SeqRange(Seq(number), Seq(number)), None, False))
+            at = number + 1
+
     for r in sorted(found.listed, key=lambda r: r.rows.lo):
+        set_aside(r.rows.lo - 1)
         gap(r.rows.lo - 1)
         parts.append((r.rows, r, True))
         at = r.rows.hi + 1
+    set_aside(until)
     gap(until)
     return parts
 
@@ -166,6 +183,8 @@ def cut_around(
         if listed is not None:
             count = rows if listed.count is None else listed.count
             chunks.append(ChunkPlan(segment, max(rows, count), ChunkState.LANDED, count, listed.digest, listed.size))
+        elif len(segment) == 1 and segment.lo in found.aside:
+            chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
         elif delivered:
             state = ChunkState.LANDED if rows else ChunkState.EMPTY
             chunks.append(ChunkPlan(segment, rows, state, rows, None, None))

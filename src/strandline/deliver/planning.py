@@ -28,7 +28,7 @@ from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
 from strandline.deliver.weigh import weigh_files
 from strandline.delivery import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
 from strandline.errors import LeaseLost, SchemaError, SinkStopped
-from strandline.ledger import blocks, intents, lanes
+from strandline.ledger import blocks, intents, lanes, quarantine
 from strandline.tables.schema import from_iceberg
 from strandline.types import Seq, SeqRange
 
@@ -43,6 +43,8 @@ class Standing:
     bounds: scan.LaneBounds
     sealed: Seq
     until: Seq
+    set_aside: Mapping[str, frozenset[int]]
+    """Of each lane, the numbers beyond its mark that are in quarantine, or were."""
 
     def mark(self, partition: str) -> Seq | None:
         known = self.lanes.get(partition)
@@ -59,6 +61,7 @@ def look(run: SinkRun) -> Standing | None:
         }
         landed = intents.last_landed(connection, record)
         still_open = frozenset(i.partition for i in intents.open_of(connection, record))
+        aside = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
@@ -74,7 +77,11 @@ def look(run: SinkRun) -> Standing | None:
         return None
     if until <= (record.planned or 0) and not exceptions:
         return None
-    return Standing(known, landed, scan.LaneBounds(record.planned, exceptions, still_open), sealed, until)
+    bounds = scan.LaneBounds(record.planned, exceptions, still_open)
+    beyond = {
+        p: frozenset(int(q.seq) for q in aside if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
+    }
+    return Standing(known, landed, bounds, sealed, until, beyond)
 
 
 def store_next(run: SinkRun) -> list[Intent] | None:
@@ -226,7 +233,8 @@ def _found(run: SinkRun, standing: Standing, partition: str, held: Held) -> Foun
             f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
-    return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark)
+    aside = standing.set_aside.get(partition, frozenset())
+    return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
 
 
 def before(seq: Seq) -> Seq | None:

@@ -70,7 +70,7 @@ def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSid
         chunk = record.chunk
         proof.withheld += chunk.withheld or 0
         if chunk.state is ChunkState.EMPTY:
-            proof.empty += 1
+            proof.empty += not any(n in chunk.rows for n in layout.set_aside)
             _check_empty(layout, record, lake)
         else:
             there = by_chunk.get(chunk.id)
@@ -141,11 +141,14 @@ def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
     if there is None:
         return
     withheld = chunk.withheld or 0
+    explained = withheld + sum(1 for n in layout.set_aside if n in chunk.rows)
     if there.twice is not None:
         _twice(layout, record, there.twice)
-    elif there.all > withheld:
-        words = f"the lake has {counted(there.all - withheld, 'row')} there that nobody sent"
+    elif there.all > explained:
+        words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
         layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
+    elif explained > withheld:
+        return  # whether the lake still has the row or not
     elif (there.count, there.withheld) != (0, withheld):
         _differs(
             layout,

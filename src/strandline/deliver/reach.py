@@ -29,5 +29,7 @@ def _reached(bench: DeliverBench, record: SinkRecord, dataset: Dataset) -> Seq |
         return SEQ_MAX
     finally:
         run.close()
+    if not held.told:
+        return SEQ_MAX
     highest = max([int(held.mark or 0), *(int(r.rows.hi) for r in held.ranges)])
     return Seq(highest) if highest else None

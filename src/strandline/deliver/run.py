@@ -29,6 +29,7 @@ def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options
         resolve(kind, own_options(options)),
         lake=bench.lake,
         settings=bench.config.settings.forward,
+        given=own_options(options),
     )
     return kind.open(context)
 

@@ -146,7 +146,9 @@ class Inspected:
 
 
 class Inspector(Protocol):
-    """Pickled and sent to the executors, like a sender."""
+    """Pickled and sent to the executors, like a sender; unless it says `asks_only = True`: a server does the reading,
+    so that tasks would only wait for it, and perhaps for each other where the server's own work is done by the same
+    Spark."""
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected: ...
 
@@ -210,6 +212,8 @@ class SinkContext:
     lake: str = ""
     settings: ForwardSettings = field(default_factory=ForwardSettings)
     """What the lake's settings say of places that can be reached."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The same options as they are stored: where a secret is read from, for a kind that reads it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,7 @@ class Option:
     required: bool = False
     default: str | None = None
     secret: bool = False
-    """Only `env:NAME` is accepted: a secret is never stored."""
+    """Only `env:NAME` and `file:PATH` are accepted: a secret is never stored."""
     check: Callable[[str], None] | None = None
     """Raises UsageError for a value, as it was given, that must not be stored or cannot be."""
 

@@ -36,6 +36,8 @@ class SinkReport:
     chunks: int = 0
     reason: str | None = None
     hint: str | None = None
+    quarantined: int = 0
+    """Rows that the sink refused, and that were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +223,11 @@ class Deliverer:
             if done.troubles and not run.dataset.deliver_by:
                 break
             # A tick has an end, however fast rows come: the other sinks wait for it, and whoever wants to hear of it.
-            if (run.record.planned or 0) >= (sealed or 0):
+            # A lane that had to keep to an older cut is behind until the next plan takes it in.
+            if (run.record.planned or 0) >= (sealed or 0) and not self._some_lane_is_behind(run):
                 break
         did = "delivered" if done.intents else "idle"
-        report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks)
+        report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks, quarantined=done.quarantined)
         if done.troubles:
             return self._waits(run, report, _first_of(done.troubles), done.wait_seconds)
         if not (left and waits):
@@ -233,9 +236,16 @@ class Deliverer:
                     sinks.went_well(connection, run.record.id)
         return report
 
-    def _may_plan(self, run: SinkRun) -> bool:
+    def _look_at(self, run: SinkRun) -> SinkWork | None:
         with self.bench.ledger.read() as connection:
-            found = next((w for w in sinks.due(connection) if w.sink.id == run.record.id), None)
+            return next((w for w in sinks.due(connection) if w.sink.id == run.record.id), None)
+
+    def _some_lane_is_behind(self, run: SinkRun) -> bool:
+        found = self._look_at(run)
+        return found is not None and found.behind
+
+    def _may_plan(self, run: SinkRun) -> bool:
+        found = self._look_at(run)
         if found is None:
             return False
         run.record = found.sink

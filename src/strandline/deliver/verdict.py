@@ -26,6 +26,10 @@ class SinkVerdict:
     taken: int = 0
     taken_over: int = 0
     under_way: int = 0
+    quarantined: int = 0
+    """Rows that the sink refused: set aside, and not there."""
+    replayed: int = 0
+    discarded: int = 0
     checked_bytes: int = 0
     start: Seq | None = None
     watermark: Seq | None = None

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from strandline.deliver.bench import DeliverBench, settled
 from strandline.deliver.layout import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
+from strandline.deliver.poison import REPLAY_PARTITION
 from strandline.deliver.proof import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.rebuild import Rebuilding, Wanted
+from strandline.deliver.replay_proof import Replays, prove_replays
 from strandline.deliver.rows_proof import KnowsNumbers, NumberComparison, in_rows, unsent_rows
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Address, Held, Inspected, Inspector, Sink
@@ -19,8 +21,9 @@ from strandline.deliver.sinks.rehearse import Provable
 from strandline.deliver.verdict import SinkVerdict, VerifyProgress, VerifyReport
 from strandline.delivery import Intent, Lane, Lease, SinkRecord
 from strandline.errors import RefusedError, StorageError, StrandlineError
-from strandline.ledger import intents, lanes
+from strandline.ledger import intents, lanes, quarantine
 from strandline.ledger.engine import utc_now
+from strandline.ledger.quarantine import NOT_THERE, QuarantineState
 from strandline.tables.spark_tables import explain
 from strandline.types import Dataset, Seq, SeqRange
 
@@ -57,15 +60,26 @@ class _Verification:
     taken_is_fine: bool
     progress: VerifyProgress
     history: dict[str, list[Intent]] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
     extra: list[Finding] = field(default_factory=list)
     """Of no lane that the ledger knows, or of one that could not be laid out."""
 
     def verdict(self) -> SinkVerdict:
         known = self._ledger_side()
-        layouts = self._sink_side(known)
-        inspected = self._inspect(layouts)
+        replays = self._replays()
+        layouts = self._sink_side(known, replays)
+        inspected = self._inspect(layouts, replays)
         self._drop_what_is_new(layouts)
         proofs = self._lake_side(layouts, inspected)
+        chunks = {p: [c for i in intents_ for c in i.chunks] for p, intents_ in self.history.items()}
+        self.extra += prove_replays(
+            self.run.record.name,
+            replays,
+            self.held,
+            chunks,
+            inspected[REPLAY_PARTITION],
+            taken_is_fine=self.taken_is_fine and self.run.sink().keeps_marks,
+        )
         findings = [*self.extra, *(f for p in proofs for f in p.findings)]
         marks = [lane.mark for lane in known]
         record = self.run.record
@@ -80,6 +94,9 @@ class _Verification:
             taken=sum(p.taken for p in proofs),
             taken_over=sum(p.taken_over for p in proofs),
             under_way=sum(p.under_way for p in proofs),
+            quarantined=replays.count(*NOT_THERE),
+            replayed=replays.count(QuarantineState.REPLAYED),
+            discarded=replays.count(QuarantineState.DISCARDED),
             checked_bytes=sum(p.bytes for p in proofs),
             start=record.start,
             watermark=None if not marks or None in marks else min(m for m in marks if m is not None),
@@ -111,11 +128,24 @@ class _Verification:
 
     # --- the sink ---
 
-    def _sink_side(self, known: Sequence[Lane]) -> list[Layout]:
+    def _replays(self) -> Replays:
+        """What was set aside, and sent again. The ledger first, as for the others."""
+        record = self.run.record
+        with self.run.bench.ledger.read() as connection:
+            rows = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
+        if not self.run.sink().keeps_marks:
+            return Replays(tuple(rows), None)
+        held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
+        return Replays(tuple(rows), held or Held(None, (), told=False))
+
+    def _sink_side(self, known: Sequence[Lane], replays: Replays) -> list[Layout]:
         self._say("asking the sink", 0, 0)
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
-            if held is not None:
+            if held is not None and not held.told:
+                self.extra.append(self._cannot_be_asked(lane))
+            elif held is not None:
+                self.held[lane.partition] = held
                 layouts.append(
                     lay_out(
                         self.run.record.name,
@@ -124,10 +154,17 @@ class _Verification:
                         self.history[lane.partition],
                         held,
                         self._namer(lane.partition),
+                        set_aside=replays.set_aside(lane.partition),
+                        replayed=replays.in_its_place(lane.partition),
                         taken_is_fine=self.taken_is_fine,
                     )
                 )
         return layouts
+
+    def _cannot_be_asked(self, lane: Lane) -> Finding:
+        where = self.run.record.destination
+        words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
+        return Finding(Kind.UNREADABLE, self.run.record.name, lane.partition, None, where, words)
 
     def _held(self, known: Sequence[Lane]) -> list[Held | None]:
         sink = self.run.sink()
@@ -158,23 +195,18 @@ class _Verification:
 
         return name
 
-    def _inspect(self, layouts: Sequence[Layout]) -> dict[str, dict[SeqRange, Inspected]]:
+    def _inspect(self, layouts: Sequence[Layout], replays: Replays) -> dict[str, dict[SeqRange, Inspected]]:
         """By partition and range. What cannot be read now is left out, and said."""
         pairs = [(self.run.address(x.lane.partition), p.held.rows) for x in layouts for p in x.present]
+        pairs += ((self.run.address(REPLAY_PARTITION), rows) for rows in replays.ranges)
         found: dict[str, dict[SeqRange, Inspected]] = {x.lane.partition: {} for x in layouts}
+        found[REPLAY_PARTITION] = {}
         if not pairs:
             return found
-        spark = self.run.bench.tables().spark.sparkContext
         task = _Inspection(self.run.sink().inspector())
         for at in range(0, len(pairs), RANGES_AT_ONCE_MAX):
             self._say("reading the sink", at, len(pairs))
-            some = pairs[at : at + RANGES_AT_ONCE_MAX]
-            slices = min(len(some), spark.defaultParallelism * _TASKS_PER_CORE)
-            try:
-                results = spark.parallelize(some, slices).mapPartitions(task.run).collect()  # a line per range
-            except Exception as e:
-                raise explain(e, "what the sink holds cannot be read") from e
-            for partition, rows, seen, why in results:
+            for partition, rows, seen, why in self._inspect_some(task, pairs[at : at + RANGES_AT_ONCE_MAX]):
                 if seen is not None:
                     found[partition][rows] = seen
                 else:
@@ -186,6 +218,16 @@ class _Verification:
                     )
         self._say("reading the sink", len(pairs), len(pairs))
         return found
+
+    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Looked]:
+        if getattr(task.inspector, "asks_only", False):
+            return list(task.run(pairs))
+        spark = self.run.bench.tables().spark.sparkContext
+        slices = min(len(pairs), spark.defaultParallelism * _TASKS_PER_CORE)
+        try:
+            return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # a line per range
+        except Exception as e:
+            raise explain(e, "what the sink holds cannot be read") from e
 
     # --- the lake ---
 
@@ -313,15 +355,17 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
     return there if not said or said == there else None
 
 
+_Looked = tuple[str, SeqRange, Inspected | None, str | None]
+"""Partition, range, what is there, and why that cannot be told."""
+
+
 @dataclass(frozen=True)
 class _Inspection:
     """On the executors."""
 
     inspector: Inspector
 
-    def run(
-        self, pairs: Iterable[tuple[Address, SeqRange]]
-    ) -> Iterator[tuple[str, SeqRange, Inspected | None, str | None]]:
+    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Looked]:
         try:
             for address, rows in pairs:
                 try:

@@ -6,12 +6,12 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -25,7 +25,7 @@ from strandline.ledger import schema
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 # WAL with several connections could lose committed pages before this version of SQLite.
@@ -33,11 +33,20 @@ _WAL_IS_SAFE_FROM = (3, 51, 3)
 
 _UNDEFINED_TABLE = "42P01"
 
+_PARAMETERS_AT_ONCE_MAX = 500
+_T = TypeVar("_T")
+
 REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
+    """A statement has room for so many parameters, and no more."""
+    every, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
+    return (every[i : i + step] for i in range(0, len(every), step))
 
 
 @dataclass(frozen=True, slots=True)

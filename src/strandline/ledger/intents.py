@@ -29,23 +29,16 @@ from strandline.delivery import (
 )
 from strandline.errors import MarkMoved
 from strandline.ledger import blocks, plans, sinks
-from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.lanes import Token
 from strandline.ledger.schema import chunk, intent, lane
 from strandline.ledger.sinks import seq_or_none
 from strandline.types import Seq, SeqRange
 
-_IDS_AT_ONCE_MAX = 500
 _ROWS_AT_ONCE_MAX = 1000
 
 
-def slices(ids: Iterable[int]) -> Iterator[list[int]]:
-    """A statement has room for so many parameters, and no more."""
-    every = list(ids)
-    return (every[i : i + _IDS_AT_ONCE_MAX] for i in range(0, len(every), _IDS_AT_ONCE_MAX))
-
-
-def _chunk(row: Any) -> Chunk:
+def chunk_of(row: Any) -> Chunk:
     return Chunk(
         ChunkId(row.chunk_id),
         SeqRange(Seq(row.lo), Seq(row.hi)),
@@ -59,7 +52,7 @@ def _chunk(row: Any) -> Chunk:
     )
 
 
-_CHUNK = (
+CHUNK_COLUMNS = (
     chunk.c.id.label("chunk_id"),
     chunk.c.lo,
     chunk.c.hi,
@@ -72,7 +65,7 @@ _CHUNK = (
     chunk.c.found,
 )
 _WITH_CHUNKS = (
-    sa.select(intent, lane.c.partition, *_CHUNK)
+    sa.select(intent, lane.c.partition, *CHUNK_COLUMNS)
     .join_from(intent, lane, lane.c.id == intent.c.lane_id)
     .join(chunk, chunk.c.intent_id == intent.c.id)
 )
@@ -91,7 +84,7 @@ def _intents(rows: Iterable[Any]) -> Iterator[Intent]:
             json.loads(first.options),
             first.opened_at,
             first.closed_at,
-            tuple(map(_chunk, of_one)),
+            tuple(map(chunk_of, of_one)),
         )
 
 
@@ -114,10 +107,10 @@ def history(connection: sa.Connection, lane_id: LaneId) -> Iterator[Intent]:
 
 def chunks_of(connection: sa.Connection, lane_id: LaneId, *, after: Seq | None, until: Seq) -> list[Chunk]:
     """Those that have numbers between the bounds, in order."""
-    query = sa.select(*_CHUNK).where(chunk.c.lane_id == lane_id, chunk.c.lo <= until).order_by(chunk.c.lo)
+    query = sa.select(*CHUNK_COLUMNS).where(chunk.c.lane_id == lane_id, chunk.c.lo <= until).order_by(chunk.c.lo)
     if after is not None:
         query = query.where(chunk.c.hi > after)
-    return list(map(_chunk, connection.execute(query)))
+    return list(map(chunk_of, connection.execute(query)))
 
 
 def store_plan(
@@ -149,24 +142,31 @@ def _check_lease(lease: Lease, sink: SinkRecord) -> None:
 
 def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
     """Record what became of chunks; False if the lease is lost. The same again is fine, another outcome is not."""
+    with ledger.write() as connection:
+        return acknowledge_in(connection, lease, acks)
+
+
+def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
+    """The same, within a transaction that records more than that."""
     by_chunk = {ack.chunk: ack for ack in acks}
     if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
         raise ValueError("an acknowledgement says one outcome")
-    with ledger.write() as connection:
-        if not sinks.holds(connection, lease):
-            return False
-        known = {found.id: found for found in _chunks(connection, lease, by_chunk)}
-        settled = [ack for ack in by_chunk.values() if not _is_same(known.get(ack.chunk), ack)]
-        _settle(connection, settled)
+    if not sinks.holds(connection, lease):
+        return False
+    known = {found.id: found for found in _chunks(connection, lease, by_chunk)}
+    settled = [ack for ack in by_chunk.values() if not _is_same(known.get(ack.chunk), ack)]
+    _settle(connection, settled)
     return True
 
 
 def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> Iterator[Chunk]:
     of_sink = (
-        sa.select(*_CHUNK).join_from(chunk, lane, lane.c.id == chunk.c.lane_id).where(lane.c.sink_id == lease.sink)
+        sa.select(*CHUNK_COLUMNS)
+        .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
+        .where(lane.c.sink_id == lease.sink)
     )
     for some in slices(ids):
-        yield from map(_chunk, connection.execute(of_sink.where(chunk.c.id.in_(some))))
+        yield from map(chunk_of, connection.execute(of_sink.where(chunk.c.id.in_(some))))
 
 
 def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
@@ -286,10 +286,10 @@ def _moves(
     connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent], token: Token, now: datetime
 ) -> list[dict[str, Any]]:
     chunks: dict[int, list[Chunk]] = {}
-    query = sa.select(chunk.c.intent_id, *_CHUNK).order_by(chunk.c.lo)
+    query = sa.select(chunk.c.intent_id, *CHUNK_COLUMNS).order_by(chunk.c.lo)
     for some in slices(i.id for i in intents):
         for row in connection.execute(query.where(chunk.c.intent_id.in_(some))):
-            chunks.setdefault(row.intent_id, []).append(_chunk(row))
+            chunks.setdefault(row.intent_id, []).append(chunk_of(row))
     tokens = {until: token(until) for until in {i.until for i in intents}}
     moves = []
     for promised in intents:

@@ -2,8 +2,9 @@
 
 A block moves `reserved → staged → published`, or `reserved → abandoned`; an adopted one moves from `reserved`
 straight to `published`, because its commit point is the Iceberg commit that numbers the rows. A chunk moves
-`planned → landed` or `planned → empty`. Triggers, made by the migrations, refuse every other move, a counter or a mark
-that goes back, and a change of what was promised: an intent's bounds and options, a chunk's range.
+`planned → landed` or `planned → empty`; as long as it is planned, its two parts may take its place. Triggers, made by
+the migrations, refuse every other move, a counter or a mark that goes back, and a change of what was promised: an
+intent's bounds and options, a chunk's range.
 """
 
 from __future__ import annotations
@@ -248,6 +249,7 @@ intent = Table(
 )
 
 _CHUNK_PLANNED = text("state = 'planned'")
+_A_PART = text("split_from IS NOT NULL")
 
 chunk = Table(
     "chunk",
@@ -265,6 +267,7 @@ chunk = Table(
     Column("size", BigInteger),
     Column("found", Boolean, nullable=False),
     Column("acked_at", UtcMicros),
+    Column("split_from", BigInteger),  # the id that the chunk had of which it is a part
     CheckConstraint("lo >= 1 AND hi >= lo", name="chunk_not_empty"),
     CheckConstraint("state IN ('planned', 'landed', 'empty')", name="chunk_state_known"),
     CheckConstraint("expected >= 0 AND row_count >= 0 AND withheld >= 0 AND size >= 0", name="counts_not_negative"),
@@ -283,4 +286,5 @@ chunk = Table(
     Index("one_chunk_of_a_number", "lane_id", "lo", unique=True),
     Index("chunks_of_an_intent", "intent_id"),
     Index("planned_chunks", "intent_id", sqlite_where=_CHUNK_PLANNED, postgresql_where=_CHUNK_PLANNED),
+    Index("parts_of_a_chunk", "split_from", "lo", unique=True, sqlite_where=_A_PART, postgresql_where=_A_PART),
 )

@@ -1,0 +1,136 @@
+"""A receiver under eight clients: how fast it is at most, and how long an answer takes a little below that."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import quantiles
+
+from bench import frames, lakes
+from bench.forward.receiver import Receiver, receiving
+from bench.measure import Bench, Measurement
+from bench.results import Figure, Goal, Samples
+
+CLIENTS = 8
+BODY_ROWS = 1000
+SAMPLES = 5
+P99 = Figure(
+    "99th percentile of an answer at 80 % of the highest rate, 8 clients", "ms", None, Goal(250, "at most", "ours")
+)
+RATE = Figure("rows taken in at the highest rate, 8 clients", "rows/s", None, None)
+MEMORY = Figure(
+    "memory of the receiver after ten times as many bodies",
+    "MB",
+    "the same after the first of them",
+    Goal(1.2, "at most"),
+)
+
+
+def measure(bench: Bench) -> dict[str, Samples]:
+    seconds = bench.sized(10, 1)
+    with receiving(bench.work / "receiver") as to:
+        body = _body(bench)
+        clients = _Clients(to, body)
+        clients.as_fast_as_possible(seconds)  # warm-up
+        first, rates, slow, held = to.rss_mb, [], [], []
+        for n in range(SAMPLES):
+            bench.say(f"sample {n + 1} of {SAMPLES}")
+            rate = clients.as_fast_as_possible(seconds)
+            rates.append(rate * BODY_ROWS)
+            slow.append(clients.at_a_rate(0.8 * rate, seconds))
+            held.append(to.rss_mb)
+        shape = {"body_rows": BODY_ROWS, "body_bytes": len(body), "clients": CLIENTS, "seconds": seconds}
+    return {
+        P99.name: Samples(slow, None, shape),
+        RATE.name: Samples(rates, None, shape),
+        MEMORY.name: Samples(held, [first] * SAMPLES, shape),
+    }
+
+
+def _body(bench: Bench) -> bytes:
+    """Made in a process of its own: the JVM must not be there while clients are measured."""
+    made = bench.work / "body"
+    command = [sys.executable, "-m", "bench.forward.alone", str(bench.work / "rows"), str(made)]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    return made.read_bytes()
+
+
+def make_body(work: str, target: str) -> None:
+    from pathlib import Path
+
+    import zstandard
+    from pyspark.sql import functions as F
+
+    lake = lakes.new_lake(Path(work))
+    rows = frames.events(lake.spark, 0, BODY_ROWS, 1).withColumn("amount", F.col("amount").cast("string"))
+    lines = [r[0] for r in rows.select(F.to_json(F.struct("*"))).collect()]
+    Path(target).write_bytes(zstandard.ZstdCompressor(level=1).compress("\n".join(lines).encode()))
+
+
+class _Clients:
+    def __init__(self, to: Receiver, body: bytes) -> None:
+        self._to, self._body = to, body
+
+    def as_fast_as_possible(self, seconds: float) -> float:
+        """Bodies per second, each client waiting for its answer before it sends the next."""
+        until = time.perf_counter() + seconds
+        answered = itertools.count()
+
+        def client(post: Callable[[], None], _: int) -> None:
+            while time.perf_counter() < until:
+                post()
+                next(answered)
+
+        began = time.perf_counter()
+        self._all(client)
+        return next(answered) / (time.perf_counter() - began)
+
+    def at_a_rate(self, rate: float, seconds: float) -> float:
+        """Milliseconds, counted from when a body was due: a client that is held up does not hide what that costs."""
+        began, took, lock = time.perf_counter() + 0.1, [], threading.Lock()
+        dues = iter([began + n / rate for n in range(int(rate * seconds))])
+
+        def client(post: Callable[[], None], _: int) -> None:
+            while True:
+                with lock:
+                    due = next(dues, None)
+                if due is None:
+                    return
+                time.sleep(max(0.0, due - time.perf_counter()))
+                post()
+                took.append((time.perf_counter() - due) * 1000)
+
+        self._all(client)
+        return quantiles(took, n=100)[98]
+
+    def _all(self, client: Callable[[Callable[[], None], int], None]) -> None:
+        import httpx
+
+        def run(number: int) -> None:
+            headers = {
+                "Authorization": f"Bearer {self._to.token}",
+                "Content-Type": "application/x-ndjson",
+                "Content-Encoding": "zstd",
+            }
+            with httpx.Client(timeout=60, headers=headers) as http:
+
+                def post() -> None:
+                    key = {"Idempotency-Key": uuid.uuid4().hex}
+                    http.post(self._to.url, content=self._body, headers=key).raise_for_status()
+
+                client(post, number)
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(run, range(CLIENTS)))
+
+
+MEASUREMENT = Measurement((P99, RATE, MEMORY), measure)
+
+if __name__ == "__main__":
+    make_body(*sys.argv[1:])

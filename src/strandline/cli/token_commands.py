@@ -1,0 +1,83 @@
+"""token create, list, revoke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from strandline.cli.options import ConfigOption, JsonOption, opened
+from strandline.cli.output import Output
+from strandline.cli.render import age, done, grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strandline.ledger.tokens import Token
+
+app = typer.Typer(help="Who may send rows to the receiver: create, list and revoke tokens.")
+
+TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
+
+
+@app.command()
+def create(
+    name: TokenArgument,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dataset",
+            metavar="DATASET",
+            help="Only for this dataset; repeat it for more.",
+            show_default="every dataset",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a token. Its secret is printed now and never again: only a hash of it is kept."""
+    with opened(config) as lake:
+        made, secret = lake.receiver.create_token(name, dataset or None)
+    document = token_document(made) | {"secret": secret}
+    Output(as_json=json).show(document, done(f"Token {made.name}, for {_for(made)}"), Text(secret))
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Every token there is or was, without its secret."""
+    with opened(config) as lake:
+        found = lake.receiver.every_token()
+    Output(as_json=json).show({"tokens": [token_document(t) for t in found]}, tokens(found))
+
+
+@app.command()
+def revoke(name: TokenArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Refuse it from now on. What was sent with it stays."""
+    with opened(config) as lake:
+        lake.receiver.revoke_token(name)
+    Output(as_json=json).show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
+
+
+def token_document(t: Token) -> dict[str, Any]:
+    return {
+        "name": t.name,
+        "datasets": None if t.datasets is None else list(t.datasets),
+        "created_at": t.created_at,
+        "revoked_at": t.revoked_at,
+    }
+
+
+def tokens(found: Sequence[Token]) -> RenderableType:
+    if not found:
+        return Text("No tokens yet. `strandline token create NAME` makes one.", "dim")
+    table = grid("token", "for", "created", "state")
+    for t in found:
+        state = Text("in use", "green") if t.revoked_at is None else Text(f"revoked {age(t.revoked_at)} ago", "dim")
+        table.add_row(Text(t.name, "bold"), Text(_for(t)), Text(f"{age(t.created_at)} ago"), state)
+    return Group(table)
+
+
+def _for(t: Token) -> str:
+    return "every dataset" if t.datasets is None else ", ".join(t.datasets)

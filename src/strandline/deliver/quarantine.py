@@ -1,0 +1,99 @@
+"""Rows that sinks refused and that were set aside: looked at, and given up. Sending them again is in `replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.content import shown, unpacked
+from strandline.deliver.manage import alone
+from strandline.deliver.quarantine_objects import QuarantineObjects, open_objects
+from strandline.delivery import SinkRecord
+from strandline.errors import FailedError, RefusedError, UsageError
+from strandline.ledger import audit, quarantine, sinks
+from strandline.ledger.quarantine import NOT_THERE, Quarantined, QuarantineState
+
+_SHOWN_BYTES_MAX = 1 << 20
+"""A larger row is not read to be shown: its object can be."""
+_NUMBERS_TOLD_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    sink: str
+    row: Quarantined
+    place: str
+    """Its object."""
+    content: Any
+    """The row itself; None where it was not looked at."""
+    problem: str | None = None
+    """Why its content cannot be shown."""
+
+
+def look(bench: DeliverBench, record: SinkRecord, *, settled_too: bool, contents_max: int) -> list[QuarantinedRow]:
+    """Of every generation, by number; the first so many with their content."""
+    objects = open_objects(bench.config)
+    with bench.ledger.read() as connection:
+        rows = quarantine.every(connection, record, None if settled_too else NOT_THERE)
+    found = []
+    for n, row in enumerate(rows):
+        content, problem = _content(objects, row) if n < contents_max else (None, None)
+        found.append(QuarantinedRow(record.name, row, objects.place(row.object), content, problem))
+    return found
+
+
+def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
+    if row.state not in NOT_THERE:
+        return None, None
+    if row.size > _SHOWN_BYTES_MAX:
+        return None, "too large to be shown here"
+    try:
+        body = objects.get(row.object)
+        if body is None:
+            return None, "its object is gone"
+        return shown(unpacked(body, row.object), row.form), None
+    except FailedError as e:
+        return None, e.message
+
+
+def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str) -> list[Quarantined]:
+    """Those with these numbers, or all; a number that is not among them is an error of whoever gave it."""
+    if numbers is None:
+        return list(rows)
+    by_number = {int(r.seq): r for r in rows}
+    if unknown := [n for n in numbers if n not in by_number]:
+        raise UsageError(
+            f"sink {name} has no row {unknown[0]} in quarantine", hint=f"See `strandline sink quarantine list {name}`."
+        )
+    return [by_number[n] for n in sorted(set(numbers))]
+
+
+def discard(bench: DeliverBench, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
+    """Given up for good: the ledger says so first, then the content goes."""
+    with bench.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    objects = open_objects(bench.config)
+    with alone(bench, record):
+        with bench.ledger.read() as connection:
+            rows = chosen(quarantine.every(connection, record, NOT_THERE), numbers, name)
+        for row in rows:
+            if row.state is QuarantineState.REPLAYING:
+                raise _may_have_landed(name, row)
+        if rows:  # before it is done: nothing is given up without a word
+            with bench.ledger.write() as connection:
+                told = [r.seq for r in rows[:_NUMBERS_TOLD_MAX]]
+                audit.record(connection, "quarantine_discarded", sink=name, rows=len(rows), numbers=told)
+        for row in rows:
+            if not quarantine.discard(bench.ledger, row.id):
+                raise _may_have_landed(name, row)
+            objects.remove(row.object)
+    return rows
+
+
+def _may_have_landed(name: str, row: Quarantined) -> RefusedError:
+    return RefusedError(
+        f"row {row.seq} was sent again, and whether it landed is not known",
+        hint=f"`strandline sink quarantine replay {name} {row.seq}` finds out.",
+    )

@@ -1,0 +1,169 @@
+"""Where the content of rows that were set aside lies: objects in the warehouse, one for each.
+
+    _strandline/quarantine/<sink's instance>/<generation>/<hash of the lane>/<number>.arrow
+
+An object is durable before the ledger tells of it. One that the ledger does not know is from a deliverer that died in
+between, and is replaced by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.config import LakeConfig, resolve_secret
+from strandline.deliver.sink import Address
+from strandline.deliver.sinks.folder import Folder, sync_folder, words_for, write_new
+from strandline.errors import StorageError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+HOME = "_strandline"
+_HASH_DIGITS = 16
+
+
+def object_name(address: Address, number: int) -> str:
+    """Relative to the warehouse."""
+    lane = hashlib.sha256(f"{address.dataset}\0{address.partition}".encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{HOME}/quarantine/{address.instance}/{address.generation}/{lane}/{number}.arrow"
+
+
+class QuarantineObjects(Protocol):
+    """Raises `StorageError`."""
+
+    def put(self, name: str, body: bytes) -> None:
+        """Durable when it returns; replaces what is there."""
+
+    def get(self, name: str) -> bytes | None: ...
+
+    def remove(self, name: str) -> None:
+        """Fine where there is none."""
+
+    def place(self, name: str) -> str:
+        """What a person looks for."""
+
+
+def open_objects(config: LakeConfig) -> QuarantineObjects:
+    folder = config.warehouse_folder
+    return S3Objects(config) if folder is None else LocalObjects(folder)
+
+
+@dataclass(frozen=True)
+class LocalObjects:
+    warehouse: Path
+
+    def put(self, name: str, body: bytes) -> None:
+        path = self.warehouse / name
+        if not self.warehouse.is_dir():  # a folder in its place would take rows that nobody finds
+            raise StorageError(f"the warehouse {self.warehouse} is not there", hint="Is its disk mounted?")
+        with _told(path):
+            Folder(str(self.warehouse), HOME).make(name.rpartition("/")[0])
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            try:
+                write_new(temporary, body)
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(path.parent)
+
+    def get(self, name: str) -> bytes | None:
+        path = self.warehouse / name
+        with _told(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def remove(self, name: str) -> None:
+        path = self.warehouse / name
+        with _told(path):
+            path.unlink(missing_ok=True)
+
+    def place(self, name: str) -> str:
+        return str(self.warehouse / name)
+
+
+@contextmanager
+def _told(place: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(words_for(e, place), hint="Nothing is lost: the next tick tries again.") from e
+
+
+class S3Objects:
+    def __init__(self, config: LakeConfig) -> None:
+        self._config = config
+        bucket, _, prefix = config.warehouse_url.removeprefix("s3://").partition("/")
+        self._bucket, self._prefix = bucket, prefix.strip("/")
+        self._opened: S3Store | None = None
+
+    def put(self, name: str, body: bytes) -> None:
+        import obstore
+
+        with self._told(name):
+            obstore.put(self._store(), self._key(name), body)
+
+    def get(self, name: str) -> bytes | None:
+        import obstore
+        from obstore.exceptions import NotFoundError
+
+        with self._told(name):
+            try:
+                return bytes(obstore.get(self._store(), self._key(name)).bytes())
+            except (FileNotFoundError, NotFoundError):
+                return None
+
+    def remove(self, name: str) -> None:
+        import obstore
+        from obstore.exceptions import NotFoundError
+
+        with self._told(name):
+            try:
+                obstore.delete(self._store(), self._key(name))
+            except (FileNotFoundError, NotFoundError):
+                return
+
+    def place(self, name: str) -> str:
+        return f"s3://{self._bucket}/{self._key(name)}"
+
+    def _key(self, name: str) -> str:
+        return "/".join(filter(None, (self._prefix, name)))
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, OSError) as e:
+            raise StorageError(
+                f"{self.place(name)} cannot be read or written: {type(e).__name__}",
+                hint="Nothing is lost: the next tick tries again.",
+            ) from e
+
+    def _store(self) -> S3Store:
+        from obstore.store import S3Store
+
+        if self._opened is None:
+            warehouse = self._config.settings.warehouse
+            keys = {
+                "endpoint": warehouse.endpoint,
+                "access_key_id": resolve_secret(warehouse.access_key),
+                "secret_access_key": resolve_secret(warehouse.secret_key),
+            }
+            self._opened = S3Store(
+                self._bucket,
+                region=warehouse.region,
+                client_options={"allow_http": True, "timeout": "30s"},
+                virtual_hosted_style_request=False,
+                **{k: v for k, v in keys.items() if v is not None},  # type: ignore[arg-type]
+            )
+        return self._opened

@@ -1,0 +1,119 @@
+"""What an answer means for the chunk that was sent. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+
+from strandline import wire
+from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, TryLater, Unknown
+from strandline.deliver.sinks.forward_body import Body
+from strandline.deliver.sinks.forward_http import Answer
+from strandline.types import Seq, SeqRange
+
+_REFUSALS = (400, 413, 422)
+_NOT_ABOUT_ROWS = (wire.Answer.BAD_DIGEST, wire.Answer.BAD_REQUEST)
+"""Damaged on the way, or a request that this receiver does not understand: splitting the rows would help nobody."""
+_WORDS_MAX = 300
+
+
+def outcome_of(
+    answer: Answer, rows: SeqRange, body: Body, *, from_receiver: bool, wait_seconds_max: float, now: datetime
+) -> Outcome:
+    """`from_receiver`: the other end is known to be one of ours, so that a yes from anybody else is none."""
+    words = explain(answer)
+    if 200 <= answer.status < 300:
+        if answer.from_receiver:
+            return _accepted(answer.fields, body, words)
+        if from_receiver:
+            return Unknown(f"{words}: somebody else than the receiver has answered")
+        return Landed(body.rows, body.digest, len(body.content))
+    said = answer.fields.get("outcome") if answer.from_receiver else None
+    if answer.status in _REFUSALS and said not in _NOT_ABOUT_ROWS:
+        return Refused(words)
+    if answer.status == 409 and said == wire.Answer.CONFLICT:
+        held = tuple(r for r in ranges_of(answer.fields.get("held")) if r.overlaps(rows))
+        if held:
+            return Conflict(held)
+    return TryLater(words, retry_after_seconds(answer.headers, now, wait_seconds_max))
+
+
+def after_uncertainty(outcome: Outcome, answer: Answer, first: str) -> Outcome:
+    """Of a repeat, where it is not known what became of the first attempt. A receiver knows ranges, so what it refuses
+    now it has not taken before; anybody else may have, and to split the chunk would send its rows under other keys."""
+    if isinstance(outcome, Refused) and not answer.from_receiver:
+        return Unknown(f"{first}; sent again: {outcome.why}")
+    return outcome
+
+
+def _accepted(fields: Mapping[str, Any], body: Body, words: str) -> Outcome:
+    if fields.get("outcome") != wire.Answer.ACCEPTED:
+        return Unknown(f"{words}: the answer cannot be read")
+    count, digest, size = fields.get("rows"), fields.get("digest"), len(body.content)
+    if fields.get("repeat") is True:
+        if count is None or not digest:  # covered by others that are held: nobody knows its digest, so none is given
+            return Landed(body.rows, "", 0, repeat=True)
+        return Landed(int(count), str(digest), size if digest == body.digest else 0, repeat=True)
+    if (count, digest) != (body.rows, body.digest):
+        return Unknown(f"{words}: it tells of {count} rows, {digest}; {body.rows} were sent, {body.digest}")
+    return Landed(body.rows, body.digest, size)
+
+
+def ranges_of(value: object) -> list[SeqRange]:
+    """`[[lo, hi], …]`, as far as it is that."""
+    found = []
+    for pair in value if isinstance(value, list) else ():
+        try:
+            lo, hi = pair
+            found.append(SeqRange(Seq(int(lo)), Seq(int(hi))))
+        except (TypeError, ValueError):
+            continue
+    return sorted(found)
+
+
+def explain(answer: Answer) -> str:
+    """One line: the status, and what the server says to it."""
+    try:
+        status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
+    except ValueError:
+        status = str(answer.status)
+    if 300 <= answer.status < 400:
+        return f"{status}: redirects are not followed; give the sink the URL that it leads to"
+    if answer.from_receiver:
+        why, line = answer.fields.get("why"), answer.fields.get("line")
+        theirs = f"line {line}: {why}" if line is not None and why else why or ""
+    else:
+        theirs = answer.content[: 4 * _WORDS_MAX].decode("utf-8", "replace")
+    theirs = " ".join("".join(c if c.isprintable() else " " for c in str(theirs)).split())[:_WORDS_MAX]
+    return f"{status}: {theirs}" if theirs else status
+
+
+def retry_after_seconds(headers: Mapping[str, str], now: datetime, seconds_max: float) -> float | None:
+    """How long the server asks to wait, bounded; None where it does not say, or says nothing that makes sense, so that
+    the sink's own ladder counts. A date is measured by the server's own clock, where it tells it."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,1000}", text):
+        seconds = float(min(int(text), int(seconds_max)))
+    else:
+        until = _date(text)
+        if until is None:
+            return None
+        seconds = min((until - (_date(headers.get("date", "")) or now)).total_seconds(), seconds_max)
+    return seconds if seconds > 0 else None
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        parsed = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed
+
+
+def with_why(outcome: Outcome, why: str) -> Outcome:
+    return replace(outcome, why=why) if isinstance(outcome, Refused | TryLater | Unknown) else outcome

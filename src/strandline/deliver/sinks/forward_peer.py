@@ -1,0 +1,174 @@
+"""What a receiver says of itself: whose rows it takes, and what it holds of them. Servers of another make say nothing.
+
+Questions change nothing that a repeat would change again, so one whose answer was lost is asked once more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strandline import wire
+from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
+from strandline.deliver.sinks.forward_address import AddressRefused
+from strandline.deliver.sinks.forward_http import Answer, AnswerLost, Conversation, NotSent, Token
+from strandline.deliver.sinks.forward_outcome import explain
+from strandline.errors import StorageError
+from strandline.types import Seq, SeqRange
+
+LANES_AT_ONCE_MAX = 1000
+"""Asked for in one request."""
+RECORD_BYTES_MAX = 256 << 20
+"""Of an answer to a question: some two million ranges."""
+_ASKS_MAX = 2
+_CANNOT_SAY = (401, 407, 408, 425, 429)
+"""Whoever answers so may be a gateway before a receiver, so that nothing follows from the missing header."""
+
+
+class Peer:
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._is_receiver: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"Peer({self._conversation.place.destination})"
+
+    def close(self) -> None:
+        self._conversation.close()
+
+    @property
+    def token(self) -> Token:
+        return self._conversation.token
+
+    @property
+    def is_receiver(self) -> bool:
+        """Found out with a request that changes nothing anywhere: a server of another make might take a question for
+        rows."""
+        if self._is_receiver is None:
+            answer = self._request("HEAD", "", {})
+            if answer.from_receiver:
+                self._check_version(answer)
+            elif answer.status >= 500 or 300 <= answer.status < 400 or answer.status in _CANNOT_SAY:
+                raise self._error(explain(answer))
+            self._is_receiver = answer.from_receiver
+        return self._is_receiver
+
+    def claimed(self, lake: str, dataset: str) -> Claimed | None:
+        return self._claimed(self._ask("claimed", {"lake": lake, "dataset": dataset}))
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        question = {
+            "lake": claim.lake,
+            "instance": claim.instance,
+            "dataset": claim.dataset,
+            "table_uuid": claim.table_uuid,
+            "generation": generation,
+        }
+        found = self._claimed(self._ask("claim", question))
+        if found is None:
+            raise self._error("it was to note whose rows it gets, and did not")
+        return found
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        held: list[Held] = []
+        for _, alike in itertools.groupby(lanes, lambda one: _whose(one[0])):
+            asked = list(alike)
+            for at in range(0, len(asked), LANES_AT_ONCE_MAX):
+                held += self._held(asked[at : at + LANES_AT_ONCE_MAX])
+        return held
+
+    def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        lanes = [{"partition": address.partition, "after": after} for address, after in asked]
+        answer = self._ask("held", _whose(asked[0][0]) | {"lanes": lanes})
+        try:
+            told = [[_held_range(*one) for one in lane["ranges"]] for lane in answer["lanes"]]
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("held") from e
+        if len(told) != len(asked):
+            raise self._unreadable("held")
+        for ranges in told:
+            if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ranges)):
+                raise self._error("what it says it holds is not in order, or overlaps itself")
+        return [Held(None, tuple(ranges)) for ranges in told]
+
+    def inspect(self, address: Address, window: SeqRange) -> tuple[dict[SeqRange, Inspected], Seq | None]:
+        """What is really there of the ranges inside, and where to go on if there are more."""
+        question = _whose(address) | {"partition": address.partition, "lo": window.lo, "hi": window.hi}
+        answer = self._ask("inspect", question)
+        try:
+            found = {
+                SeqRange(Seq(r["lo"]), Seq(r["hi"])): Inspected(r["rows"], r["digest"], r["problem"])
+                for r in answer["ranges"]
+            }
+            following = answer.get("next")
+            return found, None if following is None else Seq(int(following))
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("inspect") from e
+
+    # --- asking ---
+
+    def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
+        answer = self._request("POST", what, question)
+        if not answer.from_receiver or not 200 <= answer.status < 300:
+            raise self._error(explain(answer))
+        self._check_version(answer)
+        if len(answer.content) > RECORD_BYTES_MAX:
+            raise self._error(f"its answer is longer than {RECORD_BYTES_MAX >> 20} MiB")
+        return answer.fields
+
+    def _request(self, method: str, under: str, question: Mapping[str, object]) -> Answer:
+        content = json.dumps(question, separators=(",", ":")).encode() if method == "POST" else b""
+        headers = {"Content-Type": "application/json"} if content else {}
+        lost = ""
+        for _ in range(_ASKS_MAX):
+            try:
+                return self._conversation.request(
+                    method, under, headers=headers, content=content, bytes_max=RECORD_BYTES_MAX
+                )
+            except AddressRefused:
+                raise
+            except NotSent as e:
+                raise self._error(str(e)) from None
+            except AnswerLost as e:
+                lost = str(e)
+        raise self._error(lost)
+
+    def _check_version(self, answer: Answer) -> None:
+        version = answer.headers[wire.RECEIVER.lower()]
+        if version != wire.VERSION:
+            raise self._error(
+                f"it is a receiver that speaks version {version[:20]!r}, and this program speaks {wire.VERSION}",
+                hint="Bring both ends to the same version.",
+            )
+
+    def _claimed(self, answer: Mapping[str, Any]) -> Claimed | None:
+        try:
+            claim, generation = answer["claim"], answer["generation"]
+            if claim is None:
+                return None
+            names = ("lake", "instance", "dataset", "table_uuid")
+            return Claimed(Claim(*(str(claim[name]) for name in names)), int(generation))
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("claim") from e
+
+    def _unreadable(self, what: str) -> StorageError:
+        return self._error(f"its answer to `{what}` cannot be read")
+
+    def _error(self, why: str, hint: str | None = None) -> StorageError:
+        conversation = self._conversation
+        return StorageError(conversation.token.scrub(f"{conversation.place.destination}: {why}"), hint=hint)
+
+
+def _whose(address: Address) -> dict[str, object]:
+    return {
+        "lake": address.lake,
+        "instance": address.instance,
+        "generation": address.generation,
+        "dataset": address.dataset,
+    }
+
+
+def _held_range(lo: int, hi: int, rows: int, digest: str, size: int) -> HeldRange:
+    return HeldRange(SeqRange(Seq(lo), Seq(hi)), rows, digest, size)

@@ -1,0 +1,109 @@
+"""JSON lines that are in memory whole, such as the body of a request: the same rules as for files, and the first line
+that does not fit ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from strandline.errors import BadRow
+from strandline.ingest.sources.blocks import JUDGED_ROWS_MAX
+from strandline.ingest.sources.columns import Unfit, arrow_type, carrier_type, required_columns
+from strandline.ingest.sources.jsonl import read_columns
+from strandline.ingest.sources.lines import Block, split_lines
+from strandline.ingest.sources.rows import json_row
+from strandline.ingest.sources.values import Misfit
+from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+
+_BOM = b"\xef\xbb\xbf"
+
+_PLAIN: dict[str, t.DataType] = {
+    "boolean": t.BooleanType(),
+    "int": t.IntegerType(),
+    "long": t.LongType(),
+    "float": t.FloatType(),
+    "double": t.DoubleType(),
+    "date": t.DateType(),
+    "timestamp": t.TimestampNTZType(),
+    "timestamptz": t.TimestampType(),
+    "string": t.StringType(),
+    "uuid": t.StringType(),
+    "binary": t.BinaryType(),
+}
+
+
+def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows, and the line of each. A uuid is text and a `fixed` is bytes, as in Spark; whether they fit is not asked
+    here."""
+    fields, carriers, maps = _reading(tuple(columns))
+    block, _, _ = split_lines(data.removeprefix(_BOM), 1, True)
+    schema = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])
+    if not len(block):
+        return schema.empty_table(), block.lines
+    parts = list(_read(block, fields, carriers, maps, schema))
+    return pa.Table.from_batches(parts, schema), block.lines
+
+
+@lru_cache(maxsize=256)
+def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list[str]]:
+    fields = struct_of(columns)
+    carriers = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
+    return fields, carriers, [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+
+
+def _read(
+    block: Block, fields: t.StructType, carriers: pa.Schema, maps: list[str], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """From the left, so that the first bad line is found without looking at what comes after it."""
+    try:
+        arrays = read_columns(block, fields, carriers, maps)
+        required_columns(arrays, fields)
+    except (Unfit, pa.ArrowInvalid):
+        if len(block) <= JUDGED_ROWS_MAX:
+            yield _judged(block, fields, schema)
+            return
+        middle = len(block) // 2
+        yield from _read(block.part(0, middle), fields, carriers, maps, schema)
+        yield from _read(block.part(middle, len(block)), fields, carriers, maps, schema)
+    else:
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:
+    rows = []
+    for index in range(len(block)):
+        try:
+            rows.append(json_row(block.record(index), fields))
+        except Misfit as e:
+            raise BadRow(int(block.lines[index]), str(e)) from e
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[f.name] for row in rows], schema.field(f.name).type) for f in fields], schema=schema
+    )
+
+
+def struct_of(columns: Sequence[Column]) -> t.StructType:
+    """As Spark has them."""
+    return t.StructType([t.StructField(c.name, _spark_type(c.type), not c.required) for c in columns])
+
+
+def _spark_type(kind: ColumnType) -> t.DataType:
+    match kind:
+        case Primitive(name) if name.startswith("decimal("):
+            precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
+            return t.DecimalType(int(precision), int(scale))
+        case Primitive(name) if name.startswith("fixed["):
+            return t.BinaryType()
+        case Primitive(name):
+            return _PLAIN[name]
+        case ListOf(element, required):
+            return t.ArrayType(_spark_type(element), not required)
+        case MapOf(key, value, required):
+            return t.MapType(_spark_type(key), _spark_type(value), not required)
+        case Struct(fields):
+            return struct_of(fields)

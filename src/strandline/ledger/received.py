@@ -1,0 +1,400 @@
+"""Bodies that were received: by whose identity, what was in them, and which of them are repeats.
+
+A range of a sender's lane is new if it is disjoint from all that the lane holds, a repeat if what it holds covers it,
+and anything else overlaps. So the ranges of a lane are disjoint, and only the one that begins last below a number can
+reach over it. A key of a token's is new once. Ranges are kept for ever; keys are forgotten when no client can ask any
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.errors import LedgerUnreadable
+from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
+from strandline.ledger.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
+from strandline.ledger.schema_receive import HAS_ROWS, receive_batch, received, source
+from strandline.ledger.tokens import TokenId
+from strandline.types import SEQ_MAX, DatasetId, Seq, SeqRange, merge_ranges
+from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
+
+ReceivedId = NewType("ReceivedId", int)
+
+_FORGET_AT_ONCE_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One that is checked and spooled, and not yet recorded."""
+
+    dataset: DatasetId
+    identity: Identity
+    token: TokenId
+    """Whose key it is. A range is the same whoever brings it."""
+    rows: int
+    digest: str
+    size: int
+    """Bytes as they were sent."""
+    spool: str | None
+    """The file's name, used by no other body; None exactly where there are no rows."""
+    spool_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    id: ReceivedId
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Nothing was recorded: it is there already."""
+
+    rows: int | None
+    """What was answered then; None where the range came otherwise cut."""
+    digest: str | None
+    held: tuple[SeqRange, ...]
+    """Merged, the held ranges that it has numbers of; none for a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """Nothing was recorded: some of its numbers are held, and some are not."""
+
+    held: tuple[SeqRange, ...]
+    """As in `Repeat`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBody:
+    """Nothing was recorded: the key was used for another body."""
+
+    digest: str
+
+
+Decision = New | Repeat | Overlaps | OtherBody
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBody:
+    rows: SeqRange
+    count: int
+    digest: str
+    first: Seq | None
+    """The number that its first row has here; None until its batch is published, and where it has no rows."""
+    spool: str | None
+    """Its file, as long as it is there."""
+
+
+def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
+    """The commit point of receiving: each identity is decided, and what is new is durable when this returns. Bodies of
+    one call are decided in their order, so that they may repeat or overlap each other too. Files of those that are not
+    new belong to nobody, and the caller removes them."""
+    decided: dict[int, Decision] = {}
+    ranges = [(n, b, b.identity) for n, b in enumerate(bodies) if isinstance(b.identity, RangeIdentity)]
+    keys = [(n, b, b.identity) for n, b in enumerate(bodies) if isinstance(b.identity, KeyIdentity)]
+    if not bodies:
+        return []
+    now = utc_now()
+    with ledger.write() as connection:
+        # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
+        if ranges:
+            decided |= _record_ranges(connection, ranges, now)
+        if keys:
+            decided |= _record_keys(connection, keys, now)
+    return [decided[n] for n in range(len(bodies))]
+
+
+def known(
+    connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
+) -> Decision | None:
+    """A look before the work is done: the answer, if there is one without it. None says nothing for certain, because
+    another may record the same meanwhile."""
+    if isinstance(identity, KeyIdentity):
+        return _by_key(connection, [(dataset, token, identity.key)], digest).get((dataset, token, identity.key))
+    lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
+    if not lanes:
+        return None
+    [lane] = lanes.values()
+    return _decide(identity.rows, holding(connection, [(lane, identity.rows)]).get(lane, {}).values())
+
+
+def _values(body: Body, now: datetime, **identity: Any) -> dict[str, Any]:
+    return {
+        "dataset_id": body.dataset,
+        "rows": body.rows,
+        "digest": body.digest,
+        "size": body.size,
+        "spool": body.spool,
+        "spool_bytes": body.spool_bytes,
+        "received_at": now,
+        **identity,
+    }
+
+
+# --- ranges ---
+
+
+def _record_ranges(
+    connection: sa.Connection, bodies: Sequence[tuple[int, Body, RangeIdentity]], now: datetime
+) -> dict[int, Decision]:
+    lanes = keep_lanes(connection, {lane_key(b.dataset, i.lane) for _, b, i in bodies})
+    by_lane: dict[int, list[SeqRange]] = {}
+    for _, body, identity in bodies:
+        by_lane.setdefault(lanes[lane_key(body.dataset, identity.lane)], []).append(identity.rows)
+    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    decided: dict[int, Decision] = {}
+    new: dict[tuple[int, int], int] = {}
+    values = []
+    for n, body, identity in bodies:
+        lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
+        of_lane = held.setdefault(lane, {})
+        found = _decide(rows, of_lane.values())
+        if found is not None:
+            decided[n] = found
+            continue
+        of_lane[rows.lo] = HeldBody(rows, body.rows, body.digest, body.size)
+        new[lane, rows.lo] = n
+        values.append(_values(body, now, lane_id=lane, lo=rows.lo, hi=rows.hi))
+    if values:
+        inserted = received.insert().returning(received.c.id, received.c.lane_id, received.c.lo)
+        for row in connection.execute(inserted, values):
+            decided[new[row.lane_id, row.lo]] = New(ReceivedId(row.id))
+    return decided
+
+
+def _decide(rows: SeqRange, held: Iterable[HeldBody]) -> Repeat | Overlaps | None:
+    """None: it is new."""
+    touched = [body for body in held if body.rows.overlaps(rows)]
+    if not touched:
+        return None
+    for body in touched:
+        if body.rows == rows:
+            return Repeat(body.count, body.digest, (rows,))
+    merged = tuple(merge_ranges(body.rows for body in touched))
+    if any(m.lo <= rows.lo and rows.hi <= m.hi for m in merged):
+        return Repeat(None, None, merged)
+    return Overlaps(merged)
+
+
+# --- keys ---
+
+_Key = tuple[int, int, str]
+_KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
+
+
+def _by_key(
+    connection: sa.Connection, keys: Iterable[_Key], digest: str | None = None
+) -> dict[_Key, Repeat | OtherBody]:
+    """What the bodies that came with the keys are to one with this digest."""
+    found: dict[_Key, Repeat | OtherBody] = {}
+    for some in slices(keys, len(_KEY)):
+        query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
+        for rows, stored, dataset, token, key in connection.execute(query):
+            same = Repeat(rows, stored, ())
+            found[dataset, token, key] = same if digest in (None, stored) else OtherBody(stored)
+    return found
+
+
+def _record_keys(
+    connection: sa.Connection, bodies: Sequence[tuple[int, Body, KeyIdentity]], now: datetime
+) -> dict[int, Decision]:
+    first: dict[_Key, tuple[int, Body]] = {}
+    for n, body, identity in bodies:
+        first.setdefault((body.dataset, body.token, identity.key), (n, body))
+    values = [_values(first[key][1], now, token_id=key[1], key=key[2]) for key in sorted(first)]
+    inserted = connection.execute(
+        insert_into(connection, received)
+        .on_conflict_do_nothing(index_elements=["dataset_id", "token_id", "key"])
+        .returning(received.c.id, *_KEY),
+        values,
+    )
+    new = {(dataset, token, key): ReceivedId(id) for id, dataset, token, key in inserted}
+    stored = _by_key(connection, (key for key in first if key not in new))
+    decided: dict[int, Decision] = {}
+    for n, body, identity in bodies:
+        key = (body.dataset, body.token, identity.key)
+        winner, it = first[key]
+        if n == winner and key in new:
+            decided[n] = New(new[key])
+            continue
+        there = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
+        if not isinstance(there, Repeat) or there.digest is None:
+            raise LedgerUnreadable(f"key {identity.key!r} is taken and cannot be read")
+        decided[n] = there if there.digest == body.digest else OtherBody(there.digest)
+    return decided
+
+
+def forget_keys(ledger: Ledger, older_than: datetime) -> int:
+    """Bodies by key whose rows were published before that moment and whose files are gone; those without rows, that
+    came before it. In small transactions: others want to record meanwhile. How many they were."""
+    published_since = (
+        sa.select(receive_batch.c.id)
+        .where(receive_batch.c.id == received.c.batch, receive_batch.c.published_at <= older_than)
+        .correlate(received)
+        .exists()
+    )
+    old = (
+        sa.select(received.c.id)
+        .where(
+            received.c.key.is_not(None),
+            received.c.received_at <= older_than,
+            sa.or_(received.c.rows == 0, received.c.spool_removed_at.is_not(None) & published_since),
+        )
+        .order_by(received.c.received_at)
+        .limit(_FORGET_AT_ONCE_MAX)
+    )
+    forgotten = 0
+    while True:
+        with ledger.write() as connection:
+            ids = connection.execute(old).scalars().all()
+            if ids:
+                forgotten += connection.execute(received.delete().where(received.c.id.in_(ids))).rowcount
+        if len(ids) < _FORGET_AT_ONCE_MAX:
+            return forgotten
+
+
+# --- what a sender asks for ---
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """Who feeds a dataset of ours from one of its own, and the highest generation that it came with."""
+
+    lake: str
+    dataset: str
+    """Its name there."""
+    instance: str
+    table_uuid: str
+    generation: int
+
+
+def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
+    row = connection.execute(
+        sa.select(source).where(
+            source.c.dataset_id == dataset, source.c.lake == lake, source.c.source_dataset == source_dataset
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation)
+
+
+def claim(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    lake: str,
+    source_dataset: str,
+    *,
+    instance: str,
+    table_uuid: str,
+    generation: int,
+) -> SourceRecord:
+    """Written if there is none; if it is this instance's, its generation is raised, never lowered. The record as it is
+    then, which may be another's."""
+    own = {"instance": instance, "table_uuid": table_uuid}
+    connection.execute(
+        insert_into(connection, source)
+        .values(
+            dataset_id=dataset,
+            lake=lake,
+            source_dataset=source_dataset,
+            generation=generation,
+            created_at=utc_now(),
+            **own,
+        )
+        .on_conflict_do_update(
+            index_elements=["dataset_id", "lake", "source_dataset"],
+            set_={"generation": generation},
+            where=(source.c.instance == instance)
+            & (source.c.table_uuid == table_uuid)
+            & (source.c.generation < generation),
+        )
+    )
+    found = claimed(connection, dataset, lake, source_dataset)
+    if found is None:
+        raise LedgerUnreadable(f"the record of lake {lake}, dataset {source_dataset} is taken and cannot be read")
+    return found
+
+
+def held(
+    connection: sa.Connection, dataset: DatasetId, sender: LaneName, lanes: Sequence[tuple[str, Seq | None]]
+) -> list[list[HeldBody]]:
+    """Of each partition of the sender's, whatever partition stands in its name, the bodies with a number beyond the one
+    given (None: all), in order."""
+    name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
+    ids = lanes_of(connection, {(*name, partition) for partition, _ in lanes})
+    asked = [(ids.get((*name, partition)), after or 0) for partition, after in lanes]
+    found = holding(
+        connection,
+        [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in asked if id is not None and after < SEQ_MAX],
+    )
+    return [
+        sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda body: body.rows)
+        for id, after in asked
+    ]
+
+
+def placed(
+    connection: sa.Connection, dataset: DatasetId, lane: LaneName, lo: Seq, hi: Seq, limit: int
+) -> list[PlacedBody]:
+    """The lane's bodies that have numbers in lo..hi, in order, at most so many; one may reach beyond the bounds."""
+    lanes = lanes_of(connection, [lane_key(dataset, lane)])
+    if not lanes:
+        return []
+    [id] = lanes.values()
+    begin = connection.execute(
+        sa.select(sa.func.max(received.c.lo)).where(received.c.lane_id == id, received.c.lo <= lo)
+    ).scalar()
+    rows = connection.execute(
+        sa.select(received, receive_batch.c.lo.label("batch_lo"))
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(received.c.lane_id == id, received.c.lo >= (begin or lo), received.c.lo <= hi, received.c.hi >= lo)
+        .order_by(received.c.lo)
+        .limit(limit)
+    )
+    return [
+        PlacedBody(
+            SeqRange(Seq(r.lo), Seq(r.hi)),
+            r.rows,
+            r.digest,
+            None if r.batch_lo is None else Seq(r.batch_lo + r.place),
+            r.spool if r.spool_removed_at is None else None,
+        )
+        for r in rows
+    ]
+
+
+# --- what is on the disk ---
+
+
+def waiting_bytes(connection: sa.Connection) -> int:
+    """Of all files that are still there, those too whose rows were published and that are about to be removed."""
+    return int(connection.execute(_WAITING_BYTES).scalar_one())
+
+
+_WAITING_BYTES = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(received.c.spool_bytes), 0), sa.BigInteger)).where(
+    received.c.spool_removed_at.is_(None), HAS_ROWS
+)
+
+
+def any_known(connection: sa.Connection) -> bool:
+    """Whether this lake has received anything that it remembers."""
+    return connection.execute(sa.select(received.c.id).limit(1)).first() is not None
+
+
+def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
+    """Which of these files belong to a body and were not removed: any other was left by somebody who was killed before
+    it was recorded, or is about to be."""
+    found: set[str] = set()
+    for some in slices(names):
+        found.update(
+            connection.execute(
+                sa.select(received.c.spool).where(received.c.spool.in_(some), received.c.spool_removed_at.is_(None))
+            ).scalars()
+        )
+    return found

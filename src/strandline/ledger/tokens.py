@@ -1,0 +1,97 @@
+"""Tokens of those who may send to the receiver. Only a hash is kept: a secret is seen once, when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.errors import RefusedError, UsageError
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema_receive import api_token
+
+TokenId = NewType("TokenId", int)
+
+SECRET_PREFIX = "sl_"
+"""So that a secret that was left lying somewhere is known for what it is."""
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    id: TokenId
+    name: str
+    datasets: tuple[str, ...] | None
+    """None: every dataset, those to come too."""
+    created_at: datetime
+    revoked_at: datetime | None
+
+    def allows(self, dataset: str) -> bool:
+        return self.revoked_at is None and (self.datasets is None or dataset in self.datasets)
+
+
+def _token(row: Any) -> Token:
+    datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
+    return Token(TokenId(row.id), row.name, datasets, row.created_at, row.revoked_at)
+
+
+def _hash(secret: str) -> str:
+    # The secret is 256 random bits: a slow hash would protect nothing, and every request pays for it.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def create(connection: sa.Connection, name: str, datasets: Sequence[str] | None) -> tuple[Token, str]:
+    """The token, and its secret, which nobody can ask for again. The names of datasets are not looked up: they may be
+    created later."""
+    if not name.strip():
+        raise UsageError("a token needs a name")
+    if datasets is not None and not datasets:
+        raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
+    secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    made = connection.execute(
+        insert_into(connection, api_token)
+        .values(
+            name=name,
+            hash=_hash(secret),
+            datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
+            created_at=utc_now(),
+        )
+        .on_conflict_do_nothing()
+        .returning(api_token)
+    ).one_or_none()
+    if made is None:
+        raise RefusedError(
+            f"there is a token named {name} already", hint="Choose another name, or revoke that one first."
+        )
+    return _token(made), secret
+
+
+def every(connection: sa.Connection) -> list[Token]:
+    """By name, revoked ones too: bodies that came with them are still known by them."""
+    rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
+    return [_token(row) for row in rows]
+
+
+def revoke(connection: sa.Connection, name: str) -> bool:
+    """At once, for whoever asks `find` from now on. False if there is no such token that is still good."""
+    changed = connection.execute(
+        api_token.update()
+        .where(api_token.c.name == name, api_token.c.revoked_at.is_(None))
+        .values(revoked_at=utc_now())
+    )
+    return changed.rowcount == 1
+
+
+def find(connection: sa.Connection, secret: str) -> Token | None:
+    """None for a secret that is not known, and for one that was revoked."""
+    row = connection.execute(_FIND, {"hash": _hash(secret)}).one_or_none()
+    return None if row is None else _token(row)
+
+
+_FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), api_token.c.revoked_at.is_(None))

@@ -1,0 +1,111 @@
+"""The commit point: one thread records what was spooled, all that waits in one transaction.
+
+While one transaction is made durable, others come in and wait for the next: the busier it is, the less each pays.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from strandline import failpoints
+from strandline.errors import StorageError, StrandlineError
+from strandline.ledger import received
+from strandline.ledger.engine import Ledger
+from strandline.ledger.received import Body, Decision, New
+from strandline.receive.spool import Spool
+
+log = logging.getLogger(__name__)
+
+GROUP_BODIES_MAX = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    body: Body
+    decision: Future[Decision] = field(default_factory=Future)
+
+
+class Committer:
+    def __init__(self, ledger: Ledger, spool: Spool) -> None:
+        self._ledger = ledger
+        self._spool = spool
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="strandline-committer", daemon=True)
+        self._thread.start()
+
+    def submit(self, body: Body) -> Future[Decision]:
+        """Whatever it raises says nothing about the outcome: the client asks again, and the ledger knows."""
+        waiting = _Waiting(body)
+        waiting.decision.set_running_or_notify_cancel()  # a client that went away does not undo it
+        with self._closing:
+            if self._closed:
+                raise StorageError("the receiver is ending")
+            self._queue.put(waiting)
+        return waiting.decision
+
+    def close(self) -> None:
+        """What was submitted before is recorded first."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            first = self._queue.get()
+            group, ending = self._gathered(first)
+            if group:
+                self._commit(group)
+
+    def _gathered(self, first: _Waiting | None) -> tuple[list[_Waiting], bool]:
+        """All that waits by now; and whether it is the last."""
+        group: list[_Waiting] = []
+        at = first
+        while at is not None:
+            group.append(at)
+            if len(group) == GROUP_BODIES_MAX:
+                return group, False
+            try:
+                at = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: Sequence[_Waiting]) -> None:
+        bodies = [waiting.body for waiting in group]
+        try:
+            self._spool.sync(body.spool for body in bodies if body.spool is not None)
+            failpoints.hit("receive.before_commit")
+            decisions = received.record(self._ledger, bodies)
+            failpoints.hit("receive.after_commit")
+            if len(decisions) != len(bodies):
+                raise StorageError(f"{len(bodies)} bodies were recorded with {len(decisions)} decisions")
+        except BaseException as e:
+            # The transaction may have landed though its answer did not: the files are not touched.
+            if not isinstance(e, StrandlineError):
+                log.exception("bodies could not be recorded")
+            for waiting in group:
+                waiting.decision.set_exception(e)
+            return
+        self._remove_losers(bodies, decisions)
+        for waiting, decision in zip(group, decisions, strict=True):
+            waiting.decision.set_result(decision)
+
+    def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision]) -> None:
+        """The ledger has just said that it does not name them, and it never will."""
+        lost = [
+            b.spool for b, d in zip(bodies, decisions, strict=True) if b.spool is not None and not isinstance(d, New)
+        ]
+        try:
+            self._spool.remove(lost)
+        except StorageError as e:
+            log.warning("spool files of repeats are left behind: %s", e.message)

@@ -1,0 +1,136 @@
+"""Receiving as a lake offers it: tokens, the receiver, and what has come in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.errors import FailedError, RefusedError, StrandlineError
+from strandline.ledger import audit, datasets, tokens
+from strandline.receive.intake import Intake, IntakeBench
+from strandline.tables.identifier import full_name
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from strandline.ledger.tokens import Token
+    from strandline.receive.body import ReadLines
+    from strandline.receive.inspect import Inspector
+    from strandline.receive.intake import BatchReport
+    from strandline.receive.server import Server
+    from strandline.tables.schema import Column
+
+
+class Told(Protocol):
+    """Who hears of what a receiver does."""
+
+    def listening(self, url: str, datasets: list[str]) -> None: ...
+
+    def batch(self, report: BatchReport) -> None: ...
+
+    def trouble(self, error: StrandlineError) -> None: ...
+
+    def well(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """`lake.receiver`. Two of them over one ledger are as good as one."""
+
+    bench: IntakeBench
+    columns: Callable[[Dataset], Sequence[Column]]
+    """A dataset's columns, without Spark."""
+    read_lines: Callable[[], ReadLines]
+    """Ingest's reader of JSON lines; asked for when the first request may come."""
+
+    # Tokens.
+
+    def create_token(self, name: str, only: Sequence[str] | None = None) -> tuple[Token, str]:
+        """The secret is told once, and never again: only its hash is kept."""
+        with self.bench.ledger.write() as connection:
+            named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
+            made = tokens.create(connection, name, named)
+            audit.record(connection, "token_created", token=name, datasets=named)
+        return made
+
+    def every_token(self) -> list[Token]:
+        with self.bench.ledger.read() as connection:
+            return tokens.every(connection)
+
+    def revoke_token(self, name: str) -> None:
+        with self.bench.ledger.write() as connection:
+            if not tokens.revoke(connection, name):
+                raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
+            audit.record(connection, "token_revoked", token=name)
+
+    # What has come in.
+
+    def intake(self, on_report: Callable[[BatchReport], None] = lambda report: None) -> Intake:
+        return Intake(self.bench, on_report=on_report)
+
+    def inspector(self) -> Inspector:
+        from strandline.receive.inspect import Inspector
+
+        return Inspector(self.bench.ledger, self.bench.tables, self.bench.spool)
+
+    # The receiver.
+
+    def serve(
+        self,
+        stopping: threading.Event,
+        told: Told,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        ingest: bool = True,
+    ) -> None:
+        """Until `stopping` is set; then what is under way is finished first."""
+        from strandline.receive.server import address, listen, tls_files
+
+        settings = self.bench.settings
+        tls = tls_files(self.bench.config)
+        listening = listen(settings.host if host is None else host, settings.port if port is None else port)
+        url = address(listening, tls=tls is not None)
+        with self.bench.ledger.read() as connection:
+            names = [d.name for d in datasets.every(connection)]
+        with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
+            server = self._server(listening, tls)
+            try:
+                server.start()
+                told.listening(url, names)
+                if ingest:
+                    working = pool.submit(self.intake(told.batch).run, stopping, told.trouble, told.well)
+                    working.add_done_callback(lambda _: stopping.set())
+                while not stopping.wait(0.1):
+                    if not server.is_alive:
+                        raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
+            finally:
+                stopping.set()
+                server.stop()
+        if ingest:
+            working.result()
+
+    def _server(self, listening: socket.socket, tls: tuple[Path, Path] | None) -> Server:
+        from strandline.receive.app import create_app
+        from strandline.receive.parts import ReceiverParts
+        from strandline.receive.server import Server
+
+        parts = ReceiverParts(
+            self.bench.config,
+            self.bench.ledger,
+            self.bench.spool,
+            self._schema_of,
+            self.read_lines(),
+            self.inspector().document,
+        )
+        return Server(create_app(parts), listening, tls)
+
+    def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
+        with self.bench.ledger.read() as connection:
+            found = datasets.get(connection, full_name(name))
+        return found, self.columns(found)

@@ -1,0 +1,276 @@
+"""From the spool into the table: which bodies form a batch is stored, then they enter through the one door.
+
+Every step can be done again by anyone: a batch keeps its id and its bodies, the door knows the id, and a file is
+removed only when the ledger says that its rows are published. While there is nothing to do, a look is one question to
+the ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from strandline import failpoints
+from strandline.config import LakeConfig, ReceiveSettings
+from strandline.errors import FailedError, RefusedError, SchemaError, StrandlineError
+from strandline.heartbeat import beating
+from strandline.ledger import batches, blocks, datasets, received
+from strandline.ledger.batches import Batch
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.received import ReceivedId
+from strandline.receive.fitting import MARK
+from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.receive.spool import Spool
+    from strandline.tables.spark_tables import SparkTables
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+_DATASETS_AT_ONCE_MAX = 4
+_RETRY_SECONDS_MAX = 60.0
+_TIDY_SECONDS = 600.0
+"""How often keys that are too old, and files that a dead receiver left, are looked for."""
+_UNFIT_HINT = (
+    "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
+    "dataset alter`), and they are ingested."
+)
+
+
+class Entered(Protocol):
+    @property
+    def rows(self) -> SeqRange | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeBench:
+    config: LakeConfig
+    ledger: Ledger
+    spool: Spool
+    tables: Callable[[], SparkTables]
+    """Starts Spark when it is called for the first time."""
+    append: Callable[[str, DataFrame, str], Entered]
+    """The one door: a dataset's name, rows, the batch's id, which alone decides."""
+    catch_up: Callable[[], None]
+    """A ledger that was restored is opened before it is asked what is published."""
+
+    @property
+    def settings(self) -> ReceiveSettings:
+        return self.config.settings.receive
+
+    @property
+    def lease_seconds(self) -> int:
+        return self.config.settings.ingest.lease_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    dataset: str
+    batch_id: str
+    did: str
+    """`ingested`, or `waiting` (to try again)."""
+    bodies: int
+    rows: int
+    numbers: SeqRange | None = None
+    reason: str | None = None
+    hint: str | None = None
+
+
+class Intake:
+    """Many may run at once, in many processes: the lease of a batch sees to it."""
+
+    def __init__(self, bench: IntakeBench, *, on_report: Callable[[BatchReport], None] = lambda report: None) -> None:
+        self.bench = bench
+        self._on_report = on_report
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: dict[DatasetId, Future[list[BatchReport]]] = {}
+        self._tidied_at: float | None = None
+
+    def run(
+        self,
+        stopping: threading.Event,
+        on_trouble: Callable[[StrandlineError], None],
+        on_well: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Until `stopping` is set. A look that fails is told and repeated; the loop never ends by itself."""
+        while not stopping.is_set():
+            try:
+                self._collect()
+                self._begin(stopping)
+                self._tidy_now_and_then()
+                on_well()
+            except Exception as e:
+                on_trouble(_told(e))
+            stopping.wait(POLL_SECONDS)
+        try:
+            self.close()
+        except Exception as e:
+            on_trouble(_told(e))
+
+    def close(self) -> None:
+        """Wait for what is under way: a batch that was begun is finished, and no other is begun."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._collect()
+
+    def step(self) -> list[BatchReport]:
+        """Everything that is due, here and now."""
+        self.tidy()
+        return [report for id in self._due() for report in self._work(id, threading.Event())]
+
+    def _collect(self) -> None:
+        for id in [id for id, running in self._running.items() if running.done()]:
+            self._running.pop(id).result()
+
+    def _begin(self, stopping: threading.Event) -> None:
+        for id in self._due():
+            if id not in self._running:
+                self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
+                self._running[id] = self._pool.submit(self._work, id, stopping)
+
+    def _due(self) -> list[DatasetId]:
+        """The one question of an idle receiver."""
+        rows_max = self.bench.settings.batch_rows_max
+        with self.bench.ledger.read() as connection:
+            return batches.due(connection, rows_max=rows_max, older_than=self._older_than())
+
+    # One dataset.
+
+    def _work(self, id: DatasetId, stopping: threading.Event) -> list[BatchReport]:
+        """Batches of one dataset, one after the other, until there is none that is due; those of others go on beside.
+        What comes in meanwhile makes the next one larger."""
+        ledger, settings = self.bench.ledger, self.bench.settings
+        reports: list[BatchReport] = []
+        while not stopping.is_set():
+            if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
+                failpoints.hit("receive.after_batch")
+            taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
+            if not taken:
+                break
+            for report in filter(None, map(self._ingest, taken)):
+                reports.append(report)
+                self._on_report(report)
+        return reports
+
+    def _older_than(self) -> datetime:
+        return utc_now() - timedelta(seconds=self.bench.settings.batch_wait_seconds_max)
+
+    def _ingest(self, batch: Batch) -> BatchReport | None:
+        """None where another receiver has taken the batch over: it has the word."""
+        ledger, seconds = self.bench.ledger, self.bench.lease_seconds
+        named = f"dataset {batch.dataset}"
+        try:
+            with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
+                dataset = self._dataset(batch)
+                named = dataset.name
+                numbers = self._enter(dataset, batch)
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:
+            return self._waits(batch, named, _told(e))
+        self._remove_now([(b.id, b.spool) for b in batch.bodies])
+        return BatchReport(named, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
+
+    def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
+        """Through the door, unless it is in already: then its files may be gone, and are not needed."""
+        self.bench.catch_up()
+        numbers = self._published(dataset, batch)
+        if numbers is None:
+            numbers = self.bench.append(dataset.name, self._frame(dataset, batch), batch.batch_id).rows
+        failpoints.hit("receive.after_append")
+        if numbers is None or len(numbers) != batch.rows:
+            raise FailedError(f"batch {batch.batch_id} has {batch.rows} rows, and the numbers {numbers}")
+        batches.settle(self.bench.ledger, batch, numbers)
+        failpoints.hit("receive.after_settle")
+        return numbers
+
+    def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
+        block = blocks.of_batch(self.bench.ledger, dataset.id, batch.batch_id)
+        return block.head.rows if isinstance(block, Published) else None
+
+    def _frame(self, dataset: Dataset, batch: Batch) -> DataFrame:
+        from pyspark.sql import types as T
+
+        from strandline.receive.frame import frame_of
+        from strandline.tables.spark_tables import CATALOG
+
+        spark = self.bench.tables().spark
+        table = spark.table(f"{CATALOG}.{dataset.name}").schema
+        fields = T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])
+        return frame_of(spark, fields, batch.bodies, self.bench.spool)
+
+    def _dataset(self, batch: Batch) -> Dataset:
+        with self.bench.ledger.read() as connection:
+            found = next((d for d in datasets.every(connection) if d.id == batch.dataset), None)
+        if found is None:
+            raise RefusedError(
+                f"{batch.rows:,} rows wait for a dataset that was dropped, or whose table was made anew",
+                hint=f"They stay in the spool: {', '.join(b.spool for b in batch.bodies[:3])} …",
+            )
+        return found
+
+    def _waits(self, batch: Batch, name: str, error: StrandlineError) -> BatchReport | None:
+        told = explained(error)
+        retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))
+        if not batches.failed(self.bench.ledger, batch, told.message, retry_at):
+            return None
+        return BatchReport(
+            name, batch.batch_id, "waiting", len(batch.bodies), batch.rows, reason=told.message, hint=told.hint
+        )
+
+    # Files.
+
+    def _remove_now(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
+        """The rows are in: whatever happens to their files must not look like a failure of that."""
+        try:
+            self._remove(files)
+        except StrandlineError as e:
+            log.warning("spool files are left for later: %s", e.message)
+
+    def _remove(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
+        self.bench.spool.remove([name for _, name in files])
+        failpoints.hit("receive.after_removal")
+        batches.removed(self.bench.ledger, [id for id, _ in files])
+
+    def tidy(self) -> None:
+        """Files whose rows are published and that are still there, and keys that nobody will send again."""
+        while True:
+            with self.bench.ledger.read() as connection:
+                left = batches.to_remove(connection)
+            if not left:
+                break
+            self._remove(left)
+        received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
+
+    def _tidy_now_and_then(self) -> None:
+        if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
+            self._tidied_at = monotonic()
+            self.tidy()
+
+
+def explained(error: StrandlineError) -> StrandlineError:
+    """What a task said of rows that do not fit the table any more."""
+    _, found, said = error.message.partition(MARK)
+    return SchemaError(said, hint=_UNFIT_HINT) if found else error
+
+
+def retry_wait_seconds(failures: int, chance: float) -> float:
+    """Twice as long each time; not in step with others."""
+    return min(_RETRY_SECONDS_MAX, float(1 << min(failures, 10))) * (0.5 + chance / 2)
+
+
+def _told(error: Exception) -> StrandlineError:
+    if isinstance(error, StrandlineError):
+        return error
+    log.error("the intake failed in a way that nobody foresaw", exc_info=error)
+    return FailedError(f"unexpected {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}")

@@ -1,0 +1,36 @@
+"""What a receiver is made of. The lake puts it together, because only it knows the other stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.config import LakeConfig
+from strandline.ledger.engine import Ledger
+from strandline.receive.spool import Spool
+from strandline.tables.schema import Column
+from strandline.types import Dataset, Seq
+from strandline.wire import LaneName
+
+if TYPE_CHECKING:
+    from strandline.receive.body import ReadLines
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class ReceiverParts:
+    config: LakeConfig
+    ledger: Ledger
+    spool: Spool
+    schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]
+    """The dataset of a name, and the columns that its table has now; NoSuchDataset where there is none."""
+    read_lines: ReadLines
+    """`strandline.ingest.sources.body.read_json_lines`."""
+    inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
+    """What is really there of a lane's ranges in lo..hi: `ranges`, and `next` where there is more."""
+    close: Callable[[], None] = _nothing
+    """Called last, when every request is answered."""

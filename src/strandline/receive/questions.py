@@ -1,0 +1,141 @@
+"""What a sender asks a receiver beside sending rows: whose record this is, what is held, what is really there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from strandline.ledger import received
+from strandline.ledger.received import SourceRecord
+from strandline.receive import answers
+from strandline.receive.answers import Reply, Turned
+from strandline.receive.taking import Taking
+from strandline.types import SEQ_MAX, Seq
+from strandline.wire import Answer, LaneName
+
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
+
+
+class _Question(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+_Asked = TypeVar("_Asked", bound=_Question)
+
+
+class ClaimedQuestion(_Question):
+    lake: Name
+    dataset: Name = Field(description="The dataset's name in the sender's lake.")
+
+
+class ClaimQuestion(ClaimedQuestion):
+    instance: Name
+    table_uuid: Name
+    generation: Number
+
+
+class HeldLane(_Question):
+    partition: str
+    after: Annotated[int, Field(ge=0, le=SEQ_MAX)] | None = None
+
+
+class _Sender(_Question):
+    lake: Name
+    instance: Name
+    generation: Number
+    dataset: Name
+
+    def lane(self, partition: str) -> LaneName:
+        return LaneName(self.lake, self.instance, self.generation, self.dataset, partition)
+
+
+class HeldQuestion(_Sender):
+    lanes: list[HeldLane]
+
+
+class InspectQuestion(_Sender):
+    partition: str
+    lo: Number
+    hi: Number
+
+
+async def claimed(taking: Taking, request: Request, name: str) -> Reply:
+    dataset = (await taking.caller(request, name)).dataset
+    asked = await _read(taking, request, ClaimedQuestion)
+
+    def ask() -> SourceRecord | None:
+        with taking.parts.ledger.read() as connection:
+            return received.claimed(connection, dataset.id, asked.lake, asked.dataset)
+
+    return _claim_reply(await taking.look(ask))
+
+
+async def claim(taking: Taking, request: Request, name: str) -> Reply:
+    dataset = (await taking.caller(request, name)).dataset
+    asked = await _read(taking, request, ClaimQuestion)
+
+    def ask() -> SourceRecord:
+        with taking.parts.ledger.write() as connection:
+            return received.claim(
+                connection,
+                dataset.id,
+                asked.lake,
+                asked.dataset,
+                instance=asked.instance,
+                table_uuid=asked.table_uuid,
+                generation=asked.generation,
+            )
+
+    return _claim_reply(await taking.look(ask))
+
+
+def _claim_reply(record: SourceRecord | None) -> Reply:
+    if record is None:
+        return _told({"claim": None, "generation": None})
+    found = {
+        "lake": record.lake,
+        "instance": record.instance,
+        "dataset": record.dataset,
+        "table_uuid": record.table_uuid,
+    }
+    return _told({"claim": found, "generation": record.generation})
+
+
+async def held(taking: Taking, request: Request, name: str) -> Reply:
+    dataset = (await taking.caller(request, name)).dataset
+    asked = await _read(taking, request, HeldQuestion)
+    lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
+
+    def ask() -> list[Any]:
+        with taking.parts.ledger.read() as connection:
+            found = received.held(connection, dataset.id, asked.lane(""), lanes)
+        return [{"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane]} for lane in found]
+
+    return _told({"lanes": await taking.look(ask)})
+
+
+async def inspect(taking: Taking, request: Request, name: str) -> Reply:
+    dataset = (await taking.caller(request, name)).dataset
+    asked = await _read(taking, request, InspectQuestion)
+    if asked.lo > asked.hi:
+        raise Turned(answers.bad_request("lo is above hi"))
+    lane = asked.lane(asked.partition)
+    found = await taking.inspect(lambda: taking.parts.inspect(dataset, lane, Seq(asked.lo), Seq(asked.hi)))
+    return _told(dict(found))
+
+
+def _told(more: dict[str, Any]) -> Reply:
+    return Reply(200, Answer.ACCEPTED, None, more)
+
+
+async def _read(taking: Taking, request: Request, kind: type[_Asked]) -> _Asked:
+    data = await taking.read(request)
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Turned(answers.bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from e

@@ -1,0 +1,324 @@
+"""The spool: bodies that were received and are not ingested yet, one Arrow file each.
+
+A name is `<table uuid>/<random>.arrow`, and never used twice. A file that the ledger does not name is nothing: who
+wrote it died before the commit point, or lost against another. One that the ledger names must not go away before its
+rows are published.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from strandline.config import LakeConfig, resolve_secret
+from strandline.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from obstore.store import S3Store
+
+FOLDER = "_strandline/spool"
+_TEMPORARY = ".tmp"
+_NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
+
+
+class SpoolReader(Protocol):
+    """What tasks are given: it can be pickled, and keeps nothing open."""
+
+    def open(self, name: str) -> Any:
+        """The file for pyarrow. `StorageError` where it is not there or cannot be read."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def read(self, name: str) -> Any:
+        """A context that gives the batches of the file, in order."""
+
+    def count(self, name: str) -> int: ...
+
+
+class Spool(SpoolReader, Protocol):
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+        """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
+
+    def sync(self, names: Iterable[str]) -> None:
+        """One call for many files: their names survive a power cut when it returns."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Those that are there."""
+
+    def reader(self) -> SpoolReader: ...
+
+
+def open_spool(config: LakeConfig) -> LocalSpool | S3Spool:
+    folder = config.warehouse_folder
+    if folder is not None:
+        return LocalSpool(str(folder), f"{folder}/{FOLDER}")
+    w = config.settings.warehouse
+    bucket, _, prefix = w.url.removeprefix("s3://").partition("/")
+    return S3Spool(
+        bucket,
+        "/".join(filter(None, (prefix.strip("/"), FOLDER))),
+        w.region,
+        w.endpoint,
+        resolve_secret(w.access_key),
+        resolve_secret(w.secret_key),
+    )
+
+
+class _Reading:
+    """Reading is the same wherever the file comes from."""
+
+    __slots__ = ()
+
+    def open(self, name: str) -> Any:
+        raise NotImplementedError
+
+    @contextmanager
+    def read(self, name: str) -> Iterator[Iterator[pa.RecordBatch]]:
+        with self._reader(name) as reader:
+            yield (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+    def count(self, name: str) -> int:
+        with self._reader(name) as reader:
+            return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[Any]:
+        import pyarrow as pa
+
+        with self.open(name) as source:
+            try:
+                reader = pa.ipc.open_file(source)
+            except pa.ArrowInvalid as e:
+                raise StorageError(f"the spool file {name} is damaged: {e}") from e
+            with reader:
+                yield reader
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSpool(_Reading):
+    warehouse: str
+    folder: str
+
+    def reader(self) -> LocalSpool:
+        return self
+
+    def open(self, name: str) -> Any:
+        import pyarrow as pa
+
+        try:
+            return pa.memory_map(str(self._path(name)), "r")
+        except OSError as e:
+            raise StorageError(f"the spool file {name} cannot be read: {_said(e)}") from e
+
+    def exists(self, name: str) -> bool:
+        try:
+            self._path(name).stat()
+        except FileNotFoundError:
+            return False
+        except OSError as e:
+            raise StorageError(f"the spool cannot be read: {_said(e)}", hint=_NOT_NOW) from e
+        return True
+
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+        name = _new_name(table_uuid)
+        path = self._path(name)
+        temporary = path.with_suffix(_TEMPORARY)
+        packed = _packed(rows)
+        try:
+            try:
+                fd = _new_file(temporary)
+            except FileNotFoundError:
+                self._make(path.parent)
+                fd = _new_file(temporary)
+            try:
+                _write_all(fd, packed)
+                _sync_data(fd)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(fd)
+            temporary.rename(path)
+        except OSError as e:
+            raise StorageError(f"the spool cannot be written: {_said(e)}", hint=_NOT_NOW) from e
+        return name, packed.nbytes
+
+    def sync(self, names: Iterable[str]) -> None:
+        try:
+            for folder in {self._path(name).parent for name in names}:
+                _sync_folder(folder)
+        except OSError as e:
+            raise StorageError(f"the spool cannot be written: {_said(e)}", hint=_NOT_NOW) from e
+
+    def remove(self, names: Iterable[str]) -> None:
+        try:
+            for name in names:
+                self._path(name).unlink(missing_ok=True)
+        except OSError as e:
+            raise StorageError(f"files of the spool cannot be removed: {_said(e)}") from e
+
+    def _path(self, name: str) -> Path:
+        return Path(self.folder, _checked(name))
+
+    def _make(self, folder: Path) -> None:
+        """Durably, those above it too, and even where another made them and died. Not the warehouse itself: where that
+        is away (a disk that is not mounted), a folder in its place would take rows that nobody finds."""
+        base = Path(self.warehouse)
+        at = base
+        for part in folder.relative_to(base).parts:
+            above, at = at, at / part
+            at.mkdir(exist_ok=True)
+            _sync_folder(above)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Spool(_Reading):
+    bucket: str
+    prefix: str
+    region: str
+    endpoint: str | None
+    access_key: str | None = field(repr=False)
+    secret_key: str | None = field(repr=False)
+
+    def reader(self) -> S3Spool:
+        return self
+
+    def open(self, name: str) -> Any:
+        import obstore
+        import pyarrow as pa
+
+        with _s3_told(f"the spool file {name} cannot be read"):
+            return pa.BufferReader(pa.py_buffer(obstore.get(self._store(), self._key(name)).bytes()))
+
+    def exists(self, name: str) -> bool:
+        import obstore
+        from obstore.exceptions import NotFoundError
+
+        with _s3_told("the spool cannot be read"):
+            try:
+                obstore.head(self._store(), self._key(name))
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
+
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+        import obstore
+
+        name, packed = _new_name(table_uuid), _packed(rows)
+        with _s3_told("the spool cannot be written"):
+            # In one piece: parts would cost three requests, and leave something behind that no listing shows.
+            obstore.put(self._store(), self._key(name), packed, use_multipart=False)
+        return name, packed.nbytes
+
+    def sync(self, names: Iterable[str]) -> None:
+        """An object that was acknowledged is durable."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        import obstore
+
+        keys = [self._key(name) for name in names]
+        with _s3_told("files of the spool cannot be removed"):
+            if keys:
+                obstore.delete(self._store(), keys)
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}/{_checked(name)}"
+
+    def _store(self) -> S3Store:
+        store = _stores.get(self)
+        if store is None:
+            store = _stores.setdefault(self, _connect(self))
+        return store
+
+
+_stores: dict[S3Spool, S3Store] = {}
+"""A store keeps connections and cannot be pickled: one per process."""
+
+
+def _connect(spool: S3Spool) -> S3Store:
+    from obstore.store import S3Store
+
+    options = {
+        "region": spool.region,
+        "endpoint": spool.endpoint,
+        "access_key_id": spool.access_key,
+        "secret_access_key": spool.secret_key,
+    }
+    return S3Store(
+        spool.bucket,
+        client_options={"allow_http": True, "timeout": "30s"},
+        virtual_hosted_style_request=False,
+        **{k: v for k, v in options.items() if v is not None},  # type: ignore[arg-type]
+    )
+
+
+@contextmanager
+def _s3_told(what: str) -> Iterator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError) as e:
+        raise StorageError(f"{what}: {type(e).__name__}", hint=_NOT_NOW) from e
+
+
+def _new_name(table_uuid: str) -> str:
+    return f"{table_uuid}/{uuid.uuid4().hex}.arrow"
+
+
+def _checked(name: str) -> str:
+    """Names come back out of a database; one that leads elsewhere must not be followed."""
+    folder, _, file = name.partition("/")
+    if not folder or not file.endswith(".arrow") or "/" in file or ".." in name or folder.startswith("."):
+        raise StorageError(f"not a name in the spool: {name!r}")
+    return name
+
+
+def _packed(rows: pa.Table) -> memoryview:
+    import pyarrow as pa
+
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(
+        out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    ) as file:
+        file.write_table(rows)
+    return memoryview(cast("Any", out.getvalue())).cast("B")
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    done = 0
+    while done < data.nbytes:
+        done += os.write(fd, data[done:])
+
+
+def _sync_data(fd: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _said(error: OSError) -> str:
+    """Without the path: what is said here may reach a client."""
+    return error.strerror or type(error).__name__

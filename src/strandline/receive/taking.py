@@ -1,0 +1,256 @@
+"""A request from its first header to its answer. What waits (the network, the ledger, the disk) never holds up what
+others ask for: the event loop only reads bodies, and a bounded number of threads does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from strandline import failpoints, wire
+from strandline.errors import BadRow, NoSuchDataset, SchemaError, StrandlineError, UsageError
+from strandline.ledger import datasets, received, tokens
+from strandline.ledger.received import Body
+from strandline.ledger.tokens import Token
+from strandline.receive import answers
+from strandline.receive.answers import Reply, Turned
+from strandline.receive.body import Packed, read_body
+from strandline.receive.committer import Committer
+from strandline.receive.gate import Gate
+from strandline.receive.parts import ReceiverParts
+from strandline.receive.targets import Target, Targets
+from strandline.receive.unpack import TooLarge
+from strandline.tables.identifier import full_name
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_LOOKING_THREADS = 4
+_WORKING_THREADS_MIN = 4
+_INSPECTING_THREADS = 2
+"""They wait for Spark most of the time, and must not take the place of bodies."""
+
+_UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the same request can be sent again"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    token: Token
+    dataset: Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A body that is in memory, with all that its headers say."""
+
+    caller: Caller
+    identity: wire.Identity
+    packed: Packed
+    digest_header: str | None
+
+
+class Taking:
+    def __init__(self, parts: ReceiverParts) -> None:
+        self.parts = parts
+        self.settings = parts.config.settings.receive
+        self.gate = Gate(self.settings)
+        self.committer = Committer(parts.ledger, parts.spool)
+        self._targets = Targets(parts.schema_of)
+        threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
+        self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
+        self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
+        self._inspecting = ThreadPoolExecutor(_INSPECTING_THREADS, "strandline-inspect")
+
+    def close(self) -> None:
+        for pool in (self._looking, self._inspecting, self._working):
+            pool.shutdown(wait=True)
+        self.committer.close()
+        self.parts.close()
+
+    # Who asks, and for what.
+
+    async def caller(self, request: Request, name: str) -> Caller:
+        secret = _bearer(request.headers.get("authorization"))
+        if secret is None:
+            raise Turned(answers.no_token())
+        measure = self.gate.wants_measure
+        caller, waiting_bytes = await self.look(lambda: self._find(secret, name, measure))
+        if waiting_bytes is not None:
+            self.gate.measured(waiting_bytes)
+        return caller
+
+    def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, int | None]:
+        try:
+            full = full_name(name)
+        except SchemaError:
+            full = name
+        with self.parts.ledger.read() as connection:
+            token = tokens.find(connection, secret)
+            if token is None:
+                raise Turned(answers.no_token())
+            if not token.allows(full):
+                raise Turned(answers.not_allowed())
+            dataset = datasets.find(connection, full)
+            if dataset is None:
+                raise Turned(answers.no_dataset())
+            return Caller(token, dataset), received.waiting_bytes(connection) if measure else None
+
+    async def look(self, ask: Callable[[], _T]) -> _T:
+        return await self._in(self._looking, ask)
+
+    async def inspect(self, ask: Callable[[], _T]) -> _T:
+        return await self._in(self._inspecting, ask)
+
+    async def _in(self, pool: ThreadPoolExecutor, do: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, do)
+        except Turned:
+            raise
+        except NoSuchDataset as e:
+            raise Turned(answers.no_dataset()) from e
+        except Exception as e:
+            raise self.unavailable(e) from e
+
+    def unavailable(self, error: Exception) -> Turned:
+        if isinstance(error, StrandlineError):
+            log.warning("a request is asked to come again: %s", error.message)
+        else:
+            log.error("a request failed in a way that nobody foresaw", exc_info=error)
+        return Turned(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
+
+    # A body of rows.
+
+    async def take(self, request: Request, name: str) -> Reply:
+        caller = await self.caller(request, name)
+        headers = _headers(request)
+        try:
+            identity = wire.parse_identity(headers)
+        except UsageError as e:
+            raise Turned(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
+        form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
+        key = (caller.dataset.id, caller.token.id, identity.key) if isinstance(identity, wire.KeyIdentity) else None
+        with self.gate.entered(), self.gate.alone(key):
+            data = await self.read(request)
+            numbered = isinstance(identity, wire.RangeIdentity)
+            packed = Packed(data, form, encoding, numbered)
+            arrival = Arrival(caller, identity, packed, headers.get(wire.DIGEST.lower()))
+            made = await self._in(self._working, lambda: self._spooled(arrival))
+            if isinstance(made, Reply):
+                return made
+            return await self._recorded(made)
+
+    async def read(self, request: Request) -> bytes:
+        """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
+        limit = self.settings.body_bytes_max
+        said = request.headers.get("content-length", "")
+        large = Turned(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
+        if said.isascii() and said.isdigit() and int(said) > limit:
+            raise large
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds_max):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > limit:
+                        raise large
+                    pieces.append(piece)
+        except TimeoutError as e:
+            slow = answers.busy("the body takes too long", self.settings.retry_after_seconds, status=408)
+            raise Turned(slow) from e
+        except ClientDisconnect as e:
+            raise Turned(answers.bad_request("the body was cut")) from e
+        return b"".join(pieces)
+
+    def _spooled(self, arrival: Arrival) -> Body | Reply:
+        """In a thread: everything up to the commit point, or an answer that needs none."""
+        data, caller = arrival.packed.data, arrival.caller
+        if arrival.digest_header is not None and not wire.digest_fits(arrival.digest_header, data):
+            return answers.bad_digest()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        with self.parts.ledger.read() as connection:
+            known = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
+        if known is not None:
+            return answers.decided(known, 0, digest)
+        try:
+            rows, dataset = self._rows(arrival)
+        except BadRow as e:
+            return answers.bad_body(e.line, e.message)
+        except TooLarge as e:
+            return answers.too_large(e.limit, str(e))
+        failpoints.hit("receive.before_spool")
+        name, size = None, 0
+        if rows.num_rows:
+            name, size = self.parts.spool.write(dataset.table_uuid, rows)
+        failpoints.hit("receive.after_spool")
+        return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
+
+    def _rows(self, arrival: Arrival) -> tuple[pa.Table, Dataset]:
+        """A table may have got a column since its columns were read: a sender that knows it must not be refused."""
+        arrived_at = monotonic()
+        target = self._targets.of(arrival.caller.dataset)
+        try:
+            return self._read(arrival.packed, target), target.dataset
+        except BadRow:
+            if target.read_at >= arrived_at:
+                raise
+            newer = self._targets.of(arrival.caller.dataset, newer_than=target)
+            if newer.columns == target.columns:
+                raise
+        return self._read(arrival.packed, newer), newer.dataset
+
+    def _read(self, packed: Packed, target: Target) -> pa.Table:
+        return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
+
+    async def _recorded(self, body: Body) -> Reply:
+        try:
+            decision = await asyncio.wrap_future(self.committer.submit(body))
+        except Exception as e:
+            raise self.unavailable(e) from e
+        if isinstance(decision, received.New):
+            self.gate.added(body.spool_bytes)
+        return answers.decided(decision, body.rows, body.digest)
+
+
+def _bearer(header: str | None) -> str | None:
+    scheme, _, secret = (header or "").strip().partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Names of lakes and datasets may hold any letter, and come as UTF-8."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.raw:
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        found.setdefault(name.decode("latin-1").lower(), text.strip())
+    return found
+
+
+def _form(header: str | None) -> str:
+    kind = (header or "").partition(";")[0].strip().lower()
+    if kind not in (wire.JSON_LINES, wire.ARROW):
+        raise Turned(answers.not_understood(f"Content-Type is {wire.JSON_LINES} or {wire.ARROW}"))
+    return kind
+
+
+def _encoding(header: str | None) -> str:
+    encoding = (header or "").strip().lower() or "identity"
+    if encoding not in wire.ENCODINGS:
+        raise Turned(answers.not_understood(f"Content-Encoding is one of: {', '.join(wire.ENCODINGS)}"))
+    return encoding

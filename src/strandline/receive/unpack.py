@@ -1,0 +1,41 @@
+"""Bodies as they were sent to bodies as they were meant, under a limit: what is beyond it is never in memory."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from strandline.errors import BadRow
+
+_STEP_BYTES = 1 << 20
+
+
+class TooLarge(Exception):
+    """More bytes than `limit`."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        super().__init__(f"{what}; the limit is {limit:,} bytes")
+        self.limit = limit
+
+
+def unpack(body: bytes, encoding: str, bytes_max: int) -> bytes:
+    """`encoding` is one of wire.ENCODINGS. A stream that ends too early is an error, several one after another are one
+    body."""
+    if encoding == "identity":
+        if len(body) > bytes_max:
+            raise TooLarge(bytes_max, f"the body has {len(body):,} bytes")
+        return body
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        codec = cast("Literal['gzip', 'zstd']", encoding)
+        with pa.CompressedInputStream(cast("Any", pa.BufferReader(body)), codec) as stream:
+            while piece := stream.read(min(_STEP_BYTES, bytes_max + 1 - size)):
+                pieces.append(piece)
+                size += len(piece)
+                if size > bytes_max:
+                    raise TooLarge(bytes_max, "the body has more bytes after decompression")
+    except OSError as e:
+        raise BadRow(None, f"the body cannot be decompressed as {encoding}: it is damaged or cut") from e
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

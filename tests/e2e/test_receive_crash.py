@@ -1,0 +1,185 @@
+"""Receivers in processes of their own, killed before and after each durable step: what was answered 202 is in the table
+once, and what was not can be sent again.
+
+The steps of ingest, each of which would cost the start of a JVM, are in tests/spark/test_intake.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import strandline
+from strandline.lake import Lake
+from strandline.tables.schema_file import parse_columns
+from tests.conftest import MakeHome
+from tests.e2e.receiver import Receiver, post, receiving
+
+pytestmark = pytest.mark.timeout(300)
+
+POINTS = ["receive.before_spool", "receive.after_spool", "receive.before_commit", "receive.after_commit"]
+
+
+def make(home: Path, make_home: MakeHome, **receive: Any) -> Lake:
+    make_home(home, {"receive": {"batch_wait_seconds_max": 0.2, **receive}, "ingest": {"lease_seconds": 2}})
+    lake = strandline.init_lake(home)
+    lake.create_dataset("events", parse_columns([{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]))
+    return lake
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome, spark_started: object) -> Iterator[Lake]:
+    with make(tmp_path_factory.mktemp("receiver"), make_home) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def secret(lake: Lake) -> str:
+    return lake.receiver.create_token("client")[1]
+
+
+def rows(lo: int, hi: int) -> list[dict[str, Any]]:
+    return [{"id": n, "text": f"row {n}"} for n in range(lo, hi + 1)]
+
+
+def in_table(lake: Lake) -> list[int]:
+    return sorted(r[0] for r in lake.spark.sql("SELECT id FROM lake.default.events").collect())
+
+
+def in_body_order(lake: Lake, ids: list[int]) -> list[int]:
+    query = "SELECT id FROM lake.default.events ORDER BY _ingest_seq"
+    return [r[0] for r in lake.spark.sql(query).collect() if r[0] in set(ids)]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_receiver_that_is_killed_at_any_step_of_taking_a_body_in_keeps_it_once(
+    lake: Lake, secret: str, point: str, tmp_path: Path
+) -> None:
+    home, start = lake.config.home, 1000 * (1 + POINTS.index(point))
+    first, second = rows(start, start + 9), rows(start + 10, start + 12)
+    with receiving(home, tmp_path / "killed", "--no-ingest", failpoint=f"{point}=kill@2") as receiver:
+        assert post(receiver.url, secret, f"{point}-1", first).status_code == 202
+        with pytest.raises(httpx.TransportError):
+            post(receiver.url, secret, f"{point}-2", second)
+        assert receiver.killed()
+    with receiving(home, tmp_path / "next", "--no-ingest") as receiver:
+        again = post(receiver.url, secret, f"{point}-1", first)
+        assert (again.status_code, again.json()["repeat"]) == (202, True)
+        retried = post(receiver.url, secret, f"{point}-2", second)
+        assert retried.status_code == 202
+        assert retried.json()["repeat"] is (point == "receive.after_commit"), "the commit is what decides"
+        assert receiver.end() == 0
+    time.sleep(0.3)
+    [report] = lake.receiver.intake().step()
+    assert (report.did, report.rows, report.bodies) == ("ingested", 13, 2)
+    ids = list(range(start, start + 13))
+    assert in_body_order(lake, ids) == ids
+
+
+def test_a_receiver_that_is_told_to_end_answers_what_is_under_way_and_leaves_nothing_half_done(
+    lake: Lake, secret: str, tmp_path: Path
+) -> None:
+    body = b"".join(b'{"id": %d}\n' % n for n in range(9000, 9010))
+    with receiving(lake.config.home, tmp_path / "log", "--no-ingest") as receiver:
+        url = receiver.url
+        half, rest = threading.Event(), threading.Event()
+        answers: list[httpx.Response] = []
+
+        def slowly() -> Iterator[bytes]:
+            yield body[:50]
+            half.set()
+            rest.wait(30)
+            yield body[50:]
+
+        def send() -> None:
+            headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/x-ndjson"}
+            headers["Idempotency-Key"] = "slow"
+            answers.append(httpx.post(f"{url}/v1/datasets/events/rows", content=slowly(), headers=headers, timeout=60))
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        assert half.wait(30)
+        receiver.process.terminate()
+        receiver.wait_for("stopping")
+        time.sleep(0.5)
+        with pytest.raises(httpx.TransportError):
+            post(url, secret, "too-late", rows(1, 1))
+        rest.set()
+        sending.join()
+        assert [a.status_code for a in answers] == [202]
+        assert receiver.process.wait(60) == 0
+        assert [e["event"] for e in receiver.told()] == ["listening", "stopping", "stopped"]
+    time.sleep(0.3)
+    assert [r.rows for r in lake.receiver.intake().step()] == [10]
+
+
+class Client(threading.Thread):
+    """Posts keyed bodies, and each again until it is answered 202; notes what was."""
+
+    def __init__(self, secret: str, number: int, address: list[str], bodies: int) -> None:
+        super().__init__(daemon=True)
+        self.secret, self.number, self.address, self.bodies = secret, number, address, bodies
+        self.taken: list[int] = []
+        self.repeats = 0
+
+    def run(self) -> None:
+        for n in range(self.bodies):
+            lo = self.number * 10**6 + n * 50
+            while True:
+                try:
+                    answer = post(self.address[-1], self.secret, f"client-{self.number}-{n}", rows(lo, lo + 49))
+                except (httpx.TransportError, IndexError):
+                    time.sleep(0.05)
+                    continue
+                if answer.status_code == 202:
+                    self.repeats += answer.json()["repeat"]
+                    break
+                assert answer.status_code in (409, 429, 503), answer.text
+                time.sleep(0.05)
+            self.taken += range(lo, lo + 50)
+            time.sleep(0.01)
+
+
+def test_everything_that_was_answered_is_in_the_table_once_however_often_the_receiver_is_killed(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    chance = random.Random(11)
+    home = tmp_path / "lake"
+    with make(home, make_home, batch_rows_max=2000) as lake:
+        secret = lake.receiver.create_token("client")[1]
+        address: list[str] = []
+        clients = [Client(secret, n, address, bodies=150) for n in range(2)]
+        started = False
+        for life in range(4):
+            last = life == 3
+            receiver = Receiver(home, tmp_path / f"log-{life}", "--port", "0")
+            try:
+                address.append(receiver.url)
+                if not started:
+                    started = True
+                    for client in clients:
+                        client.start()
+                if not last:
+                    receiver.wait_for("ingested")  # its JVM is up: now it may be killed at anything
+                    time.sleep(chance.uniform(0, 1.5))
+                    continue
+                for client in clients:
+                    client.join(120)
+                assert not any(client.is_alive() for client in clients)
+                deadline = time.monotonic() + 120
+                while lake.status().receive:
+                    assert time.monotonic() < deadline, (lake.status().receive, receiver.told()[-5:])
+                    time.sleep(0.2)
+                assert receiver.end() == 0
+            finally:
+                receiver.kill()
+        expected = sorted(n for client in clients for n in client.taken)
+        assert len(expected) == 2 * 150 * 50
+        assert in_table(lake) == expected

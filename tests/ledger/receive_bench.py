@@ -1,0 +1,146 @@
+"""One ledger for many tests of receiving: each has a dataset and a token of its own in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.ledger import batches, received, tokens
+from strandline.ledger.batches import Batch
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.received import Body, Decision, New
+from strandline.ledger.tokens import Token
+from strandline.types import Dataset, DatasetId, Seq, SeqRange
+from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
+from tests.ledger.conftest import Bench
+
+_numbers = count(1)
+SENDER = LaneName("other-lake", "sink-instance", 1, "default.source", "")
+NOW = timedelta(0)
+
+
+def span(lo: int, hi: int) -> SeqRange:
+    return SeqRange(Seq(lo), Seq(hi))
+
+
+def by_range(lo: int, hi: int, lane: LaneName = SENDER) -> RangeIdentity:
+    return RangeIdentity(lane, span(lo, hi))
+
+
+@dataclass
+class Receiving:
+    ledger: Ledger
+    dataset: Dataset
+    token: Token
+
+    def body(
+        self,
+        identity: Identity | str,
+        *,
+        rows: int | None = None,
+        digest: str | None = None,
+        token: Token | None = None,
+        dataset: DatasetId | None = None,
+    ) -> Body:
+        named = KeyIdentity(identity) if isinstance(identity, str) else identity
+        if rows is None:
+            rows = len(named.rows) if isinstance(named, RangeIdentity) else 10
+        spool = f"{self.dataset.table_uuid}/{next(_numbers)}.arrow" if rows else None
+        return Body(
+            dataset or self.dataset.id,
+            named,
+            (token or self.token).id,
+            rows,
+            digest or f"sha256:{named}",
+            100 * rows,
+            spool,
+            10 * rows,
+        )
+
+    def record(self, *bodies: Body) -> list[Decision]:
+        return received.record(self.ledger, bodies)
+
+    def accept(self, *identities: Identity | str, rows: int | None = None) -> list[Body]:
+        """All of them new."""
+        made = [self.body(identity, rows=rows) for identity in identities]
+        assert all(isinstance(decision, New) for decision in self.record(*made))
+        return made
+
+    def known(self, identity: Identity, digest: str = "") -> Decision | None:
+        with self.ledger.read() as connection:
+            return received.known(connection, self.dataset.id, identity, self.token.id, digest)
+
+    def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
+        with self.ledger.read() as connection:
+            asked = [(partition, None if after is None else Seq(after))]
+            [found] = received.held(connection, self.dataset.id, SENDER, asked)
+        return [body.rows for body in found]
+
+    def form(self, rows_max: int = 1_000_000, waited: timedelta = NOW, **given: int) -> Batch | None:
+        return batches.form(self.ledger, self.dataset.id, rows_max=rows_max, older_than=utc_now() - waited, **given)
+
+    def take(self, seconds: float = 60) -> list[Batch]:
+        return batches.take(self.ledger, seconds, dataset=self.dataset.id)
+
+    def publish(self, lo: int) -> Batch:
+        """Everything that waits, with numbers from here on."""
+        batch = self.form()
+        assert batch is not None
+        self.publish_formed(batch, lo)
+        return batch
+
+    def publish_formed(self, batch: Batch, lo: int) -> None:
+        batches.settle(self.ledger, batch, span(lo, lo + batch.rows - 1))
+
+    def remove_files(self) -> int:
+        with self.ledger.read() as connection:
+            own = [id for id, spool in batches.to_remove(connection) if spool.startswith(self.dataset.table_uuid)]
+        return batches.removed(self.ledger, own)
+
+    def stored(self) -> list[Any]:
+        with self.ledger.read() as connection:
+            query = sa.text("SELECT * FROM received WHERE dataset_id = :dataset ORDER BY id")
+            return list(connection.execute(query, {"dataset": self.dataset.id}))
+
+    def is_refused(self, statement: str) -> bool:
+        """Whether the store itself says no."""
+        try:
+            with self.ledger.write() as connection:
+                connection.execute(sa.text(statement), {"dataset": self.dataset.id})
+        except sa.exc.IntegrityError:
+            return True
+        return False
+
+
+def new_receiving(bench: Bench) -> Receiving:
+    number = next(_numbers)
+    dataset = bench.add_dataset(f"default.r{number}")
+    with bench.ledger.write() as connection:
+        token, _ = tokens.create(connection, f"token-{number}", None)
+    return Receiving(bench.ledger, dataset, token)
+
+
+def at_once(bench: Bench, work: Sequence[Callable[[Ledger], Any]]) -> list[Any]:
+    """Each with connections of its own, all begun at the same moment."""
+    gate = threading.Barrier(len(work))
+    ledgers = [Ledger(bench.config) for _ in work]
+
+    def begin(ledger: Ledger, do: Callable[[Ledger], Any]) -> Any:
+        with ledger.read() as connection:  # connected before it counts
+            connection.exec_driver_sql("SELECT 1")
+        gate.wait()
+        return do(ledger)
+
+    try:
+        with ThreadPoolExecutor(len(work)) as pool:
+            return list(pool.map(begin, ledgers, work))
+    finally:
+        for ledger in ledgers:
+            ledger.close()

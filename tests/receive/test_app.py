@@ -1,0 +1,469 @@
+"""The contract of the receiver, asked by plain HTTP clients."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+import zstandard
+
+from strandline import wire
+from strandline.errors import StorageError
+from strandline.ledger import datasets, received, tokens
+from strandline.receive import targets
+from strandline.receive.taking import Taking
+from strandline.tables.schema_file import parse_columns
+from strandline.wire import Answer, RangeIdentity
+from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, some, span
+
+
+def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any]:
+    told = answer.json()
+    assert (answer.status_code, told["outcome"]) == (status, outcome.value), answer.text
+    assert answer.headers[wire.RECEIVER] == wire.VERSION and "why" in told
+    return dict(told)
+
+
+# --- rows that are taken ---
+
+
+def test_rows_are_durable_in_spool_and_ledger_before_they_are_acknowledged(bench: Bench, client: Client) -> None:
+    body = lines(some(3))
+    told = _said(client.send(body, "k1"), 202, Answer.ACCEPTED)
+    [recorded] = bench.recorded()
+    digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    assert told == {"outcome": "accepted", "why": None, "rows": 3, "digest": digest, "repeat": False}
+    assert (recorded.rows, recorded.digest, recorded.size, recorded.key) == (3, digest, len(body), "k1")
+    assert bench.rows() == some(3)
+    [file] = bench.files()
+    assert f"{file.parent.name}/{file.name}" == recorded.spool and recorded.spool_bytes == file.stat().st_size
+
+
+@pytest.mark.parametrize("encoding", [None, "identity", "gzip", "zstd"])
+def test_every_encoding_is_read(bench: Bench, client: Client, encoding: str | None) -> None:
+    pack = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(encoding or "", bytes)
+    other = {} if encoding is None else {"Content_Encoding": encoding}
+    _said(client.send(pack(lines(some(5))), "k", **other), 202, Answer.ACCEPTED)
+    assert bench.rows() == some(5)
+
+
+def test_an_arrow_stream_is_taken_as_json_lines_are(bench: Bench, client: Client) -> None:
+    body = zstandard.compress(arrow(pa.Table.from_pylist(some(4))))
+    _said(client.send(body, "k", Content_Type=wire.ARROW, Content_Encoding="zstd"), 202, Answer.ACCEPTED)
+    assert bench.rows() == some(4)
+
+
+def test_a_body_without_rows_is_remembered_and_leaves_no_file(bench: Bench, client: Client) -> None:
+    assert _said(client.send(b"", "k"), 202, Answer.ACCEPTED)["rows"] == 0
+    assert bench.files() == [] and [r.spool for r in bench.recorded()] == [None]
+    assert _said(client.send(b"", "k"), 202, Answer.ACCEPTED)["repeat"]
+
+
+def test_the_number_of_a_strandline_sender_is_taken_off_and_refused_from_anyone_else(
+    bench: Bench, client: Client
+) -> None:
+    numbered = [{"_ingest_seq": 7} | row for row in some(1)]
+    why = _said(client.send(numbered, "k"), 400, Answer.BAD_BODY)
+    assert why["line"] == 1 and "_ingest_seq" in why["why"]
+    _said(client.send(numbered, rows=span(7, 7)), 202, Answer.ACCEPTED)
+    table = pa.Table.from_pylist([{"_ingest_seq": 8} | row for row in some(1, 2)])
+    _said(client.send(arrow(table), rows=span(8, 8), Content_Type=wire.ARROW), 202, Answer.ACCEPTED)
+    assert bench.rows() == some(2)
+
+
+def test_curl_is_a_client(bench: Bench, client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl.gz"
+    file.write_bytes(gzip.compress(lines(some(40_000))))
+    command = ["curl", "-sS", "--data-binary", f"@{file}", "-H", f"Authorization: Bearer {client.token}"]
+    command += ["-H", "Content-Type: application/x-ndjson", "-H", "Content-Encoding: gzip"]
+    command += ["-H", "Idempotency-Key: from curl", "-w", " %{http_code}", client.url]
+    for repeat in (False, True):
+        said, _, status = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition(" ")
+        told = json.loads(said)
+        assert (status, told["rows"], told["repeat"]) == ("202", 40_000, repeat)
+    assert len(bench.rows()) == 40_000
+
+
+# --- repeats ---
+
+
+def test_the_same_key_and_body_get_the_stored_answer_and_no_new_rows(bench: Bench, client: Client) -> None:
+    first = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
+    again = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
+    assert again == first | {"repeat": True}
+    assert len(bench.files()) == len(bench.recorded()) == 1
+
+
+def test_a_repeat_is_answered_before_anything_is_read_or_spooled(bench: Bench) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("the body was read")
+
+    client = bench.serve()
+    _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
+    deaf = bench.serve(read_lines=never)
+    _said(deaf.send(some(3), "k"), 202, Answer.ACCEPTED)
+    _said(deaf.send(some(4), "k"), 422, Answer.OTHER_BODY)
+
+
+def test_the_same_key_with_another_body_is_refused_with_the_stored_digest(bench: Bench, client: Client) -> None:
+    first = _said(client.send(some(3), "k"), 202, Answer.ACCEPTED)
+    other = _said(client.send(some(4), "k"), 422, Answer.OTHER_BODY)
+    assert other["digest"] == first["digest"] and bench.rows() == some(3)
+
+
+def test_a_key_is_the_tokens_own(bench: Bench, client: Client) -> None:
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+    second = replace(client, token=bench.add_token("second"))
+    assert _said(second.send(some(1, 2), "k"), 202, Answer.ACCEPTED)["repeat"] is False
+    assert bench.rows() == some(2)
+
+
+def test_a_range_is_new_a_repeat_or_a_conflict(bench: Bench, client: Client) -> None:
+    first = _said(client.send(some(5), rows=span(1, 5)), 202, Answer.ACCEPTED)
+    _said(client.send(some(5, 6), rows=span(6, 10)), 202, Answer.ACCEPTED)
+    assert _said(client.send(some(5), rows=span(1, 5)), 202, Answer.ACCEPTED) == first | {"repeat": True}
+    part = _said(client.send(some(2, 3), rows=span(3, 4)), 202, Answer.ACCEPTED)
+    assert (part["repeat"], part["rows"], part["digest"], part["held"]) == (True, None, None, [[1, 5]])
+    parent = _said(client.send(some(10), rows=span(1, 10)), 202, Answer.ACCEPTED)
+    assert (parent["repeat"], parent["held"]) == (True, [[1, 10]])
+    conflict = _said(client.send(some(6, 8), rows=span(8, 13)), 409, Answer.CONFLICT)
+    assert conflict["held"] == [[6, 10]]
+    assert bench.rows() == some(10) and len(bench.files()) == 2
+
+
+def test_ranges_of_two_lakes_do_not_meet(bench: Bench, client: Client) -> None:
+    for lake in ("lake-a", "lake-ü"):
+        headers = wire.identity_headers(RangeIdentity(replace(LANE, lake=lake), span(1, 2)))
+        sent = client.headers() | headers
+        raw = [(name.encode(), value.encode()) for name, value in sent.items()]
+        answer = client.http.post(client.url, content=lines(some(2)), headers=raw)
+        assert _said(answer, 202, Answer.ACCEPTED)["repeat"] is False
+    held = client.ask("held", lake="lake-ü", instance="sink-1", generation=1, dataset="default.events", lanes=[
+        {"partition": "", "after": None}
+    ])  # fmt: skip
+    assert [r[:3] for r in held.json()["lanes"][0]["ranges"]] == [[1, 2, 2]]
+
+
+def test_a_key_that_is_being_taken_in_is_told_so(bench: Bench) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    parts = bench.parts()
+
+    def slowly(*arguments: Any) -> Any:
+        reading.set()
+        assert go_on.wait(20)
+        return parts.read_lines(*arguments)
+
+    client = bench.serve(read_lines=slowly)
+    found: list[httpx.Response] = []
+    first = threading.Thread(target=lambda: found.append(client.send(some(2), "k")))
+    first.start()
+    assert reading.wait(20)
+    second = client.send(some(2), "k")
+    _said(second, 409, Answer.IN_FLIGHT)
+    assert int(second.headers["Retry-After"]) >= 1
+    go_on.set()
+    first.join()
+    _said(found[0], 202, Answer.ACCEPTED)
+    assert _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)["repeat"]
+    assert bench.rows() == some(2)
+
+
+# --- who asks ---
+
+
+def test_without_a_good_token_nothing_is_told(bench: Bench, client: Client) -> None:
+    answer = client.http.post(client.url, content=lines(some(1)), headers={wire.KEY: "k"})
+    assert _said(answer, 401, Answer.NO_TOKEN) and "Bearer" in answer.headers["WWW-Authenticate"]
+    for header in ("Bearer wrong", "Bearer", f"Basic {client.token}", client.token, "Bearer " + "x" * 5000):
+        _said(client.send(some(1), "k", Authorization=header), 401, Answer.NO_TOKEN)
+    nowhere = client.url.replace("events", "elsewhere")
+    _said(client.send(some(1), "k", url=nowhere, Authorization="Bearer wrong"), 401, Answer.NO_TOKEN)
+    assert bench.recorded() == [] and bench.files() == []
+
+
+def test_a_revoked_token_is_refused_from_the_next_request_on(bench: Bench, client: Client) -> None:
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+    with bench.ledger.write() as connection:
+        assert tokens.revoke(connection, "first")
+    _said(client.send(some(1), "k"), 401, Answer.NO_TOKEN)
+    _said(client.ask("claimed", lake="a", dataset="d"), 401, Answer.NO_TOKEN)
+
+
+def test_a_token_is_for_its_datasets_only(bench: Bench, client: Client) -> None:
+    with bench.ledger.write() as connection:
+        datasets.add(connection, name="default.other", table_uuid="uuid-of-other")
+    own = replace(client, token=bench.add_token("narrow", ["default.other"]))
+    _said(own.send(some(1), "k"), 403, Answer.NOT_ALLOWED)
+    _said(own.send(some(1), "k", url=own.url.replace("events", "default.nowhere")), 403, Answer.NOT_ALLOWED)
+    bench.columns["default.other"] = bench.columns["default.events"]
+    _said(own.send(some(1), "k", url=own.url.replace("events", "default.other")), 202, Answer.ACCEPTED)
+
+
+def test_a_dataset_that_is_not_there_is_told(bench: Bench, client: Client) -> None:
+    for name in ("nowhere", "a.b.c", "%2e%2e", "..", "ü", "a..b"):
+        answer = client.send(some(1), "k", url=f"{client.base}/v1/datasets/{name}/rows")
+        assert answer.status_code == 404 and answer.headers[wire.RECEIVER] == wire.VERSION
+    _said(client.send(some(1), "k", url=client.url.replace("events", "nowhere")), 404, Answer.NO_DATASET)
+    with bench.ledger.write() as connection:
+        datasets.mark_dropped(connection, bench.dataset.id)
+    _said(client.send(some(1), "k"), 404, Answer.NO_DATASET)
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "why"),
+    [
+        (b'{"id": 1}\n\n{"id": "x"}\n', 3, "is not a long"),
+        (b'{"id": 1}\n{"id": 2, "txt": "a"}\n', 2, "unknown column"),
+        (b'{"text": "a"}\n', 1, "missing and required"),
+        (b'{"id": 1}\n{"id": null}\n', 2, "null and required"),
+        (b'{"id": 1}\n{"id": 2', 2, "not JSON"),
+        (b'{"id": 1} {"id": 2}\n', 1, "not JSON"),
+        (b"[1, 2]\n", 1, "not an object"),
+        (b'{"id": 1, "text": "\xff"}\n', 1, "UTF-8"),
+    ],
+)
+def test_a_bad_body_is_refused_whole_with_its_first_bad_line(
+    bench: Bench, client: Client, body: bytes, line: int, why: str
+) -> None:
+    told = _said(client.send(body, "k"), 400, Answer.BAD_BODY)
+    assert told["line"] == line and why in told["why"]
+    assert bench.recorded() == [] and bench.files() == []
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+
+
+def test_the_bad_line_of_many_is_found(client: Client) -> None:
+    rows = some(20_000)
+    rows[13_456]["text"] = 5  # type: ignore[assignment]
+    rows[17_000]["id"] = "x"
+    assert _said(client.send(rows, "k"), 400, Answer.BAD_BODY)["line"] == 13_457
+
+
+def test_a_damaged_body_is_told_from_a_bad_one(bench: Bench, client: Client) -> None:
+    body = lines(some(2))
+    wrong = wire.content_digest(body[:-1])
+    _said(client.send(body, "k", Content_Digest=wrong), 400, Answer.BAD_DIGEST)
+    assert bench.recorded() == []
+    _said(client.send(body, "k", Content_Digest=wire.content_digest(body)), 202, Answer.ACCEPTED)
+    _said(client.send(body, "k2", Content_Digest="unixsum=30637"), 202, Answer.ACCEPTED)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {wire.KEY: ""},
+        {wire.KEY: "k" * 256},
+        {wire.LAKE: "a"},
+        wire.identity_headers(RangeIdentity(LANE, span(1, 2))) | {wire.RANGE: "2-1"},
+        wire.identity_headers(RangeIdentity(LANE, span(1, 2))) | {wire.GENERATION: "0"},
+    ],
+)
+def test_headers_that_make_no_sense_are_a_bad_request(bench: Bench, client: Client, headers: dict[str, str]) -> None:
+    answer = client.http.post(client.url, content=lines(some(2)), headers=client.headers() | headers)
+    _said(answer, 400, Answer.BAD_REQUEST)
+    assert bench.recorded() == []
+
+
+def test_types_and_encodings_that_are_not_known_are_told(client: Client) -> None:
+    for other in (
+        {"Content_Type": "text/csv"},
+        {"Content_Type": "application/x-www-form-urlencoded"},
+        {"Content_Encoding": "br"},
+        {"Content_Encoding": "gzip, zstd"},
+    ):
+        _said(client.send(some(1), "k", **other), 415, Answer.NOT_UNDERSTOOD)
+    assert client.send(some(1), "k", Content_Type="Application/X-NDJSON; charset=utf-8").status_code == 202
+
+
+def test_other_paths_and_methods_are_answered_in_the_same_form(client: Client) -> None:
+    for answer in (client.http.get(client.url), client.http.post(f"{client.base}/v1/nowhere")):
+        assert answer.json()["outcome"] == Answer.BAD_REQUEST and answer.headers[wire.RECEIVER] == wire.VERSION
+
+
+# --- busy ---
+
+
+@pytest.mark.parametrize("settings", [{"receive": {"requests_at_once_max": 1, "retry_after_seconds": 7}}])
+def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(bench: Bench) -> None:
+    client = bench.serve()
+    with client.raw() as held:
+        head = "".join(f"{n}: {v}\r\n" for n, v in client.headers("slow").items())
+        held.sendall(f"POST /v1/datasets/events/rows HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n{head}\r\n".encode())
+        time.sleep(0.5)  # it is inside by then; asking meanwhile would take its place
+        answer = client.send(some(1), "k")
+        assert answer.headers["Retry-After"] == "7"
+        _said(answer, 429, Answer.BUSY)
+    eventually(lambda: client.send(some(1), "k").status_code == 202)
+
+
+@pytest.mark.parametrize("settings", [{"receive": {"spool_bytes_max": 1}}])
+def test_more_rows_than_may_wait_are_asked_to_come_again(bench: Bench) -> None:
+    client = bench.serve()
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+    answer = client.send(some(1), "k2")
+    _said(answer, 429, Answer.BUSY)
+    assert answer.headers["Retry-After"]
+    _said(bench.serve().send(some(1), "k2"), 429, Answer.BUSY)
+
+
+# --- things that fail ---
+
+
+@pytest.mark.parametrize("point", ["receive.before_spool", "receive.after_spool", "receive.before_commit"])
+def test_what_fails_before_the_commit_is_never_acknowledged(
+    bench: Bench, client: Client, armed: Callable[[str], None], point: str
+) -> None:
+    armed(f"{point}=fail")
+    answer = client.send(some(2), "k")
+    _said(answer, 503, Answer.BUSY)
+    assert answer.headers["Retry-After"] and bench.recorded() == []
+    assert _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)["repeat"] is False
+    assert bench.rows() == some(2)
+
+
+def test_a_commit_whose_outcome_is_unknown_is_not_acknowledged_and_keeps_its_file(
+    bench: Bench, client: Client, armed: Callable[[str], None]
+) -> None:
+    armed("receive.after_commit=fail")
+    _said(client.send(some(2), "k"), 503, Answer.BUSY)
+    again = _said(client.send(some(2), "k"), 202, Answer.ACCEPTED)
+    assert again["repeat"] and bench.rows() == some(2)
+
+
+def test_a_ledger_that_is_away_is_503_for_everyone_in_the_group_and_nothing_is_told_of_it(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> Any:
+        raise StorageError("cannot reach /secret/place with password hunter2")
+
+    monkeypatch.setattr(received, "record", away)
+    answers = [client.send(some(1, n), f"k{n}") for n in range(3)]
+    for answer in answers:
+        _said(answer, 503, Answer.BUSY)
+        assert "secret" not in answer.text and "hunter2" not in answer.text
+    assert len(bench.files()) == 3
+    monkeypatch.undo()
+    for n in range(3):
+        _said(client.send(some(1, n), f"k{n}"), 202, Answer.ACCEPTED)
+
+
+def test_a_warehouse_that_is_away_is_503_and_no_folder_is_made_in_its_place(bench: Bench, client: Client) -> None:
+    folder = bench.config.warehouse_folder
+    assert folder is not None
+    folder.rename(folder.with_name("away"))
+    answer = client.send(some(1), "k")
+    _said(answer, 503, Answer.BUSY)
+    assert str(folder) not in answer.text and not folder.exists()
+    folder.with_name("away").rename(folder)
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+
+
+def test_what_nobody_foresaw_is_an_answer_without_a_trace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("/secret/place")
+
+    client = bench.serve(read_lines=broken)
+    answer = client.send(some(1), "k")
+    _said(answer, 503, Answer.BUSY)
+    assert "secret" not in answer.text
+    monkeypatch.setattr(Taking, "take", broken)
+    answer = client.send(some(1), "k")
+    _said(answer, 503, Answer.BUSY)
+    assert "secret" not in answer.text and answer.headers["Retry-After"]
+
+
+# --- the table changes ---
+
+
+def test_a_column_that_was_just_added_is_not_refused_by_what_was_read_before(bench: Bench, client: Client) -> None:
+    _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)
+    more = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
+    bench.columns["default.events"] = parse_columns([*more, {"name": "new", "type": "int"}])
+    _said(client.send([{"id": 2, "new": 5}], "k2"), 202, Answer.ACCEPTED)
+    assert bench.rows()[1:] == [{"id": 2, "text": None, "new": 5}]
+
+
+def test_a_column_that_became_required_is_seen_soon(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "READ_AGAIN_SECONDS", 0.0)
+    _said(client.send([{"id": 1}], "k"), 202, Answer.ACCEPTED)
+    bench.columns["default.events"] = [replace(c, required=True) for c in bench.columns["default.events"]]
+    _said(client.send([{"id": 1}], "k2"), 400, Answer.BAD_BODY)
+
+
+# --- what senders ask ---
+
+
+def test_the_record_of_a_sender_is_written_once_and_its_generation_only_raised(client: Client) -> None:
+    own = {"lake": "lake-a", "dataset": "default.events"}
+    assert client.ask("claimed", **own).json()["claim"] is None
+    mine = own | {"instance": "sink-1", "table_uuid": "u"}
+    for generation, stands in ((2, 2), (5, 5), (3, 5)):
+        told = client.ask("claim", **mine, generation=generation).json()
+        assert (told["claim"], told["generation"]) == (mine, stands)
+    other = client.ask("claim", **(mine | {"instance": "sink-2"}), generation=9).json()
+    assert (other["claim"], other["generation"]) == (mine, 5)
+    assert client.ask("claimed", **own).json()["generation"] == 5
+    assert client.ask("claimed", **(own | {"lake": "lake-b"})).json()["claim"] is None
+
+
+def test_what_is_held_is_told_by_lane_beyond_a_number(client: Client) -> None:
+    sent = {n: client.send(some(5, n), rows=span(n, n + 4)).json() for n in (11, 1, 6)}
+    sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
+    lanes = [{"partition": "", "after": None}, {"partition": "", "after": 5}, {"partition": "day=1", "after": None}]
+    told = client.ask("held", **sender, lanes=lanes).json()["lanes"]
+    everything = [[n, n + 4, 5, sent[n]["digest"], len(lines(some(5, n)))] for n in (1, 6, 11)]
+    assert [lane["ranges"] for lane in told] == [everything, everything[1:], []]
+
+
+def test_inspect_asks_for_the_lane_and_its_bounds(bench: Bench, client: Client) -> None:
+    sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
+    told = client.ask("inspect", **sender, partition="day=1", lo=3, hi=9).json()
+    assert told["ranges"][0]["lo"] == 3 and told["outcome"] == "accepted"
+    assert bench.inspected == [("default.events", replace(LANE, partition="day=1"), 3, 9)]
+    _said(client.ask("inspect", **sender, partition="", lo=9, hi=3), 400, Answer.BAD_REQUEST)
+
+
+@pytest.mark.parametrize("what", ["claimed", "claim", "held", "inspect"])
+def test_questions_that_make_no_sense_are_bad_requests(client: Client, what: str) -> None:
+    headers = {"Authorization": f"Bearer {client.token}"}
+    for content in (b"", b"{", b"[]", b'{"lake": 5}', b"\xff"):
+        answer = client.http.post(f"{client.url}/{what}", content=content, headers=headers)
+        _said(answer, 400, Answer.BAD_REQUEST)
+
+
+@pytest.mark.parametrize("settings", [{"receive": {"body_bytes_max": 2000}}])
+def test_a_question_is_no_way_around_the_limit_of_a_body(client: Client) -> None:
+    answer = client.ask("claimed", lake="x" * 3000, dataset="d")
+    _said(answer, 413, Answer.TOO_LARGE)
+
+
+def test_health_needs_no_token_and_every_path_is_described(client: Client) -> None:
+    health = client.http.get(f"{client.base}/v1/health")
+    assert health.json() == {"ok": True} and health.headers[wire.RECEIVER] == wire.VERSION
+    described = client.http.get(f"{client.base}/v1/openapi.json").json()
+    rows = "/v1/datasets/{dataset}/rows"
+    paths = {rows, *(f"{rows}/{what}" for what in ("claimed", "claim", "held", "inspect"))}
+    assert paths | {"/v1/health"} == set(described["paths"])
+    for path in paths:
+        post = described["paths"][path]["post"]
+        assert post["summary"] and post["requestBody"]["content"] and post["security"] == [{"token": []}]
+    assert {"202", "400", "401", "409", "413", "422", "429", "503"} <= set(
+        described["paths"][rows]["post"]["responses"]
+    )
+    assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

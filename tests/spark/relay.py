@@ -1,0 +1,207 @@
+"""What stands between two lakes: a real HTTP relay that passes requests on, and does to some of them what gateways and
+networks do."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from strandline import wire
+
+
+@dataclass(frozen=True)
+class Answered:
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    passed: list[Answered] = field(default_factory=list)
+    """What the receiver answered; empty where the request never got there."""
+
+    @property
+    def has_rows(self) -> bool:
+        return self.method == "POST" and self.path.endswith("/rows")
+
+    @property
+    def range(self) -> str:
+        return self.headers[wire.RANGE]
+
+    @property
+    def name(self) -> tuple[str, str, bytes]:
+        """Id, digest and bytes: what must be the same when it is sent again."""
+        return self.headers[wire.KEY], self.headers[wire.DIGEST], self.body
+
+
+# What may become of a request.
+
+
+@dataclass(frozen=True)
+class Instead:
+    """An answer of the relay's own; the request never gets there."""
+
+    status: int
+    body: bytes = b"a gateway says so"
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """It gets there, and what the receiver answers is lost: another answer, or none and the connection is closed."""
+
+    status: int | None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The connection is closed at once, and the request is still under way: it gets there when the test says so."""
+
+
+@dataclass(frozen=True)
+class Twice:
+    """It gets there two times."""
+
+
+Fate = Instead | Afterwards | Keep | Twice | None
+
+
+@dataclass
+class Relay:
+    upstream: int
+    port: int = 0
+    seen: list[Request] = field(default_factory=list)
+    kept: list[Request] = field(default_factory=list)
+    rule: Callable[[Request], Fate] = lambda request: None
+    """For bodies of rows; called outside of any lock, so that it may wait, or stop the receiver."""
+    _next: list[Fate] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def url(self, dataset: str) -> str:
+        return f"http://127.0.0.1:{self.port}/v1/datasets/{dataset}/rows"
+
+    def will(self, *fates: Fate) -> None:
+        """The next bodies, one each; those after them fare as `rule` says."""
+        self._next += fates
+
+    def bodies(self) -> list[Request]:
+        with self._lock:
+            return [r for r in self.seen if r.has_rows]
+
+    def landed(self) -> list[str]:
+        """Ranges that the receiver took, each time that it said so."""
+        return [r.range for r in self.bodies() for a in r.passed if a.status == 202]
+
+    def forget(self) -> None:
+        with self._lock:
+            self.seen.clear()
+
+    def release(self) -> list[Answered]:
+        """What was kept gets there now."""
+        with self._lock:
+            late, self.kept = self.kept, []
+        return [self.passes(request) for request in late]
+
+    def fate_of(self, request: Request) -> Fate:
+        with self._lock:
+            self.seen.append(request)
+            if request.has_rows and self._next:
+                return self._next.pop(0)
+        return self.rule(request) if request.has_rows else None
+
+    def passes(self, request: Request) -> Answered:
+        connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=60)
+        try:
+            connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                if name.lower() != "connection":
+                    connection.putheader(name, value)
+            connection.putheader("Connection", "close")
+            connection.endheaders(request.body)
+            answer = connection.getresponse()
+            headers = [(n, v) for n, v in answer.getheaders() if n.lower() not in _OF_ONE_CONNECTION]
+            found = Answered(answer.status, tuple(headers), answer.read())
+        except OSError:
+            return Answered(502, (), b"the receiver is away")
+        finally:
+            connection.close()
+        request.passed.append(found)
+        return found
+
+
+_OF_ONE_CONNECTION = ("connection", "content-length", "transfer-encoding")
+
+
+def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = Request(self.command, self.path, dict(self.headers.items()), body)
+            match relay.fate_of(request):
+                case Instead(status, text):
+                    return self._answer(Answered(status, (), text))
+                case Afterwards(None):
+                    relay.passes(request)
+                    return self._cut()
+                case Afterwards(status) if status is not None:
+                    relay.passes(request)
+                    return self._answer(Answered(status, (), b"an answer was lost"))
+                case Keep():
+                    with relay._lock:
+                        relay.kept.append(request)
+                    return self._cut()
+                case Twice():
+                    relay.passes(request)
+            return self._answer(relay.passes(request))
+
+        do_GET = do_POST = do_HEAD = _serve
+
+        def _cut(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def _answer(self, answer: Answered) -> None:
+            self.send_response_only(answer.status)
+            for name, value in (*answer.headers, ("Content-Length", str(len(answer.body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # a client that hangs up is nothing to tell of
+
+
+@contextmanager
+def relaying(upstream: int) -> Iterator[Relay]:
+    relay = Relay(upstream)
+    server = _Server(("127.0.0.1", 0), _handler(relay))
+    relay.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield relay
+    finally:
+        server.shutdown()
+        server.server_close()

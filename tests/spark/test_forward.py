@@ -1,0 +1,583 @@
+"""From one lake to another over HTTP, whatever happens on the way: each row is there once.
+
+Both ends are real and share this process's JVM; a relay between them loses answers, refuses, delays and repeats.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.deliver.layout import Kind
+from strandline.tables.alteration import WidenColumn
+from strandline.tables.schema import Primitive
+from strandline.tables.schema_file import parse_columns
+from tests.conftest import MakeHome
+from tests.sinks.misbehaving import Act, Misbehaving, misbehaving
+from tests.spark.forwarding import Receiving, Way, open_end, open_way, token_file
+from tests.spark.lakes import create, numbers
+from tests.spark.protocol import copy_ledger, restore_ledger
+from tests.spark.relay import Afterwards, Fate, Instead, Keep, Request, Twice
+from tests.spark.sinks import tick
+from tests.spark.test_types import EVERY, _same
+
+FORMATS = ("jsonl", "arrow")
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Callable[[str], Receiving]]:
+    """Lakes of any name, made when they are asked for; each forwards and receives. `a` is where rows come from, `b`
+    where they go to, unless a test says otherwise."""
+    made: dict[str, Receiving] = {}
+    with ExitStack() as opened:
+
+        def end(name: str) -> Receiving:
+            if name not in made:
+                made[name] = opened.enter_context(open_end(tmp_path_factory.mktemp(name), make_home))
+            return made[name]
+
+        yield end
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """Of the datasets and the sink of one test."""
+    return f"events_{next(_numbers)}"
+
+
+@pytest.fixture
+def way(ends: Callable[[str], Receiving], name: str) -> Iterator[Way]:
+    with open_way(ends("a").lake, ends("b"), name) as way:
+        yield way
+
+
+@contextmanager
+def pair_of_its_own(folder: Path, make_home: MakeHome) -> Iterator[Way]:
+    """For tests that put ledgers back: that concerns every dataset of a lake."""
+    with (
+        open_end(folder / "sender", make_home) as a,
+        open_end(folder / "receiver", make_home) as b,
+        open_way(a.lake, b, "events") as way,
+    ):
+        yield way
+
+
+def each_once(way: Way) -> None:
+    assert way.arrived() == way.whole
+    assert way.quarantined() == []
+
+
+def rows_in(bodies: list[Request]) -> int:
+    ends_ = [tuple(map(int, b.range.split("-"))) for b in bodies]
+    return sum(hi - lo + 1 for lo, hi in ends_)
+
+
+# --- answers that are lost --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("lost", [500, None], ids=["answered 500", "connection dropped"])
+def test_a_commit_whose_answer_is_lost_is_found_and_not_sent_again(way: Way, format: str, lost: int | None) -> None:
+    """New rows come before the retry, and do not get into what was promised."""
+    way.add(format=format)
+    way.ingest()
+    way.relay.will(*[Afterwards(lost)] * (1 if lost else 2))
+    report = way.tick()
+    assert (report.did, report.rows) == ("waiting", 0), report
+    first = way.relay.bodies()
+    assert len(first) == (1 if lost else 2), "one immediate repeat where nothing was answered, and no other"
+    assert len({b.name for b in first}) == 1
+    way.ingest(7)
+    way.deliver()
+    assert rows_in(way.relay.bodies()[len(first) :]) == 7
+    each_once(way)
+    verdict = way.verdict()
+    assert verdict.ok and verdict.rows == 17, verdict.findings
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_retry_after_new_rows_came_carries_the_identical_id_and_bytes(way: Way, format: str) -> None:
+    way.add(format=format, chunk_rows_max="4")
+    way.ingest()
+    way.relay.rule = lambda request: Instead(503)
+    assert way.tick().did == "waiting"
+    first = {b.range: b.name for b in way.relay.bodies()}
+    assert len(first) == 3
+    way.ingest(7)
+    way.relay.forget()
+    way.relay.rule = lambda request: None
+    way.deliver()
+    again = {b.range: b.name for b in way.relay.bodies()}
+    assert {r: again[r] for r in first} == first
+    each_once(way)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_server_that_cannot_be_asked_gets_the_identical_id_and_bytes_until_it_answers(
+    ends: Callable[[str], Receiving], name: str, format: str
+) -> None:
+    """It committed, answered 500 and later nothing at all; it knows keys, and stores each once."""
+    lake = ends("a").lake
+    create(lake, name, {"n": "long"})
+    with misbehaving() as server:
+        lake.delivery.add(name, name, "forward", {"url": server.url(), "format": format})
+        lake.append(name, numbers(lake, 1, 10))
+        server.will(Act(500, commit=True))
+        assert tick(lake, name).did == "waiting"
+        lake.append(name, numbers(lake, 11, 15))
+        server.will(Act(commit=True, end="silent"), Act(commit=True, end="reset"))
+        assert tick(lake, name).did == "waiting"
+        assert tick(lake, name).did == "delivered"
+        sent = [(s.key, s.headers["content-digest"], s.body) for s in server.posts()]
+        assert len(sent) == 5 and len(set(sent[:4])) == 1
+        assert len(server.stored) == 2
+        assert_cannot_be_proven(lake, name, server)
+
+
+def assert_cannot_be_proven(lake: Any, sink: str, server: Misbehaving) -> None:
+    before = len(server.seen)
+    report = lake.delivery.verify(sink)
+    assert report.exit_code == 3 and not report.ok
+    [found] = report.sinks[0].findings
+    assert found.kind is Kind.UNREADABLE and "cannot be proven" in found.detail
+    assert {s.method for s in server.seen[before:]} <= {"HEAD"}, "nothing is asked that a stranger takes for rows"
+
+
+def test_requests_that_are_doubled_or_overtake_each_other_double_and_lose_nothing(way: Way) -> None:
+    way.add(chunk_rows_max="3")
+    way.ingest(12)
+    others = threading.Event()
+
+    def rule(request: Request) -> Fate:
+        if request.range == lowest:
+            others.wait(2)
+        else:
+            others.set()
+        return Twice()
+
+    lowest = f"{numbered(way)}-{numbered(way) + 2}"
+    way.relay.rule = rule
+    way.deliver()
+    assert sorted(Counter(way.relay.landed()).values()) == [2, 2, 2, 2]
+    each_once(way)
+    assert way.verdict().ok
+
+
+def numbered(way: Way) -> int:
+    """The number that the first row has at the sender."""
+    [row] = way.sender.spark.sql(f"SELECT min(_ingest_seq) FROM {way.table}").collect()
+    return int(row[0])
+
+
+# --- chunks that are cut otherwise ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [500, None], ids=["answered 500", "connection dropped"])
+def test_a_chunk_that_landed_and_whose_retry_a_proxy_finds_too_large_is_not_split(way: Way, lost: int | None) -> None:
+    way.add()
+    way.ingest()
+    way.relay.will(*([Afterwards(lost)] if lost else [Afterwards(lost), Instead(413)]))
+    assert way.tick().did == "waiting"
+    way.relay.rule = lambda request: Instead(413) if rows_in([request]) > 5 else None
+    way.ingest(3)
+    way.deliver()
+    assert way.relay.landed() == [b.range for b in way.relay.bodies() if b.passed]
+    each_once(way)
+    assert way.verdict().ok
+
+
+@pytest.mark.parametrize("arrives", ["before its parts", "between its parts", "after its parts"])
+def test_a_late_parent_of_parts_doubles_nothing(way: Way, arrives: str) -> None:
+    """It was under way all the time; its repeat was refused by a proxy, and so it was split."""
+    way.add(chunk_rows_max="8")
+    way.ingest(8)
+    way.relay.will(Keep(), Instead(413))
+    assert way.tick().did == "waiting"
+    late: list[Any] = []
+
+    def rule(request: Request) -> Fate:
+        if rows_in([request]) > 4:
+            return Instead(413)
+        second = request.range.startswith(f"{numbered_lo + 4}-")
+        if arrives == "before its parts" or (arrives == "between its parts" and second):
+            late.extend(way.relay.release())
+        return None
+
+    numbered_lo = numbered(way)
+    way.relay.rule = rule
+    way.deliver()
+    late += way.relay.release()
+    [answer] = late
+    assert answer.status in ((202,) if arrives != "between its parts" else (202, 409))
+    if arrives == "after its parts":
+        assert b'"repeat":true' in answer.body.replace(b" ", b"")
+    way.ingest(2)
+    way.deliver()
+    each_once(way)
+    verdict = way.verdict()
+    assert verdict.ok and verdict.rows == 10, verdict.findings
+
+
+def test_a_parent_that_is_replayed_by_hand_after_its_parts_is_a_repeat(way: Way) -> None:
+    way.add()
+    way.ingest()
+    way.relay.rule = lambda request: Instead(413) if rows_in([request]) > 5 else None
+    way.deliver()
+    parent, *parts = way.relay.bodies()
+    assert [p.passed[0].status for p in parts] == [202, 202] and rows_in(parts) == rows_in([parent]) == 10
+    for _ in range(2):
+        answer = way.relay.passes(parent)
+        assert answer.status == 202 and b'"repeat":true' in answer.body.replace(b" ", b"")
+    each_once(way)
+
+
+def test_a_restored_ledger_that_cuts_differently_sends_nothing_twice_and_forgets_nothing(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    with pair_of_its_own(tmp_path, make_home) as way:
+        way.add(chunk_rows_max="7")
+        way.ingest(10)
+        way.deliver()
+        copy = copy_ledger(way.sender, "copy.db")
+        way.ingest(20)
+        [keeps_out] = [f"{lo}-{lo + 6}" for lo in (18,)]
+        way.relay.rule = lambda request: Instead(503) if request.range == keeps_out else None
+        assert way.tick().did == "waiting", "there is a hole in what landed"
+        restore_ledger(way.sender, copy)
+        way.sender.delivery.update(way.sink, {"chunk_rows_max": "4"})
+        way.ingest(5)
+        before = way.relay.landed()
+        way.relay.forget()
+        way.relay.rule = lambda request: None
+        way.deliver()
+        assert max(Counter(before + way.relay.landed()).values()) == 1
+        assert rows_in([b for b in way.relay.bodies() if b.passed]) == 7 + 5
+        each_once(way)
+        verdict = way.verdict()
+        assert verdict.ok, verdict.findings
+
+
+def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    with pair_of_its_own(tmp_path, make_home) as way:
+        way.add()
+        way.ingest()
+        way.deliver()
+        assert way.arrived() == way.whole
+        way.to.stop()
+        copy = copy_ledger(way.to.lake, "copy.db")
+        way.to.start()
+        way.ingest()
+        way.deliver()
+        assert way.arrived() == way.whole
+        way.to.stop()
+        restore_ledger(way.to.lake, copy)
+        way.to.start()
+        way.ingest()
+        way.relay.forget()
+        report = way.tick()
+        assert report.did == "stopped" and "no longer knows of 11..20" in (report.reason or ""), report
+        assert report.hint and "sink recover" in report.hint
+        assert way.relay.bodies() == [], "nothing is sent to a receiver that has forgotten"
+        assert not way.verdict().ok
+        assert way.arrived() == list(range(1, 21)), "and nothing that was in the table is lost or doubled"
+
+
+# --- several of them --------------------------------------------------------------------------------------------------
+
+
+def test_two_lakes_forward_to_one_dataset_and_neither_is_taken_for_the_other(
+    ends: Callable[[str], Receiving], name: str
+) -> None:
+    """Their numbers are the same, and their datasets have the same name."""
+    with open_way(ends("a").lake, ends("b"), name) as one, open_way(ends("c").lake, ends("b"), name) as other:
+        for way, start in ((one, 0), (other, 100)):
+            way.add(chunk_rows_max="4")
+            way.append(numbers(way.sender, start + 1, start + 10).selectExpr("n", "'' AS k"))
+        one.relay.will(Afterwards(500))
+        assert one.tick().did == "waiting"
+        other.deliver()
+        one.deliver()
+        assert one.arrived() == [*range(1, 11), *range(101, 111)]
+        for way in (one, other):
+            verdict = way.verdict()
+            assert verdict.ok and verdict.rows == 10, verdict.findings
+
+
+def test_two_sinks_of_one_lake_forward_to_two_receivers_and_one_that_is_away_does_not_hold_up_the_other(
+    ends: Callable[[str], Receiving], name: str
+) -> None:
+    lake = ends("a").lake
+    with (
+        open_way(lake, ends("b"), name, sink=f"{name}_b") as one,
+        open_way(lake, ends("c"), name, sink=f"{name}_c") as other,
+    ):
+        one.add(format="arrow")
+        other.add(chunk_rows_max="3")
+        one.ingest()
+        one.relay.will(Afterwards(None), Instead(503))
+        other.sent = one.sent
+        assert one.tick().did == "waiting"
+        other.deliver()
+        each_once(other)
+        one.deliver()
+        each_once(one)
+        assert one.verdict().ok and other.verdict().ok
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_logical_partitions_have_lanes_of_their_own_at_the_receiver(
+    ends: Callable[[str], Receiving], name: str, format: str
+) -> None:
+    with open_way(ends("a").lake, ends("b"), name, deliver_by=("k",)) as way:
+        way.add(format=format, chunk_rows_max="3")
+        way.ingest(12)
+        odd = "k=lane%201"
+
+        def rule(request: Request) -> Fate:
+            return Afterwards(500) if request.headers["Strandline-Partition"] == odd else None
+
+        way.relay.rule = rule
+        assert way.tick().did == "waiting"
+        assert {b.headers["Strandline-Partition"] for b in way.relay.bodies()} == {odd, "k=lane%200"}
+        way.relay.rule = lambda request: None
+        way.ingest(6)
+        landed = way.relay.bodies()
+        way.relay.forget()
+        way.deliver()
+        assert not {b.headers["Idempotency-Key"] for b in landed} & {
+            b.headers["Idempotency-Key"] for b in way.relay.bodies()
+        }
+        each_once(way)
+        verdict = way.verdict()
+        assert verdict.ok and (verdict.rows, verdict.lanes) == (18, 2), verdict.findings
+
+
+# --- receivers that are away, or do not let us in ---------------------------------------------------------------------
+
+
+def test_an_outage_of_the_receiver_loses_nothing_and_resends_nothing_that_landed(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    with pair_of_its_own(tmp_path, make_home) as way:
+        way.add(chunk_rows_max="2")
+        way.ingest(12)
+        falling = threading.Lock()
+
+        def rule(request: Request) -> Fate:
+            with falling:
+                if len(way.relay.landed()) >= 3:
+                    way.to.stop()
+            return None
+
+        way.relay.rule = rule
+        report = way.tick()
+        assert report.did == "waiting" and "502" in (report.reason or ""), report
+        landed = way.relay.landed()
+        assert 3 <= len(landed) < 6
+        way.ingest(4)
+        assert way.tick().did == "waiting"
+        assert not way.verdict().ok and way.verdict().unreadable
+        way.relay.rule = lambda request: None
+        way.to.start()
+        way.deliver()
+        assert Counter(way.relay.landed()) == Counter(set(way.relay.landed())), "each was taken once"
+        assert len(way.relay.landed()) == 8
+        each_once(way)
+        assert way.verdict().ok
+
+
+@pytest.mark.parametrize("when", ["before it is asked", "while rows are sent"])
+def test_a_token_that_was_revoked_is_waited_for_and_taken_from_its_file_when_it_is_replaced(
+    way: Way, when: str
+) -> None:
+    way.add(chunk_rows_max="5")
+    way.ingest()
+    way.deliver()
+    way.ingest()
+
+    def revoke(request: Request | None = None) -> Fate:
+        if way.token.name not in revoked:
+            revoked.append(way.token.name)
+            way.to.lake.receiver.revoke_token(way.token.name)
+        return None
+
+    revoked: list[str] = []
+    if when == "before it is asked":
+        revoke()
+    else:
+        way.relay.rule = revoke
+    for _ in range(2):
+        report = way.tick()
+        assert report.did == "waiting" and "401" in (report.reason or ""), report
+        status = way.status()
+        assert status.state == "waiting" and "401" in (status.reason or "")
+    assert way.quarantined() == []
+    secret = way.token.read_text().strip()
+    assert secret not in (status.reason or "")
+    token_file(way.to, way.token.parent, way.token.name)
+    way.deliver()
+    each_once(way)
+    assert way.status().state == "active" and way.status().reason is None
+    assert way.verdict().ok
+
+
+def test_a_token_that_is_replaced_while_rows_are_sent_is_read_again_and_the_same_bytes_go_on(way: Way) -> None:
+    way.add(chunk_rows_max="5")
+    way.ingest()
+    replaced: list[str] = []
+    once = threading.Lock()
+
+    def rule(request: Request) -> Fate:
+        with once:
+            if not replaced:
+                way.to.lake.receiver.revoke_token(way.token.name)
+                token_file(way.to, way.token.parent, way.token.name)
+                replaced.append(way.token.name)
+        return None
+
+    way.relay.rule = rule
+    way.deliver()
+    by_range: dict[str, set[Any]] = {}
+    for body in way.relay.bodies():
+        by_range.setdefault(body.range, set()).add(body.name)
+    assert len(way.relay.bodies()) > 2 and all(len(names) == 1 for names in by_range.values())
+    each_once(way)
+
+
+# --- poison -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_values_that_the_other_table_cannot_hold_are_set_aside_and_replayed_when_it_can(
+    ends: Callable[[str], Receiving], name: str, format: str
+) -> None:
+    with open_way(ends("a").lake, ends("b"), name, there={"n": "int", "k": "string"}) as way:
+        way.add(format=format, chunk_rows_max="16")
+        bad = F.when(F.col("n").isin(7, 30), F.col("n") + 2**40).otherwise(F.col("n"))
+        way.append(numbers(way.sender, 1, 40).select(bad.alias("n"), F.lit("x").alias("k")))
+        report = way.tick()
+        assert (report.did, report.rows, report.quarantined) == ("delivered", 38, 2), report
+        assert way.arrived() == [n for n in range(1, 41) if n not in (7, 30)]
+        aside = way.quarantined()
+        assert [q.content["n"] for q in aside] == [2**40 + 7, 2**40 + 30]
+        assert all("400" in q.row.reason and "n" in q.row.reason for q in aside)
+        assert way.status().quarantined == 2
+        assert [r.outcome for r in way.sender.delivery.replay(way.sink).rows] == ["refused", "refused"]
+        verdict = way.verdict()
+        assert verdict.ok and verdict.quarantined == 2, verdict.findings
+        way.to.lake.alter_dataset(name, [WidenColumn("n", Primitive("long"))])
+        way.relay.will(Afterwards(None), Afterwards(None))
+        replayed = way.sender.delivery.replay(way.sink).rows
+        assert [r.outcome for r in replayed] == ["unknown", "waiting"], replayed
+        assert not way.sender.delivery.replay(way.sink).failed
+        assert way.quarantined() == []
+        assert way.arrived() == sorted([n for n in range(1, 41) if n not in (7, 30)] + [2**40 + 7, 2**40 + 30])
+        verdict = way.verdict()
+        assert verdict.ok and (verdict.quarantined, verdict.replayed) == (0, 2), verdict.findings
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rows_without_a_value_that_the_other_table_requires_are_set_aside(
+    ends: Callable[[str], Receiving], name: str, format: str
+) -> None:
+    required = [{"name": "n", "type": "long"}, {"name": "k", "type": "string", "required": True}]
+    ends("b").lake.create_dataset(name, parse_columns(required))
+    with open_way(ends("a").lake, ends("b"), name) as way:
+        way.add(format=format)
+        k = F.when(F.col("n") != 13, F.lit("x"))
+        way.append(numbers(way.sender, 1, 20).withColumn("k", k))
+        report = way.tick()
+        assert (report.did, report.rows, report.quarantined) == ("delivered", 19, 1), report
+        [aside] = way.quarantined()
+        assert aside.content["n"] == 13 and '"k" is' in aside.row.reason and "required" in aside.row.reason
+        assert way.arrived() == [n for n in range(1, 21) if n != 13]
+        assert way.verdict().ok
+
+
+def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothing(way: Way) -> None:
+    way.add(quarantine_rows_max="5")
+    way.ingest(64)
+    way.relay.rule = lambda request: Instead(400, b"bad request, all of them")
+    report = way.tick()
+    assert report.did == "stopped" and "bad request, all of them" in (report.reason or ""), report
+    assert way.quarantined() == [] and way.status().state == "stopped"
+    assert len(way.relay.bodies()) < 20
+    way.relay.rule = lambda request: None
+    way.sender.delivery.resume(way.sink)
+    way.deliver()
+    each_once(way)
+    assert way.verdict().ok
+
+
+# --- proof ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_verify_proves_what_is_there_and_names_a_row_that_is_gone_and_one_that_is_there_twice(
+    way: Way, format: str
+) -> None:
+    way.add(format=format, chunk_rows_max="8")
+    way.ingest(20)
+    way.deliver()
+    spooled = way.verdict()
+    assert spooled.ok and spooled.rows == 20, spooled.findings
+    way.to.ingest()
+    ingested = way.verdict()
+    assert ingested.ok and (ingested.rows, ingested.ranges) == (20, 3), ingested.findings
+    lo = numbered(way)
+    sql = way.to.lake.spark.sql
+    sql(f"DELETE FROM {way.table} WHERE n = 11")
+    [gone] = [f for f in way.verdict().findings if f.is_fault]
+    assert str(gone.range) == f"{lo + 8}..{lo + 15}" and f"(number {lo + 10} at the sender) is gone" in gone.detail
+    sql(f"INSERT INTO {way.table} SELECT * FROM {way.table} WHERE n = 3")
+    report = way.sender.delivery.verify(way.sink)
+    assert report.exit_code == 1
+    twice, gone = [f for f in report.sinks[0].findings if f.is_fault]
+    assert str(twice.range) == f"{lo}..{lo + 7}" and f"(number {lo + 2} at the sender) stands twice" in twice.detail
+    assert f"(number {lo + 10} at the sender) is gone" in gone.detail
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+
+NOT_IN_JSON = {"map<struct<k:int,d:date>,string>"}
+"""JSON's keys are text, and how a struct is spelled as one is nobody's standard."""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_type_arrives_as_it_was(ends: Callable[[str], Receiving], name: str, format: str) -> None:
+    kinds = {k: v for k, v in EVERY.items() if format == "arrow" or k not in NOT_IN_JSON}
+    columns = {"n": "int"} | {f"c{i}": kind for i, kind in enumerate(kinds)}
+    with open_way(ends("a").lake, ends("b"), name, columns=columns) as way:
+        way.add(format=format)
+        fields = [f for f in way.sender.spark.table(way.table).schema.fields if f.name in columns]
+        rows = [
+            (k, *(v[k] if k < len(v) else None for v in kinds.values()))
+            for k in range(max(map(len, kinds.values())) + 1)
+        ]
+        plain = T.StructType([T.StructField(f.name, f.dataType) for f in fields])
+        way.append(way.sender.spark.createDataFrame(rows, plain))
+        way.deliver()
+        way.to.ingest()
+        names = list(columns)
+        got = way.to.lake.spark.table(way.table).select(*names).orderBy("n").collect()
+        assert len(got) == len(rows)
+        differing = {
+            kind: [(_same(g[at]), _same(r[at])) for g, r in zip(got, rows, strict=True) if _same(g[at]) != _same(r[at])]
+            for at, kind in enumerate(kinds, 1)
+        }
+        assert {k: v for k, v in differing.items() if v} == {}
+        assert way.verdict().ok

@@ -1,0 +1,228 @@
+"""What a person sees of receiving, without Spark: tokens, the receiver's command, and how status tells of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.cli.main import run
+from strandline.cli.receive_command import Journal
+from strandline.errors import StorageError
+from strandline.lake import open_lake
+from strandline.ledger import batches, received, tokens
+from strandline.ledger.engine import utc_now
+from strandline.ledger.received import Body
+from strandline.receive.intake import BatchReport
+from strandline.types import Seq, SeqRange
+from strandline.wire import KeyIdentity
+from tests.unit.test_cli import document, error, plain_error
+
+ROW = '{"id": 1, "who": "ada"}\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample.jsonl").write_text(ROW)
+    assert run(["init"]) == 0
+    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
+    return tmp_path
+
+
+# Tokens.
+
+
+def test_a_tokens_secret_is_told_once_and_never_stored(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(capsys, "token", "create", "collector", "--dataset", "events")
+    assert made["datasets"] == ["default.events"] and made["secret"].startswith("sl_")
+    [listed] = document(capsys, "token", "list")["tokens"]
+    assert {"name", "datasets", "created_at", "revoked_at"} == set(listed)
+    assert made["secret"].encode() not in (home / "ledger.db").read_bytes()
+    capsys.readouterr()
+    assert run(["token", "create", "other"]) == 0
+    said = capsys.readouterr().out
+    assert "every dataset" in said and "sl_" in said
+    assert run(["token", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "collector" in said and "default.events" in said and "sl_" not in said
+
+
+def test_a_revoked_token_is_shown_as_such_and_its_name_is_free_again(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = document(capsys, "token", "create", "collector")["secret"]
+    assert error(capsys, "token", "create", "collector", code=3)["message"].startswith("there is a token")
+    assert document(capsys, "token", "revoke", "collector") == {"name": "collector", "revoked": True}
+    with open_lake(home) as lake, lake.ledger.read() as connection:
+        assert tokens.find(connection, secret) is None
+    assert document(capsys, "token", "list")["tokens"][0]["revoked_at"] is not None
+    assert "no token collector" in plain_error(capsys, "token", "revoke", "collector", code=3)
+    document(capsys, "token", "create", "collector")
+
+
+def test_a_token_for_a_dataset_that_is_not_there_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert error(capsys, "token", "create", "x", "--dataset", "evnts", code=2)["type"] == "NoSuchDataset"
+    assert document(capsys, "token", "list")["tokens"] == []
+
+
+def test_what_was_done_with_tokens_is_audited_without_the_secret(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = document(capsys, "token", "create", "collector")["secret"]
+    document(capsys, "token", "revoke", "collector")
+    told = document(capsys, "ledger", "audit")
+    assert {e["event"] for e in told["events"]} == {"token_created", "token_revoked"}
+    assert secret not in json.dumps(told)
+
+
+# Status.
+
+
+def receive(home: Path, *sizes: int) -> None:
+    with open_lake(home) as lake:
+        target = lake.dataset("events")
+        with lake.ledger.write() as connection:
+            token, _ = tokens.create(connection, f"t{utc_now().timestamp()}", None)
+        names = [f"{target.table_uuid}/{n}.arrow" for n in range(len(sizes))]
+        bodies = [
+            Body(target.id, KeyIdentity(name), token.id, rows, "d", 10, name, 100)
+            for rows, name in zip(sizes, names, strict=True)
+        ]
+        received.record(lake.ledger, bodies)
+
+
+def test_status_tells_what_was_received_and_waits_and_why(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "status")["receive"] is None
+    receive(home, 5, 7)
+    [told] = document(capsys, "status")["receive"]
+    assert (told["dataset"], told["bodies"], told["rows"], told["bytes"]) == ("default.events", 2, 12, 200)
+    assert told["oldest"] is not None and told["batches"] == []
+    with open_lake(home) as lake:
+        later = utc_now() + timedelta(hours=1)
+        batches.form(lake.ledger, lake.dataset("events").id, rows_max=100, older_than=later)
+        [batch] = batches.take(lake.ledger, 60)
+        assert batches.failed(lake.ledger, batch, "the table has no column 'who' any more", later)
+    [told] = document(capsys, "status")["receive"]
+    assert [(b["rows"], b["tries"], b["reason"]) for b in told["batches"]] == [
+        (12, 1, "the table has no column 'who' any more")
+    ]
+    capsys.readouterr()
+    assert run(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "Received, not ingested yet" in said and "1 batch failed" in said
+    assert "12 rows that were received cannot be ingested: the table has no column 'who' any more" in said
+    with open_lake(home) as lake:
+        batches.settle(lake.ledger, batch, SeqRange(Seq(1), Seq(12)))
+    assert document(capsys, "status")["receive"] == [], "it was received, and nothing waits"
+
+
+# The receiver.
+
+
+PROBE = """
+import sys
+from strandline.cli.main import run
+code = run(sys.argv[1:])
+engine = sys.modules.get("pyspark")
+print("a JVM" if engine is not None and engine.SparkContext._gateway is not None else "no JVM", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@contextmanager
+def started(home: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROBE, "receive", *arguments],
+        cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_receiver_says_where_it_listens_starts_no_jvm_and_ends_cleanly(home: Path, number: signal.Signals) -> None:
+    with started(home, "--port", "0", "--json") as (process, first):
+        told = json.loads(first)
+        assert (told["event"], told["datasets"]) == ("listening", ["default.events"])
+        answer = httpx.get(f"{told['url']}/v1/health")
+        assert (answer.status_code, answer.json()) == (200, {"ok": True})
+        assert answer.headers["Strandline-Receiver"] == "1"
+        process.send_signal(number)
+        rest, loaded = process.communicate(timeout=30)
+    assert process.returncode == 0, loaded
+    assert [json.loads(line)["event"] for line in rest.splitlines()] == ["stopping", "stopped"]
+    assert loaded.splitlines()[-1] == "no JVM"
+
+
+def test_a_body_that_is_answered_is_in_the_spool_and_in_status(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = document(capsys, "token", "create", "curl")["secret"]
+    with started(home, "--port", "0", "--no-ingest", "--host", "127.0.0.1") as (process, first):
+        url = first.split("url=")[1].split()[0]
+        headers = {"Authorization": f"Bearer {secret}", "Idempotency-Key": "k", "Content-Type": "application/x-ndjson"}
+        answer = httpx.post(f"{url}/v1/datasets/events/rows", content=ROW, headers=headers)
+        assert answer.status_code == 202, answer.text
+        process.terminate()
+        assert process.wait(30) == 0
+    [told] = document(capsys, "status")["receive"]
+    assert (told["bodies"], told["rows"]) == (1, 1)
+
+
+def test_an_address_in_use_is_told_before_anything_is_started(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port} is in use" in plain_error(capsys, "receive", "--port", str(port), code=1)
+
+
+def test_half_of_what_tls_needs_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = home / "strandline.toml"
+    before = settings.read_text()
+    settings.write_text(before + '\n[receive]\ntls_certificate = "cert.pem"\n')
+    assert "belong together" in plain_error(capsys, "receive", "--port", "0", code=2)
+    settings.write_text(before + '\n[receive]\ntls_certificate = "cert.pem"\ntls_key = "key.pem"\n')
+    assert "there is no file" in plain_error(capsys, "receive", "--port", "0", code=2)
+    for name in ("cert.pem", "key.pem"):
+        (home / name).write_text("not a certificate")
+    assert "cannot be used" in plain_error(capsys, "receive", "--port", "0", code=2)
+
+
+def test_the_journal_tells_each_batch_and_what_stays_wrong_once(capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(as_json=True)
+    numbers = SeqRange(Seq(5), Seq(9))
+    waiting = BatchReport("default.a", "b1", "waiting", 1, 5, reason="no column 'x'", hint="add it")
+    journal.batch(waiting)
+    journal.batch(waiting)
+    journal.batch(BatchReport("default.b", "b2", "ingested", 2, 7, numbers))
+    journal.trouble(StorageError("away"))
+    journal.trouble(StorageError("away"))
+    journal.well()
+    journal.well()
+    journal.batch(BatchReport("default.a", "b1", "ingested", 1, 5, numbers))
+    lines: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(e["event"], e.get("dataset")) for e in lines] == [
+        ("waiting", "default.a"),
+        ("ingested", "default.b"),
+        ("intake_failed", None),
+        ("well_again", None),
+        ("well_again", "default.a"),
+        ("ingested", "default.a"),
+    ]
+    assert lines[0]["reason"] == "no column 'x'" and lines[0]["hint"] == "add it"
+    assert (lines[1]["rows"], lines[1]["bodies"], lines[1]["numbers"]) == (7, 2, "5..9")
