@@ -93,7 +93,9 @@ class Ledger:
             cursor.execute("PRAGMA foreign_keys=ON")
             return connection
 
-        engine = sa.create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=2, max_overflow=62)
+        engine = sa.create_engine(
+            "sqlite://", creator=connect, poolclass=QueuePool, pool_size=2, max_overflow=62, pool_use_lifo=True
+        )
         _keep_only_untouched(engine, path)
 
         @event.listens_for(engine, "begin")

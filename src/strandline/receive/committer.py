@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from strandline import failpoints
 from strandline.errors import StorageError, StrandlineError
 from strandline.ledger import received
-from strandline.ledger.engine import Ledger
 from strandline.ledger.received import Body, Decision, New
 from strandline.receive.spool import Spool
+from strandline.receive.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class Committer:
-    def __init__(self, ledger: Ledger, spool: Spool) -> None:
+    def __init__(self, ledger: Turns, spool: Spool) -> None:
         self._ledger = ledger
         self._spool = spool
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
@@ -85,7 +85,8 @@ class Committer:
         try:
             self._spool.sync(body.spool for body in bodies if body.spool is not None)
             failpoints.hit("receive.before_commit")
-            decisions = received.record(self._ledger, bodies)
+            with self._ledger.mine() as ledger:
+                decisions = received.record(ledger, bodies)
             failpoints.hit("receive.after_commit")
             if len(decisions) != len(bodies):
                 raise StorageError(f"{len(bodies)} bodies were recorded with {len(decisions)} decisions")

@@ -67,7 +67,7 @@ async def claimed(taking: Taking, request: Request, name: str) -> Reply:
     asked = await _read(taking, request, ClaimedQuestion)
 
     def ask() -> SourceRecord | None:
-        with taking.parts.ledger.read() as connection:
+        with taking.ledger.read() as connection:
             return received.claimed(connection, dataset.id, asked.lake, asked.dataset)
 
     return _claim_reply(await taking.look(ask))
@@ -78,7 +78,7 @@ async def claim(taking: Taking, request: Request, name: str) -> Reply:
     asked = await _read(taking, request, ClaimQuestion)
 
     def ask() -> SourceRecord:
-        with taking.parts.ledger.write() as connection:
+        with taking.ledger.write() as connection:
             return received.claim(
                 connection,
                 dataset.id,
@@ -110,7 +110,7 @@ async def held(taking: Taking, request: Request, name: str) -> Reply:
     lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
 
     def ask() -> list[Any]:
-        with taking.parts.ledger.read() as connection:
+        with taking.ledger.read() as connection:
             found = received.held(connection, dataset.id, asked.lane(""), lanes)
         return [{"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane]} for lane in found]
 

@@ -28,6 +28,7 @@ from strandline.receive.committer import Committer
 from strandline.receive.gate import Gate
 from strandline.receive.parts import ReceiverParts
 from strandline.receive.targets import Target, Targets
+from strandline.receive.turns import Turns
 from strandline.receive.unpack import TooLarge
 from strandline.tables.identifier import full_name
 from strandline.types import Dataset
@@ -67,7 +68,8 @@ class Taking:
         self.parts = parts
         self.settings = parts.config.settings.receive
         self.gate = Gate(self.settings)
-        self.committer = Committer(parts.ledger, parts.spool)
+        self.ledger = Turns(parts.ledger)
+        self.committer = Committer(self.ledger, parts.spool)
         self._targets = Targets(parts.schema_of)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
@@ -97,7 +99,7 @@ class Taking:
             full = full_name(name)
         except SchemaError:
             full = name
-        with self.parts.ledger.read() as connection:
+        with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
                 raise Turned(answers.no_token())
@@ -181,7 +183,7 @@ class Taking:
         if arrival.digest_header is not None and not wire.digest_fits(arrival.digest_header, data):
             return answers.bad_digest()
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        with self.parts.ledger.read() as connection:
+        with self.ledger.read() as connection:
             known = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
         if known is not None:
             return answers.decided(known, 0, digest)
