@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli import demo, demo_delivery
+from strandline.cli import demo, demo_delivery, demo_forward
 from strandline.cli.output import Output
 from tests.e2e import cli
 from tests.e2e.cli import strandline
@@ -27,10 +27,11 @@ def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypa
     assert "\x1b" not in done.out, "no colour in a pipe"
     assert "claims were checked and hold" in done.out
     status = strandline(tmp_path / "lake", "status", "--json").document
-    good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS + demo_delivery.THURSDAY_ROWS
+    good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS
+    good += demo_delivery.THURSDAY_ROWS + demo_forward.FRIDAY_ROWS
     [dataset] = status["datasets"]
     assert (dataset["rows"], dataset["open_blocks"]) == (good, 0)
-    assert [s["name"] for s in status["sinks"]] == list(demo_delivery.SINKS)
+    assert [s["name"] for s in status["sinks"]] == sorted([*demo_delivery.SINKS, demo_forward.SINK])
     assert all((s["exported"], s["lag_rows"], s["state"]) == (good, 0, "active") for s in status["sinks"])
     again = strandline(tmp_path, "demo", "--dir", "lake", "--json")
     assert again.code == 3

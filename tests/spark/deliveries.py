@@ -1,6 +1,7 @@
 """Sinks of every kind in a test, what a consumer finds where they deliver to, and what must hold after a death.
 
-A consumer's view uses nothing of ours: it lists names and reads objects, or asks PostgreSQL.
+A consumer's view uses nothing of ours: it lists names and reads objects, or asks PostgreSQL. Another lake is looked at
+where its own rows are: in its table.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import strandline
 from strandline.ledger import sinks
 from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
+from tests.spark.forwarding import Receiving, token_file
+from tests.spark.lakes import in_main
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -115,7 +118,21 @@ class Table:
         return Seen([(seq, n) for seq, n, _ in found], {f"{seq} at {where}": str(n) for seq, n, where in found})
 
 
-Destination = Objects | Table
+@dataclass(frozen=True)
+class Received:
+    """Another lake, over HTTP. It gives numbers of its own, so that a row is told by its `n`."""
+
+    to: Receiving
+    options: Mapping[str, str]
+    kind: str = "forward"
+
+    def see(self) -> Seen:
+        self.to.ingest()
+        found = in_main(self.to.lake, "events")
+        return Seen(sorted((n, n) for _, n in found), {f"row {seq}": str(n) for seq, n in found})
+
+
+Destination = Objects | Table | Received
 
 
 def make_lake(folder: Path, make_home: MakeHome, settings: Settings | None = None, *, by_lane: bool = False) -> Lake:
@@ -146,6 +163,13 @@ def keys_of(s3: S3) -> dict[str, str]:
 
 def in_table(url: str, **options: str) -> Table:
     return Table(url, {"dsn": url, "table": "events", "create": "true", **options})
+
+
+def in_lake(to: Receiving, **options: str) -> Received:
+    """Which must have the dataset `events`, and is to be allowed: see `forwarding.SETTINGS`."""
+    url = f"http://127.0.0.1:{to.port}/v1/datasets/events/rows"
+    token = token_file(to, to.lake.config.home, "token")
+    return Received(to, {"url": url, "token": f"file:{token}", **options})
 
 
 @dataclass

@@ -112,7 +112,7 @@ class Way:
 
     def ingest(self, count: int = 10) -> None:
         rows = numbers(self.sender, self.sent + 1, self.sent + count)
-        self.append(rows.selectExpr("n", "concat('lane ', n % 2) AS k"))
+        self.append(rows.selectExpr("n", "concat('lane', n % 2) AS k"))
         self.sent += count
 
     def append(self, df: Any) -> None:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.json as pj
+
 from strandline import wire
 
 
@@ -38,6 +41,14 @@ class Request:
     @property
     def range(self) -> str:
         return self.headers[wire.RANGE]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of its rows, at the sender."""
+        with pa.input_stream(pa.py_buffer(self.body), compression=self.headers["Content-Encoding"]) as stream:
+            arrow = self.headers["Content-Type"] == wire.ARROW
+            table = pa.ipc.open_stream(stream.read()).read_all() if arrow else pj.read_json(stream)
+        return list(table["_ingest_seq"].to_pylist())
 
     @property
     def name(self) -> tuple[str, str, bytes]:

@@ -22,13 +22,17 @@ from tests.spark.deliveries import (
     LEASE_SECONDS,
     Delivered,
     Destination,
+    Settings,
     Table,
     in_bucket,
     in_folder,
+    in_lake,
     in_table,
     keys_of,
     make_lake,
 )
+from tests.spark.forwarding import ROWS, SETTINGS, open_end
+from tests.spark.lakes import create
 from tests.spark.sinks import armed
 
 PIN = "deliver.after_pin"
@@ -46,6 +50,8 @@ STEPS = {
     "lanes": ["deliver.after_send", "sink.after_mark"],
     "s3": [*points("s3."), PIN, "deliver.before_acknowledge", "sink.after_mark"],
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
+    # another lake
+    "forward": [*points("forward."), "deliver.after_plan", "deliver.before_acknowledge", "deliver.after_mark"],
     # with a row that the table refuses: `@2` is the second round, and the second row that is set aside
     "poison": [*points("split."), "split.after_store@2", *points("quarantine."), "quarantine.after_object@2"],
 }
@@ -94,13 +100,17 @@ def delivered(
             if kind not in made:
                 folder = tmp_path_factory.mktemp(kind)
                 destination: Destination
-                settings = {}
+                settings: Settings = {}
                 match kind:
                     case "files" | "lanes":
                         destination = in_folder(folder / "out")
                     case "s3":
                         destination = in_bucket(s3)
                         settings = elsewhere(s3, postgres_server)
+                    case "forward":
+                        to = opened.enter_context(open_end(folder / "to", make_home))
+                        create(to.lake, "events", ROWS)
+                        destination, settings = in_lake(to), SETTINGS
                     case _:
                         destination = in_table(postgres_server.create_database())
                 lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "lanes")

@@ -33,6 +33,7 @@ def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
     """Whether every claim held."""
     began = time.monotonic()
     home = _home(folder)
+    before = dict(os.environ)
     os.environ.update(SETTINGS)  # as both lakes' settings files would have it
     try:
         with out.working("Making a lake") as say:
@@ -43,6 +44,8 @@ def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
                 for step in STEPS:
                     step(demo)
     finally:
+        os.environ.clear()
+        os.environ.update(before)
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
     _verdict(demo, time.monotonic() - began, kept=keep)

@@ -1,0 +1,97 @@
+"""A proxy in front of a receiver that keeps what passes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from strandline import wire
+
+WAIT_SECONDS_MAX = 120
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A body of rows, and the answer to it; None where whoever was to answer died."""
+
+    key: str
+    digest: str
+    content: bytes
+    answer: Any
+
+    @property
+    def request(self) -> tuple[str, str, bytes]:
+        return self.key, self.digest, self.content
+
+
+@contextmanager
+def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
+    """Its port, and what was posted. It waits for a receiver that is not there, and ends the client's connection where
+    the receiver dies before it answers."""
+    posted: list[Posted] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            answer = _ask(upstream_port, self.command, self.path, content, dict(self.headers))
+            if self.command == "POST" and self.path.endswith("/rows"):
+                said = None if answer is None else json.loads(answer[1])
+                posted.append(Posted(self.headers[wire.KEY], self.headers[wire.DIGEST], content, said))
+            if answer is None:
+                self.close_connection = True
+                return
+            response, payload = answer
+            self.send_response_only(response.status)
+            for name in ("Content-Type", "Retry-After", wire.RECEIVER):
+                if value := response.headers[name]:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        do_HEAD = do_POST = _pass
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1], posted
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _ask(
+    port: int, method: str, path: str, content: bytes, headers: dict[str, str]
+) -> tuple[http.client.HTTPResponse, bytes] | None:
+    upstream = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS_MAX)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        try:
+            upstream.connect()
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)
+    try:
+        upstream.request(method, path, content or None, headers)
+        response = upstream.getresponse()
+        return response, response.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        upstream.close()
