@@ -215,6 +215,34 @@ def test_a_restored_ledger_proves_what_it_learned_from_the_sink(lake: Lake, out:
     assert (learned.findings, learned.taken_over, learned.rows) == ((), 0, 80)
 
 
+def test_rows_that_were_withheld_before_a_restore_stay_withheld(lake: Lake, out: Path, tmp_path: Path) -> None:
+    """Nothing of them lies at the sink: its mark alone says that they were dealt with."""
+    deliver(lake, out, to=50, where="n % 10 = 0")
+    lake.ledger.backup(tmp_path / "copy.db")
+    append(lake, 51, 55)
+    tick(lake, "out")
+    shutil.copy(tmp_path / "copy.db", lake.config.path("ledger.db"))
+    append(lake, 56, 60)
+    tick(lake, "out")
+    proved = verdict(lake)
+    assert (proved.findings, proved.rows, proved.withheld) == ((), 6, 54)
+
+
+def test_a_mark_that_was_read_from_the_sink_is_gone_on_from(lake: Lake, out: Path, tmp_path: Path) -> None:
+    deliver(lake, out, to=30)
+    lake.ledger.backup(tmp_path / "copy.db")
+    append(lake, 31, 75)
+    tick(lake, "out")
+    shutil.copy(tmp_path / "copy.db", lake.config.path("ledger.db"))
+    lake.recover()
+    lake.delivery.recover_sink("out")
+    assert tick(lake, "out").did in ("idle", "delivered"), "what is planned stands below the mark"
+    append(lake, 76, 80)
+    tick(lake, "out")
+    proved = verdict(lake)
+    assert (proved.findings, proved.rows) == ((), 80)
+
+
 def test_what_was_lost_and_sent_again_is_proved_in_its_new_generation(lake: Lake, out: Path) -> None:
     deliver(lake, out)
     last = list(ranges(out).values())[-1]

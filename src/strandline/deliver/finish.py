@@ -31,6 +31,8 @@ _CONTENTS_MAX = 1000
 """With more chunks than this in one round, rows that are refused by themselves are brought back in the next one: a sink
 that refuses everything must not send all of it to the driver."""
 
+_ALIKE_MAX = 3
+
 
 @dataclass
 class Finished:
@@ -94,7 +96,7 @@ def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
         raise SinkStopped(
             f"{run.record.name}: its destination no longer has {gone[0]}, which it acknowledged; it was restored from "
             "a backup, emptied, or is another one",
-            hint=f"`strandline sink recover {run.record.name}` plans anew around what is there.",
+            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation.",
         )
 
 
@@ -242,7 +244,8 @@ def _ship(
 def _send_all(
     run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
 ) -> list[Shipped]:
-    """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions."""
+    """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions. Lanes
+    that fail one after the other with the same words are not to blame: the rest waits for the next tick."""
     try:
         return _send(run, source, shipments, options)
     except FailedError as e:
@@ -252,6 +255,9 @@ def _send_all(
             return []
     done: list[Shipped] = []
     for lane in sorted(lanes_):
+        last = report.troubles[-_ALIKE_MAX:]
+        if run.stopping.is_set() or (len(last) == _ALIKE_MAX and len(set(last)) == 1):
+            break
         done += _send_all(run, source, [s for s in shipments if s.address.partition == lane], options, report)
     return done
 

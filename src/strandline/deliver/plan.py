@@ -24,6 +24,8 @@ class Piece:
     last: int
     rows: int
     size: int
+    kept: int | None = None
+    """Rows that the sink's condition lets through; None where nobody counted them, or there is no condition."""
 
 
 # What is due.
@@ -186,8 +188,9 @@ def cut_around(
         elif len(segment) == 1 and segment.lo in found.aside:
             chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
         elif delivered:
-            state = ChunkState.LANDED if rows else ChunkState.EMPTY
-            chunks.append(ChunkPlan(segment, rows, state, rows, None, None))
+            sent = sum(p.rows if p.kept is None else p.kept for p in own)
+            state = ChunkState.LANDED if sent else ChunkState.EMPTY  # all of them withheld, if there are any
+            chunks.append(ChunkPlan(segment, rows, state, sent, None, None))
         elif own:
             chunks += _tile(segment.lo, segment.hi, _groups(own, options.chunk_rows_max, options.chunk_bytes_max))
         else:

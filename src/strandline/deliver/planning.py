@@ -181,8 +181,11 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
 def _weighed(
     run: SinkRun, source: Settled, standing: Standing, until: Seq, fields: Sequence[StructField]
 ) -> tuple[Settled, dict[str, list[Piece]]]:
-    """What is new, straight from the files where they say it all, else through Spark."""
-    after = standing.bounds.lowest
+    """What is new, straight from the files where they say it all, else through Spark. The files are those of one lane,
+    which may stand above what is planned: its mark was read from the sink itself."""
+    after = standing.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else standing.bounds.lowest
+    if not run.dataset.deliver_by and (after or 0) >= until:
+        return source, {}
     files = plain_files(run.bench, source, fields, after or 0, until)
     found = None if files is None else weigh_files(run.bench, files, fields, after or 0, until, run.options)
     if found is None:

@@ -5,6 +5,7 @@ One pass over the numbers and whatever varies in size; the driver gets a line pe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,17 +86,20 @@ def pieces_around(
     """Of these lanes, by segment of what the sink holds already."""
     cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
     rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
-    known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_from long, _sl_to long")
+    known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_segment long, _sl_end long")
     within = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
-    within = within.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to")))
-    weighed = within.select("_sl_lane", "_sl_from", SEQ_COLUMN, weight(fields).alias("_sl_size"))
+    within = within.where(F.col(SEQ_COLUMN).between(F.col("_sl_segment"), F.col("_sl_end")))
+    kept = F.lit(True) if options.where is None else F.coalesce(F.expr(options.where), F.lit(False))
+    weighed = within.select(
+        "_sl_lane", "_sl_segment", SEQ_COLUMN, weight(fields).alias("_sl_size"), kept.cast("int").alias("_sl_kept")
+    )
+    found_pieces = _refined(weighed, _run(_by_bucket(weighed, options, ["_sl_segment"])), options)
     result: dict[str, dict[SeqRange, list[Piece]]] = defaultdict(dict)
-    by_start = {(lane, int(s.lo)): s for lane, parts in cuts.items() for s, _, _ in parts}
-    grouped: dict[tuple[str, SeqRange], list[Piece]] = defaultdict(list)
-    for r in _run(_by_bucket(weighed, options, ["_sl_from"])):
-        grouped[r["_sl_lane"], by_start[r["_sl_lane"], r["_sl_from"]]].append(_piece(r))
-    for (lane, segment), own in grouped.items():
-        result[lane][segment] = sorted(own, key=lambda p: p.first)
+    for lane, own in found_pieces.items():
+        bounds = [s for s, _, _ in cuts[lane]]
+        starts = [int(s.lo) for s in bounds]
+        for first, piece in sorted(own.items()):
+            result[lane].setdefault(bounds[bisect_right(starts, first) - 1], []).append(piece)
     return result
 
 
@@ -105,15 +109,16 @@ def piece_rows(options: DeliveryOptions) -> int:
 
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
     bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_sl_bucket")
-    return weighed.groupBy("_sl_lane", *keys, bucket).agg(*_measures())
+    return weighed.groupBy("_sl_lane", *keys, bucket).agg(*_measures(weighed))
 
 
-def _measures() -> list[Column]:
+def _measures(weighed: DataFrame) -> list[Column]:
     return [
         F.min(SEQ_COLUMN).alias("first"),
         F.max(SEQ_COLUMN).alias("last"),
         F.count("*").alias("rows"),
         F.sum("_sl_size").alias("size"),
+        *(F.sum(name).alias("kept") for name in weighed.columns if name == "_sl_kept"),
     ]
 
 
@@ -125,7 +130,7 @@ def _run(df: DataFrame) -> list[Any]:
 
 
 def _piece(row: Any) -> Piece:
-    return Piece(row["first"], row["last"], row["rows"], row["size"])
+    return Piece(row["first"], row["last"], row["rows"], row["size"], getattr(row, "kept", None))
 
 
 def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
@@ -157,9 +162,10 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
         F.coalesce(F.sum("_sl_size").over(before), F.lit(0)).alias("_sl_before"),
         F.coalesce(F.sum(large).over(before), F.lit(0)).alias("_sl_larges"),
         large.alias("_sl_large"),
+        *(name for name in weighed.columns if name == "_sl_kept"),
     )
     halves = F.floor(F.col("_sl_before") / half)
-    for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures())):
+    for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures(own))):
         result[r["_sl_lane"]][r["first"]] = _piece(r)
     return result
 

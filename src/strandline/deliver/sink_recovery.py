@@ -11,10 +11,10 @@ from strandline.deliver.manage import alone, still_alone
 from strandline.deliver.plan import lacking, not_held
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Held, Sink
-from strandline.delivery import ChunkState, Lane
+from strandline.delivery import ChunkState, Intent, Lane
 from strandline.errors import RefusedError, TokenError, UsageError
 from strandline.ledger import audit, intents, lanes, sinks
-from strandline.types import Dataset, Seq, merge_ranges
+from strandline.types import Dataset, Seq, SeqRange, merge_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,21 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
     with bench.ledger.read() as connection:
         known = lanes.unchecked(connection, run.record)
         landed = intents.last_landed(connection, run.record)
+        begun = {i.lane: i for i in intents.open_of(connection, run.record)}
     held = sink.held([(run.address(lane.partition), None) for lane in known])
     lost = [
         (lane, h)
         for lane, h in zip(known, held, strict=True)
-        if lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
+        if lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks) or _gone(begun.get(lane.id), h)
     ]
+    under_way = [str(r) for lane, h in lost for r in _gone(begun.get(lane.id), h)]
+    if under_way and accept_loss:
+        raise RefusedError(
+            f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
+            hint="--resend sends what the destination lacks again, in a new generation.",
+        )
     if lost and not (resend or accept_loss):
-        ranges = ", ".join(str(lane.last) for lane, _ in lost[:5])
+        ranges = ", ".join(under_way[:5] or [str(lane.last) for lane, _ in lost[:5]])
         raise RefusedError(
             f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged",
             hint="--resend sends what it lacks again, in a new generation; --accept-loss goes on without it.",
@@ -75,6 +82,13 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
     if lost and resend:
         return _resend(run, known, held, lost)
     return _repair(run, sink, known, held, lost)
+
+
+def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
+    """What the sink acknowledged of an intent that is not through, and does not have any more."""
+    chunks = () if begun is None else begun.chunks
+    landed = [c.rows for c in chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
+    return not_held(landed, held)
 
 
 def _reached(lane: Lane, held: Held, start: Seq | None) -> Seq | None:

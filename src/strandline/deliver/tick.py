@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -145,6 +146,8 @@ class Deliverer:
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None) -> SinkReport:
         """Whatever happens at this sink, the others go on."""
+        if self.stopping.is_set():
+            return SinkReport(work.sink.name, "idle")
         record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
         try:
             dataset = self._dataset(work)
@@ -165,7 +168,7 @@ class Deliverer:
                 run.close()
                 sinks.release(ledger, lease)
         except SinkStopped as e:
-            with ledger.write() as connection:
+            with suppress(StrandlineError), ledger.write() as connection:  # else the next look finds it again
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:  # the ledger's own trouble, so it is not noted there

@@ -235,7 +235,8 @@ class _Verification:
         self, layouts: Sequence[Layout], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
     ) -> list[LaneProof]:
         record = self.run.record
-        highest = max([int(record.planned or 0), *(int(r.chunk.rows.hi) for x in layouts for r in x.chunks)])
+        marks = [int(x.lane.mark or 0) for x in layouts]  # read from the sink itself, it may be above what is planned
+        highest = max([int(record.planned or 0), *marks, *(int(r.chunk.rows.hi) for x in layouts for r in x.chunks)])
         if highest == 0:
             return [prove(x, inspected[x.lane.partition], LakeSide({}, False)) for x in layouts]
         source = settled(self.run.bench, self.run.dataset, None, Seq(highest))
