@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from strandline.deliver import kinds
+from strandline.founding import rebuild_ledger
 from strandline.ledger import lanes
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
@@ -198,6 +199,21 @@ def test_a_restored_ledger_delivers_nothing_twice_and_forgets_nothing(lake: Lake
 
 
 def test_a_lost_ledger_finds_its_sink_again(lake: Lake, out: Path) -> None:
+    add(lake, out)
+    lake.append("events", numbers(lake, 1, 30))
+    tick(lake, "out")
+    before = digests(out)
+    lake.append("events", numbers(lake, 31, 40))
+    lake.config.path("ledger.db").unlink()
+    rebuild_ledger(lake.config)
+    add(lake, out)
+    tick(lake, "out")
+    assert [v for _, v in rows(out)] == list(range(1, 41))
+    assert {k: v for k, v in digests(out).items() if k in before} == before
+    assert lake.delivery.verify("out").ok
+
+
+def test_a_sink_that_was_removed_goes_on_where_it_stands(lake: Lake, out: Path) -> None:
     add(lake, out)
     lake.append("events", numbers(lake, 1, 30))
     tick(lake, "out")
