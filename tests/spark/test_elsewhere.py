@@ -10,6 +10,7 @@ import pytest
 import strandline
 from strandline import Lake
 from strandline.config import LakeConfig
+from strandline.errors import StrandlineError
 from strandline.founding import rebuild_ledger
 from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
@@ -43,9 +44,21 @@ def lake(
         },
     )
     with strandline.init_lake(tmp_path) as made:
-        made.create_dataset("events", parse_columns(COLUMNS))
-        made.append("events", frame(made, 1000), batch_id="before")
+        again(lambda: made.create_dataset("events", parse_columns(COLUMNS)))
+        again(lambda: made.append("events", frame(made, 1000), batch_id="before"))
         yield made
+
+
+def again(work: Callable[[], object]) -> None:
+    """Once in many requests the server says that it cannot parse one. Both steps are safe to repeat."""
+    for left in (2, 1, 0):
+        try:
+            work()
+        except StrandlineError:
+            if left == 0:
+                raise
+        else:
+            return
 
 
 @pytest.mark.parametrize(
