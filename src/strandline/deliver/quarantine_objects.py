@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.config import LakeConfig, resolve_secret
 from strandline.deliver.sink import Address
-from strandline.deliver.sinks.folder import Folder, sync_folder, words_for, write_new
+from strandline.deliver.sinks.folder import Folder, words_for, write_new
+from strandline.durable import sync_folder
 from strandline.errors import StorageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from strandline.config import LakeConfig, resolve_secret
+from strandline.durable import sync_data, sync_folder
 from strandline.errors import OpeningNeeded, StorageError, WitnessUnreadable
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class LocalWitness:
         finally:
             os.close(fd)
             temporary.unlink(missing_ok=True)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         with self._locked() as fd:
@@ -141,7 +141,7 @@ class LocalWitness:
             turn = 1 if slots[0] == newest else 0
             try:
                 os.pwrite(fd, _encode(Mark(newest.lake, highest)), turn * _SLOT_BYTES)
-                _sync_data(fd)
+                sync_data(fd)
             except OSError as e:
                 raise StorageError(f"the witness cannot be written: {e}", hint="Free some disk space.") from e
 
@@ -174,23 +174,6 @@ def _mark_of(body: bytes) -> Mark:
             hint="Use the newer version of Strandline that wrote it.",
         )
     return mark
-
-
-def _sync_data(fd: int) -> None:
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class S3Witness:

@@ -8,7 +8,6 @@ rows are published.
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from strandline.config import LakeConfig, resolve_secret
+from strandline.durable import sync_data, sync_folder
 from strandline.errors import StorageError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class LocalSpool(_Reading):
                 fd = _new_file(temporary)
             try:
                 _write_all(fd, packed)
-                _sync_data(fd)
+                sync_data(fd)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -153,7 +153,7 @@ class LocalSpool(_Reading):
     def sync(self, names: Iterable[str]) -> None:
         try:
             for folder in {self._path(name).parent for name in names}:
-                _sync_folder(folder)
+                sync_folder(folder)
         except OSError as e:
             raise StorageError(f"the spool cannot be written: {_said(e)}", hint=_NOT_NOW) from e
 
@@ -175,7 +175,7 @@ class LocalSpool(_Reading):
         for part in folder.relative_to(base).parts:
             above, at = at, at / part
             at.mkdir(exist_ok=True)
-            _sync_folder(above)
+            sync_folder(above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,23 +300,6 @@ def _write_all(fd: int, data: memoryview) -> None:
     done = 0
     while done < data.nbytes:
         done += os.write(fd, data[done:])
-
-
-def _sync_data(fd: int) -> None:
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _said(error: OSError) -> str:

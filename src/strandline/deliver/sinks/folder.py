@@ -15,6 +15,7 @@ from pathlib import Path
 
 from strandline.deliver.sinks import names
 from strandline.deliver.sinks.objects import SUPERSEDED, Look, looked
+from strandline.durable import sync_folder
 from strandline.errors import StorageError
 from strandline.types import Seq
 
@@ -134,14 +135,6 @@ def _make(path: Path) -> None:
     _make(path.parent)
     path.mkdir(exist_ok=True)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_new(path: Path, body: bytes) -> None:
