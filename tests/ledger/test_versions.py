@@ -18,7 +18,7 @@ from strandline.config import LakeConfig
 from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable
 from strandline.ledger import blocks
 from strandline.ledger.engine import REVISIONS, Ledger
-from strandline.ledger.schema_receive import metadata  # with all tables
+from strandline.ledger.schema_reconcile import metadata  # with all tables
 from tests.ledger.conftest import LAKE, Bench
 
 
