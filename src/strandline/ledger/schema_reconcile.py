@@ -1,8 +1,8 @@
 """The ledger's tables of the reconciler; in the metadata of `schema.py`.
 
-A run is `running`, then `completed` or `aborted`. A swept file goes the way that `drift.py` draws; a batch of entries is
-`begun`, then `done` or `undone`. The lease is one row whose fence only rises. Triggers, made by the migration, refuse
-every other move.
+A run is `running`, then `completed` or `aborted`. A swept file goes the way that `drift.py` draws; a batch of entries
+is `begun`, then `done` or `undone`. The lease is one row whose fence only rises. Triggers, made by the migration,
+refuse every other move.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from strandline.ledger.schema_receive import metadata
 _RUNNING = text("state = 'running'")
 _THERE = text("state IN ('begun', 'held', 'left', 'purging')")
 _BEGUN = text("state = 'begun'")
+_PURGING = text("state = 'purging'")
 
 sweep_lease = Table(
     "sweep_lease",
@@ -73,6 +74,7 @@ swept_file = Table(
     Index("swept_by_run", "run_id", "id"),
     Index("swept_by_path", "path", sqlite_where=_THERE, postgresql_where=_THERE),
     Index("swept_begun", "id", sqlite_where=_BEGUN, postgresql_where=_BEGUN),
+    Index("swept_purging", "id", sqlite_where=_PURGING, postgresql_where=_PURGING),
 )
 
 dropped_batch = Table(

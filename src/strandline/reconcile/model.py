@@ -7,7 +7,7 @@ Paths are canonical everywhere (`paths.py`): one spelling per file, the only one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -236,29 +236,19 @@ class References(Protocol):
 class Catalog(Protocol):
     """The catalog of record, as the sweep needs it. Failing to read it at all raises `StorageError`."""
 
-    def read(self) -> References: ...
+    def references(self, known: References | None, watch: Watch) -> References:
+        """As it is now; tables whose pointer did not move since `known` are not read again. One that cannot be read
+        is in `unread`."""
 
-    def refresh(self, known: References) -> References:
-        """As it is now; tables whose pointer did not move are not read again. One that cannot be read is in
-        `unread`."""
+    def drop_entries(
+        self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
+    ) -> int:
+        """Remove the entries of data files from main in one commit, and say how many. Once for each token.
+        `last_word` raises if it is not to be. `CommitUnknown` where the outcome cannot be told."""
 
-    def drop_entries(self, table: str, paths: Sequence[str], *, summary: Mapping[str, str]) -> DropOutcome:
-        """Remove the entries of data files from main, in one commit, unless it already has a snapshot with this
-        summary's batch. `CommitUnknown` where that could not be told."""
-
-    def dropped(self, table: str, batch: str) -> int | None:
-        """How many entries the commit of a batch removed, if it landed."""
-
-    def fence(self, table: str, mark: str) -> None:
-        """Move the table's pointer, so that a commit that someone prepared on the old one cannot land."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropOutcome:
-    dropped: tuple[str, ...]
-    not_there: tuple[str, ...]
-    """Main had no such entry any more."""
-    snapshot: int | None
+    def dropped(self, table: str, token: str) -> int | None:
+        """How many entries the commit of a batch removed, if it landed. Its token is void from then on: what was not
+        committed cannot be any more."""
 
 
 class Inventory(Protocol):
@@ -270,22 +260,34 @@ class Inventory(Protocol):
     def __len__(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    path: str
+    to: str
+    expected: Stat
+
+
 class Storage(Protocol):
-    """Storage as the sweep acts on it. Every call may raise `StorageError`, which is about that one file."""
+    """Storage as the sweep acts on it. What concerns one file is told of that file, and does not stop the others."""
 
     @property
     def kind(self) -> StorageKind: ...
 
-    def look(self, path: str) -> Stat | None: ...
+    def look(self, path: str) -> Stat | None:
+        """`StorageError` where it cannot be told whether there is such a file."""
 
-    def move(self, path: str, to: str, expected: Stat) -> bool:
-        """Set a file aside, never over another one. False if what is there is not what was expected: it stays."""
+    def same(self, listed: Stat, now: Stat) -> bool:
+        """As exactly as the times of this storage tell."""
 
-    def bring_back(self, path: str, to: str) -> bool:
-        """False if there is something at `to` already; then nothing changes."""
+    def set_aside(self, files: Sequence[Move]) -> Mapping[str, str | None]:
+        """Move files to places that are new. By path: None, or why it stayed. One that is not what was expected
+        stays."""
+
+    def bring_back(self, kept_at: str, to: str) -> bool:
+        """Never over another file: False if there is one, or if nothing is kept there."""
 
     def delete(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """Up to 1,000 at once. What could not be deleted, and why; what is not there is deleted."""
+        """What could not be deleted, and why. What is not there counts as deleted."""
 
 
 class Watch(Protocol):

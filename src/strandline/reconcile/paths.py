@@ -2,8 +2,8 @@
 
 Two spellings have to be told apart. `canonical` is what a file is called where it lies: it can be opened, moved and
 deleted. `key` is what files are compared by: everything that *may* be another spelling of one file has the same key, so
-that a file is called unreferenced only if no reference could mean it. Two files that differ in nothing but such spelling
-protect each other.
+that a file is called unreferenced only if no reference could mean it. Two files that differ in nothing but such
+spelling protect each other.
 """
 
 from __future__ import annotations
@@ -93,19 +93,19 @@ def _root_of(path: str) -> tuple[str, str]:
     return (f"{scheme}://", rest) if mark else ("", path)
 
 
+_PLAIN = (("file:///", "/"), ("file:/", "/"), ("s3://", "s3://"), ("s3a://", "s3://"), ("/", "/"))
+
+
 def keys(paths: Sequence[str]) -> list[str]:
     """`key` of each, quickly where all are spelled plainly, as one writer spells them."""
     joined = "\n".join(paths)
-    if "%" not in joined and "/." not in joined:
-        for prefix, cut in (("file:///", 7), ("file:/", 5), ("s3://", 0), ("/", 0)):
-            if not joined.startswith(prefix):
-                continue
-            # No doubled slash but the scheme's own, and that one on every path.
-            slashes = 1 if "//" in prefix else 0
-            if joined.count("//") == slashes * len(paths) and "///" not in joined.replace("file:///", ""):
-                if all(path.startswith(prefix) for path in paths):
-                    return [path[cut:] for path in paths] if cut else list(paths)
-            break
+    prefix, short = next((pair for pair in _PLAIN if joined.startswith(pair[0])), ("", ""))
+    if prefix and "%" not in joined and "/." not in joined:
+        slashes = 1 if "//" in prefix else 0
+        # Every path has the scheme's slashes; if there are no more than those, none has doubled ones of its own.
+        plain = joined.count("//") == slashes * len(paths) and (slashes == 0 or f"{prefix}/" not in joined)
+        if plain and all(path.startswith(prefix) for path in paths):
+            return list(paths) if prefix == short else [short + path[len(prefix) :] for path in paths]
     return [key(path) for path in paths]
 
 

@@ -158,11 +158,20 @@ class LightCatalog:
             content = table.io.new_input(table.metadata_location).open().read()
         return glance_of(table.metadata_location, content)
 
-    def list_tables(self) -> list[TableListing]:
-        """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
+    def table_names(self) -> list[str]:
         with _explained("the catalog"):
             names = [".".join(i) for namespace in self._namespaces(()) for i in self._catalog.list_tables(namespace)]
-        return [self._listing(name) for name in sorted(names)]
+        return sorted(names)
+
+    def view_locations(self) -> list[str]:
+        """Of a REST catalog; PyIceberg does not know those of others."""
+        with _explained("the catalog"):
+            names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
+            return sorted(self._catalog.load_view(name).metadata.location for name in names)
+
+    def list_tables(self) -> list[TableListing]:
+        """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
+        return [self._listing(name) for name in self.table_names()]
 
     def _listing(self, name: str) -> TableListing:
         try:

@@ -81,6 +81,7 @@ def _files() -> None:
     op.create_index("swept_by_run", "swept_file", ["run_id", "id"])
     _index("swept_by_path", "swept_file", ["path"], "state IN ('begun', 'held', 'left', 'purging')")
     _index("swept_begun", "swept_file", ["id"], "state = 'begun'")
+    _index("swept_purging", "swept_file", ["id"], "state = 'purging'")
 
 
 def _batches() -> None:
@@ -118,18 +119,18 @@ RUN_CHANGED = """OLD.state <> 'running' OR NEW.fence <> OLD.fence OR NEW.act <> 
   OR NEW.started_at <> OLD.started_at OR NEW.storage <> OLD.storage"""
 
 RUN_NEEDED = """OLD.state = 'running' OR EXISTS (SELECT 1 FROM swept_file f
-    WHERE f.run_id = OLD.id AND f.state IN ('begun', 'held', 'left', 'purging'))"""
+    WHERE f.run_id = OLD.id AND f.state IN ('begun', 'held', 'purging'))"""
 
 # What was found where may be corrected by a later look; what was brought back or purged stays so.
 SWEPT_CHANGED = """NEW.run_id <> OLD.run_id OR NEW.path <> OLD.path OR NEW.kept_at <> OLD.kept_at
   OR NEW.size <> OLD.size OR NEW.kind <> OLD.kind OR NEW.begun_at <> OLD.begun_at
   OR NOT ((OLD.state = 'begun')
-    OR (OLD.state = 'left' AND NEW.state IN ('left', 'held', 'restored', 'purging', 'purged'))
+    OR (OLD.state = 'left' AND NEW.state IN ('left', 'held', 'restored', 'purging', 'lost'))
     OR (OLD.state = 'held' AND NEW.state IN ('held', 'restored', 'purging', 'lost'))
-    OR (OLD.state = 'purging' AND NEW.state IN ('purging', 'purged', 'restored'))
+    OR (OLD.state = 'purging' AND NEW.state IN ('purging', 'purged', 'restored', 'held'))
     OR (OLD.state = 'lost' AND NEW.state IN ('lost', 'restored')))"""
 
-SWEPT_NEEDED = "OLD.state IN ('begun', 'held', 'left', 'purging')"
+SWEPT_NEEDED = "OLD.state IN ('begun', 'held', 'purging')"
 
 # A batch that was thought dead may still land: then the record follows what happened.
 BATCH_CHANGED = """NEW.run_id <> OLD.run_id OR NEW.token <> OLD.token OR NEW.table_name <> OLD.table_name

@@ -1,0 +1,227 @@
+"""Acting on one batch: recorded before, done, checked, recorded after.
+
+For files:  record BEGUN (fenced) → move → look whether someone references them by now → record HELD
+                                                            └─ yes: bring them back, record RESTORED
+With `--delete` then: record PURGING (fenced) → delete the copies → record PURGED. So a run that is killed in between
+has deleted nothing that is not on record, and what it had not deleted yet can be restored.
+
+For entries: record the batch (fenced) → commit, with the batch's token in its summary → record what it dropped.
+
+What a run can still do that lost its lease without knowing: finish the move of at most a few files, whose places are on
+record; it then sees that the lease is lost, or that the files are referenced, and the next missing-file sweep brings
+back what is needed. A commit of entries refuses a token that was voided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from strandline import failpoints
+from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptState
+from strandline.errors import CommitUnknown, StorageError
+from strandline.ledger import audit, quarantined_files
+from strandline.ledger.engine import Connection
+from strandline.ledger.quarantined_files import NewSwept
+from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
+from strandline.reconcile.model import Finding, Move, References, Stat
+from strandline.reconcile.paths import below
+from strandline.reconcile.rendering import printable
+from strandline.reconcile.settle import settle_files
+from strandline.reconcile.tally import Tally
+from strandline.reconcile.watch import Aborted, RunWatch
+
+MOVES_AT_ONCE = 100
+"""Between two looks at the lease."""
+OUTSIDE_FOLDER = "_outside"
+
+
+class Actor:
+    def __init__(self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, tally: Tally) -> None:
+        self._bench = bench
+        self._run = run
+        self._asked = asked
+        self._watch = watch
+        self._tally = tally
+        # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
+        self._folder = f"{bench.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: References) -> References:
+        """Set files aside, or delete them; says what is referenced now."""
+        failpoints.hit("reconcile.before_files")
+        new = [
+            NewSwept(f.kind, f.table, f.path, self._kept_at(f.path), stat.size, stat.modified_ns) for f, stat in files
+        ]
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            begun = quarantined_files.begin(connection, self._run, new)
+        failpoints.hit("reconcile.after_files_record")
+        moved, stayed, lost = self._move(begun)
+        failpoints.hit("reconcile.after_files_moved")
+        try:
+            known = self._bench.catalog.references(known, self._watch)
+        except (StorageError, Aborted):
+            self._undo(moved, "whether it is referenced by now could not be read")
+            raise
+        needed = self._needed(moved, known)
+        self._undo(needed, "it was referenced while it was moved")
+        moved = [file for file in moved if file not in needed]
+        failpoints.hit("reconcile.after_files_checked")
+        self._record_held(moved)
+        failpoints.hit("reconcile.after_files")
+        if stayed:
+            settle_files(self._bench, stayed, "it could not be moved")
+        if lost is not None:
+            raise lost
+        if self._asked.delete and moved:
+            self._delete(moved)
+        return known
+
+    def _kept_at(self, path: str) -> str:
+        """The place tells where the file came from, so that people can bring it back without a ledger, too."""
+        inside = below(path, self._bench.warehouse)
+        if inside is None:
+            inside = f"{OUTSIDE_FOLDER}/{path.removeprefix('s3://').lstrip('/')}"
+        return f"{self._folder}/{inside}"
+
+    def _move(self, begun: Sequence[Swept]) -> tuple[list[Swept], list[Swept], Aborted | None]:
+        """Those that moved, and those that did not; and why it ended early, if it did."""
+        moved: list[Swept] = []
+        stayed: list[Swept] = []
+        for start in range(0, len(begun), MOVES_AT_ONCE):
+            some = begun[start : start + MOVES_AT_ONCE]
+            try:
+                self._watch.last_word()
+            except Aborted as aborted:
+                return moved, [*stayed, *begun[start:]], aborted
+            outcome = self._bench.storage.set_aside(
+                [Move(f.path, f.kept_at, Stat(f.size, f.modified_ns)) for f in some]
+            )
+            for file in some:
+                why = outcome[file.path]
+                if why is None:
+                    moved.append(file)
+                else:
+                    stayed.append(file)
+                    self._tally.failed += 1
+                    self._tally.fail(f"{printable(file.path)}: {why}")
+        return moved, stayed, None
+
+    def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
+        live = known.referenced([file.path for file in moved])
+        unread = set(known.unread)
+        return [f for f in moved if f.path in live or f.table in unread or (f.table is None and unread)]
+
+    def _undo(self, files: Sequence[Swept], why: str) -> None:
+        back: list[Swept] = []
+        for file in files:
+            try:
+                if self._bench.storage.bring_back(file.kept_at, file.path):
+                    back.append(file)
+            except StorageError as e:
+                self._tally.fail(e.message)
+        with self._bench.ledger.write() as connection:
+            quarantined_files.move(connection, back, SweptState.RESTORED, why)
+            not_back = [file for file in files if file not in back]
+            quarantined_files.move(connection, not_back, SweptState.HELD, why)
+        self._tally.skipped_recheck += len(back)
+
+    def _record_held(self, moved: Sequence[Swept]) -> None:
+        if not moved:
+            return
+        size = sum(file.size for file in moved)
+        for file in moved:
+            if file.kind is FindingKind.FOREIGN:
+                self._tally.foreign += 1
+            else:
+                self._tally.orphans += 1
+        self._tally.bytes += size
+        with self._bench.ledger.write() as connection:
+            changed = quarantined_files.move(connection, moved, SweptState.HELD)
+            self._record(connection, Event.FILES_QUARANTINED, moved, size)
+            left = quarantined_files.of_run(connection, self._run, [SweptState.LEFT]) if changed < len(moved) else []
+        if left:
+            # Someone took this run for dead, and saw the files where they were then.
+            settle_files(self._bench, left)
+
+    def _delete(self, moved: Sequence[Swept]) -> None:
+        held = [replace(file, state=SweptState.HELD) for file in moved]
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            quarantined_files.move(connection, held, SweptState.PURGING)
+        failpoints.hit("reconcile.after_delete_record")
+        failed = self._bench.storage.delete([file.kept_at for file in held])
+        failpoints.hit("reconcile.after_deleted")
+        gone = [replace(file, state=SweptState.PURGING) for file in held if file.kept_at not in failed]
+        for kept_at, why in failed.items():
+            self._tally.failed += 1
+            self._tally.fail(f"{printable(kept_at)}: {why}")
+        with self._bench.ledger.write() as connection:
+            quarantined_files.move(connection, gone, SweptState.PURGED)
+            self._record(connection, Event.FILES_DELETED, gone, sum(file.size for file in gone))
+
+    def _record(self, connection: Connection, event: Event, files: Sequence[Swept], size: int) -> None:
+        audit.record(
+            connection,
+            event.value,
+            run=self._run,
+            files=len(files),
+            bytes=size,
+            storage=self._bench.storage.kind.value,
+            partial=self._tally.partial,
+            cap_hit=self._tally.cap_hit,
+            skipped_recheck=self._tally.skipped_recheck,
+            failed=self._tally.failed,
+            samples=[file.path for file in files[: self._bench.settings.samples_max]],
+        )
+
+    # ---- entries -----------------------------------------------------------------------------------------------------
+
+    def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
+        token = f"{self._run}-{uuid4().hex}"
+        samples = [f.path for f in findings[: self._bench.settings.samples_max]]
+        failpoints.hit("reconcile.before_drop")
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            batch = quarantined_files.begin_drop(
+                connection, self._run, token=token, table=table, entries=len(findings), samples=samples
+            )
+        failpoints.hit("reconcile.after_drop_record")
+        summary = {
+            "strandline.reconcile.run": str(self._run),
+            "strandline.reconcile.reason": "the files of these entries are gone",
+        }
+        try:
+            dropped = self._bench.catalog.drop_entries(
+                table,
+                [f.path for f in findings],
+                token=token,
+                summary=summary,
+                last_word=self._watch.last_word,
+            )
+        except CommitUnknown as e:
+            # The batch stays on record as begun: the next run voids its token, and then reads what became of it.
+            raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
+        except StorageError as e:
+            raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
+        failpoints.hit("reconcile.after_drop_commit")
+        self._tally.missing += dropped
+        self._tally.skipped_recheck += len(findings) - dropped
+        with self._bench.ledger.write() as connection:
+            quarantined_files.end_drop(connection, batch, dropped)
+            audit.record(
+                connection,
+                Event.ENTRIES_DROPPED.value,
+                run=self._run,
+                table=table,
+                entries=dropped,
+                rows=sum(f.row_count or 0 for f in findings),
+                partial=self._tally.partial,
+                skipped_recheck=self._tally.skipped_recheck,
+                storage=self._bench.storage.kind.value,
+                samples=samples,
+            )
+        failpoints.hit("reconcile.after_drop")

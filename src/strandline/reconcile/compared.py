@@ -1,0 +1,229 @@
+"""From a listing and references to a survey: what differs is looked at, described, and judged.
+
+Whoever calls gives the ways to look at files and to describe entries; the decisions are those of `diff.py`, `guard.py`
+and `judge.py`, which are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from strandline.errors import StorageError, StrandlineError
+from strandline.reconcile import guard
+from strandline.reconcile.diff import Difference, Reach, Unreferenced, compare
+from strandline.reconcile.entries import Entry
+from strandline.reconcile.findings import Judged, gathered
+from strandline.reconcile.judge import Ground, judged, missing_finding, shared_keys
+from strandline.reconcile.listing import Listing
+from strandline.reconcile.model import (
+    Content,
+    Context,
+    Finding,
+    PrefixFailure,
+    Protection,
+    Stat,
+    Survey,
+    TableFacts,
+)
+from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.references import LakeReferences, TableReferences
+
+LOOKED_FOR_MAX = 10_000
+"""References that lie where nothing was listed, and are looked for one by one; of each table."""
+_LOOKS_AT_ONCE = 4_096
+
+Look = Callable[[str], Stat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    look: Look
+    """`StorageError` where it cannot be told."""
+    describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
+    check: Callable[[], None]
+    """May raise, and ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    shrink_max: float
+    looks_at_once: int
+
+
+def compared(
+    warehouse: str, listing: Listing, references: LakeReferences, context: Context, ways: Ways, bounds: Bounds
+) -> Survey:
+    tables = {name: Reach(t.folders, t.keys) for name, t in references.by_name.items()}
+    difference = compare(listing, tables, references.also)
+    stopped = stops(references, difference, context, bounds.shrink_max)
+    ground = Ground(
+        warehouse.rstrip("/"),
+        {name: table.folders[0] for name, table in references.by_name.items()},
+        stopped,
+        Roots(key(failure.prefix) for failure in listing.failures),
+        bool(references.unread),
+    )
+    failures = list(listing.failures)
+    orphans = _orphans(difference.unreferenced, ground, context, ways)
+    missing = _missing(references, difference, ground, context, ways, bounds, failures)
+    facts = _facts(references, difference, missing, orphans, stopped, context)
+    drift = gathered(missing, orphans, facts, sum(difference.listed.values()))
+    return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
+
+
+def stops(
+    references: LakeReferences, difference: Difference, context: Context, shrink_max: float
+) -> dict[str, Protection]:
+    """Tables of which nothing is touched in this run."""
+    overlapping = guard.overlaps({name: table.folders for name, table in references.by_name.items()})
+    found: dict[str, Protection] = {}
+    for name, table in references.by_name.items():
+        listed = difference.listed.get(name, 0)
+        reason = guard.first(
+            (
+                Protection.TABLE_UNREAD if name in references.unread else None,
+                Protection.OVERLAP if name in overlapping else None,
+                guard.by_shrinking(
+                    references=len(table.keys),
+                    before=context.references_before.get(table.head.uuid),
+                    contents=table.content_count,
+                    listed=listed,
+                    shrink_max=shrink_max,
+                ),
+                guard.by_absence(references=len(table.keys), listed=listed),
+            )
+        )
+        if reason is not None:
+            found[name] = reason
+    return found
+
+
+def _orphans(files: Sequence[Unreferenced], ground: Ground, context: Context, ways: Ways) -> list[Judged]:
+    found: list[Judged] = []
+    for n, file in enumerate(files):
+        if n % 1_000 == 0:
+            ways.check()
+        if file.size is not None:
+            stat: Stat | None = Stat(file.size, file.modified_ns or None)
+        else:
+            try:
+                stat = ways.look(file.path)
+            except StorageError:
+                stat = None  # It is there, and cannot be looked at: no time, so it is protected.
+            else:
+                if stat is None:
+                    continue  # Gone since it was listed.
+        verdict = judged(file, stat, ground, context)
+        if verdict is not None:
+            found.append(verdict)
+    return found
+
+
+def _missing(
+    references: LakeReferences,
+    difference: Difference,
+    ground: Ground,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    failures: list[PrefixFailure],
+) -> list[Finding]:
+    found: list[Finding] = []
+    everywhere = {
+        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
+    }
+    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
+    with ThreadPoolExecutor(bounds.looks_at_once, thread_name_prefix="look") as threads:
+        for name in sorted(references.by_name):
+            table = references.by_name[name]
+            wanted = set(difference.missing.get(name, ()))
+            elsewhere = difference.elsewhere.get(name, ())
+            if len(elsewhere) <= LOOKED_FOR_MAX:
+                wanted.update(elsewhere)
+            else:
+                why = f"{len(elsewhere):,} references of {name} lie where nothing was listed"
+                failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
+            wanted.update(key(path) for path in table.gone)
+            if not wanted:
+                continue
+            away = ground.stopped.get(name) is Protection.NOTHING_LISTED
+            try:
+                entries = _entries(table, wanted, ways, whole=not away)
+            except StrandlineError as e:
+                failures.append(PrefixFailure(table.head.location, e.message))
+                continue
+            gone = list(entries) if away else _confirmed(entries, ways, threads.map, failures)
+            found += [
+                missing_finding(name, entries[k], ground, context, shared=k in shared, stopped=None) for k in gone
+            ]
+    return found
+
+
+def _entries(table: TableReferences, wanted: Set[str], ways: Ways, *, whole: bool) -> dict[str, Entry]:
+    entries = dict(ways.describe(table, wanted - table.files.keys())) if whole else {}
+    for its_key in wanted & table.files.keys():
+        entries[its_key] = Entry(table.files[its_key].path, table.files[its_key].content)
+    if not whole:
+        contents = {k: content for manifest in table.manifests for k, content in manifest.others.items()}
+        for its_key in wanted - entries.keys():
+            entries[its_key] = Entry(its_key, contents.get(its_key, Content.DATA))
+    return dict(sorted(entries.items()))
+
+
+def _confirmed(
+    entries: Mapping[str, Entry],
+    ways: Ways,
+    each: Callable[..., object],
+    failures: list[PrefixFailure],
+) -> list[str]:
+    """Those that are really not there: the tables were read after storage was listed, and may name what came since."""
+
+    def look(its_key: str) -> bool | StorageError:
+        try:
+            path = entries[its_key].path
+            return ways.look(path) is None and (path == its_key or ways.look(its_key) is None)
+        except StorageError as e:
+            return e
+
+    gone: list[str] = []
+    names = list(entries)
+    for at in range(0, len(names), _LOOKS_AT_ONCE):
+        ways.check()
+        part = names[at : at + _LOOKS_AT_ONCE]
+        for its_key, answer in zip(part, each(look, part), strict=True):  # type: ignore[call-overload]
+            if isinstance(answer, StorageError):
+                failures.append(PrefixFailure(entries[its_key].path, answer.message))
+            elif answer:
+                gone.append(its_key)
+    return gone
+
+
+def _facts(
+    references: LakeReferences,
+    difference: Difference,
+    missing: Sequence[Finding],
+    orphans: Sequence[Judged],
+    stopped: Mapping[str, Protection],
+    context: Context,
+) -> list[TableFacts]:
+    gone: dict[str | None, int] = {}
+    stray: dict[str | None, int] = {}
+    for finding in missing:
+        gone[finding.table] = gone.get(finding.table, 0) + 1
+    for verdict in orphans:
+        stray[verdict[2]] = stray.get(verdict[2], 0) + 1
+    return [
+        TableFacts(
+            head,
+            difference.listed.get(head.name, 0),
+            len(references.by_name[head.name].keys),
+            gone.get(head.name, 0),
+            stray.get(head.name, 0),
+            context.references_before.get(head.uuid),
+            stopped.get(head.name),
+            references.unread.get(head.name),
+        )
+        for head in references.tables
+    ]

@@ -1,0 +1,111 @@
+"""Drift between tables and storage, as a lake offers it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.config import LakeConfig
+from strandline.drift import Asked, Run, RunId, Swept
+from strandline.ledger import quarantined_files, reconcile_runs
+from strandline.ledger.engine import Ledger
+from strandline.reconcile.ground import LakeGround, OldestJob
+from strandline.reconcile.paths import canonical
+
+if TYPE_CHECKING:
+    from strandline.reconcile.bench import SweepBench
+    from strandline.reconcile.model import Storage
+    from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.sweep import OnFinding
+    from strandline.reconcile.watch import OnProgress
+    from strandline.tables.light import LightCatalog
+    from strandline.tables.spark_tables import SparkTables
+
+
+class Reconciler:
+    def __init__(
+        self,
+        config: LakeConfig,
+        ledger: Ledger,
+        catalog: Callable[[], LightCatalog],
+        spark: Callable[[], SparkTables],
+        oldest_job: OldestJob,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._catalog = catalog
+        self._spark = spark
+        self._ground = LakeGround(config, ledger, oldest_job)
+
+    # Looking at the record starts nothing.
+
+    def runs(self, runs_max: int | None = None) -> list[Run]:
+        """Newest first."""
+        most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
+        with self._ledger.read() as connection:
+            return reconcile_runs.latest(connection, runs_max=most)
+
+    def show(self, run: int) -> tuple[Run, list[Swept]]:
+        with self._ledger.read() as connection:
+            return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, RunId(run))
+
+    def run(
+        self,
+        asked: Asked,
+        *,
+        inventory_file: Path | None = None,
+        cancelled: threading.Event | None = None,
+        on_progress: OnProgress | None = None,
+        on_finding: OnFinding | None = None,
+    ) -> Run:
+        """One run. Spark starts only if there are more references than one process is to hold."""
+        from strandline.reconcile.sweep import sweep
+
+        return sweep(
+            self._bench(inventory_file), asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding
+        )
+
+    def restore(self, run: int) -> Restored:
+        from strandline.reconcile import quarantine
+
+        return quarantine.restore(self._bench(), run)
+
+    def purge(self, run: int | None = None) -> Purged:
+        from strandline.reconcile import quarantine
+
+        return quarantine.purge(self._bench(), run)
+
+    # How it is put together.
+
+    @cached_property
+    def storage(self) -> Storage:
+        settings = self._config.settings
+        if settings.warehouse.is_s3:
+            from strandline.reconcile.s3_store import S3Store
+
+            return S3Store(settings.warehouse, requests_at_once=settings.reconcile.recheck_concurrency)
+        from strandline.reconcile.local_store import LocalStore
+
+        return LocalStore()
+
+    def _bench(self, inventory_file: Path | None = None) -> SweepBench:
+        from strandline.reconcile.bench import SweepBench
+        from strandline.reconcile.lake_catalog import LakeCatalog
+        from strandline.reconcile.survey import LakeSurveyor
+
+        catalog = self._catalog()
+        surveyor = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
+        return SweepBench(
+            self._ledger,
+            self._config.settings.reconcile,
+            self.storage,
+            LakeCatalog(catalog, surveyor.references, self._spark),
+            surveyor,
+            self._ground.context,
+            self._ground.gate,
+            canonical(self._config.warehouse_url),
+            self._ground.spooled,
+        )

@@ -1,0 +1,54 @@
+"""The findings of one comparison, judged. They are kept as plain tuples, and made into findings when asked for: a lake
+may have a million of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
+
+Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
+"""Kind, path, table, size, time, protection, content."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryDrift:
+    found: Counts
+    planned: Counts
+    protected: Mapping[Protection, int]
+    tables: Sequence[TableFacts]
+    listed: int
+    _missing: Sequence[Finding]
+    _orphans: Sequence[Judged]
+
+    def missing(self) -> Iterator[Finding]:
+        return iter(self._missing)
+
+    def orphans(self) -> Iterator[Finding]:
+        for kind, path, table, size, modified_ns, protected, content in self._orphans:
+            yield Finding(kind, path, table, size, modified_ns, protected, content)
+
+
+def gathered(
+    missing: Sequence[Finding], orphans: Sequence[Judged], tables: Sequence[TableFacts], listed: int
+) -> InMemoryDrift:
+    ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
+    gone = sorted(missing, key=lambda finding: finding.order)
+    protected = Counter(f.protected for f in gone if f.protected is not None)
+    protected.update(j[5] for j in ordered if j[5] is not None)
+    return InMemoryDrift(
+        _counts(gone, ordered),
+        _counts([f for f in gone if f.protected is None], [j for j in ordered if j[5] is None]),
+        {protection: protected[protection] for protection in Protection if protected[protection]},
+        tables,
+        listed,
+        gone,
+        ordered,
+    )
+
+
+def _counts(missing: Sequence[Finding], orphans: Sequence[Judged]) -> Counts:
+    foreign = sum(1 for j in orphans if j[0] is FindingKind.FOREIGN)
+    return Counts(len(missing), len(orphans) - foreign, foreign, sum(j[3] or 0 for j in orphans))

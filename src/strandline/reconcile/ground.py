@@ -1,0 +1,90 @@
+"""What the ledger says before a run looks at storage: how far each dataset is settled and delivered, what is open, and
+whether the catalog is the one that the ledger means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+
+from strandline.config import LakeConfig
+from strandline.drift import Asked
+from strandline.ledger import blocks, datasets, delivered, received, reconcile_runs, spool_files
+from strandline.ledger.engine import Ledger
+from strandline.reconcile.model import Context, TableSeal
+from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
+
+OldestJob = Callable[[], datetime | None]
+"""When the oldest registered maintenance job began; None where there is none."""
+
+_MICROSECOND_NS = 1_000
+
+
+class LakeGround:
+    def __init__(self, config: LakeConfig, ledger: Ledger, oldest_job: OldestJob) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._oldest_job = oldest_job
+        self._spool = f"{canonical(config.warehouse_url)}/{SPOOL_FOLDER}"
+
+    def context(self, asked: Asked) -> Context:
+        settings = self._config.settings.reconcile
+        # The clock first: what is opened after it is younger than whatever is looked at.
+        now_ns = time.time_ns()
+        oldest_job = self._oldest_job()
+        with self._ledger.read() as connection:
+            known = datasets.every(connection)
+            seals = {
+                d.name: TableSeal(d.name, blocks.sealed(connection, d.id), delivered.certain(connection, d.id))
+                for d in known
+            }
+            opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
+            before = reconcile_runs.references_before(connection)
+            spooled = spool_files.every_spooled(connection)
+        return Context(
+            now_ns,
+            settings.grace_hours * 3_600,
+            settings.clock_skew_seconds,
+            _ns(min(opened, default=None)),
+            _ns(oldest_job),
+            seals,
+            before,
+            frozenset(f"{self._spool}/{name}" for name in spooled),
+            asked.accept_loss,
+            settings.delete_foreign,
+            self.own_origin,
+        )
+
+    @property
+    def own_origin(self) -> bool:
+        """A folder that a catalog beyond this machine speaks of may be another folder on another machine: then nobody
+        can say here what belongs to whom. A bucket is the same for all."""
+        settings = self._config.settings
+        return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
+
+    def gate(self, tables: Mapping[str, str], unread: Collection[str]) -> str | None:
+        """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references.
+        `tables` by name: their uuid."""
+        with self._ledger.read() as connection:
+            known = datasets.every(connection)
+        for dataset in known:
+            if dataset.name in tables:
+                if tables[dataset.name] != dataset.table_uuid:
+                    return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
+            elif dataset.name not in unread:
+                return f"the catalog does not know the dataset {dataset.name}: it is not the catalog of record"
+        return None
+
+    def spooled(self, paths: Sequence[str]) -> set[str]:
+        names = {name: path for path in paths if (name := below(path, self._spool)) is not None}
+        if not names:
+            return set()
+        with self._ledger.read() as connection:
+            return {names[name] for name in received.spooled(connection, names)}
+
+
+def _ns(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    whole = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
+    return whole * _MICROSECOND_NS

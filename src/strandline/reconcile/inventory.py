@@ -1,0 +1,77 @@
+"""Local storage, listed: names only, by two processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from strandline.reconcile.listing import Listing, outermost
+from strandline.reconcile.pool import Pool
+from strandline.reconcile.walk import Part
+
+NOT_FOLLOWED = "it is a link or a device, which is not followed"
+
+Check = Callable[[], None]
+
+
+def list_local(
+    roots: Iterable[str], *, timeout_seconds: float, pool: Pool | None = None, check: Check | None = None
+) -> Listing:
+    """Every file below these folders. A folder that cannot be read, or does not answer in time, is a failure of that
+    folder, and the rest goes on. One that is not there holds nothing."""
+    listing = Listing(outermost(roots))
+    starts: list[str] = []
+    for root in listing.roots:
+        if os.path.realpath(root) == root:
+            starts.append(root)
+        else:
+            # The same files have another path, too: what is unreferenced under one may be live under the other.
+            listing.fail(root, "it lies behind a symbolic link")
+
+    def on_part(folder: str, part: Part) -> None:
+        files, _, others = part
+        if files:
+            listing.folder(folder).names.extend(files)
+        for name in others:
+            listing.links.append(f"{folder}/{name}")
+        inner.setdefault(folder, []).extend(part[1])
+
+    def on_end(folder: str, how: str, why: str | None) -> list[str]:
+        found = inner.pop(folder, [])
+        if how != "end":
+            listing.fail(folder, why or how, timed_out=how == "timeout")
+        return [f"{folder}/{name}" for name in found]
+
+    inner: dict[str, list[str]] = {}
+    if pool is None:
+        with Pool() as own:
+            own.run("scan", starts, on_part, on_end, timeout_seconds=timeout_seconds, check=check)
+    else:
+        pool.run("scan", starts, on_part, on_end, timeout_seconds=timeout_seconds, check=check)
+    for link in sorted(listing.links):
+        listing.fail(link, NOT_FOLLOWED)
+    listing.failures.sort(key=lambda failure: failure.prefix)
+    return listing
+
+
+def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tuple[Listing, list[str]]:
+    """One folder without those in it, and their names."""
+    level = Listing(())
+    folders: list[str] = []
+
+    def on_part(at: str, part: Part) -> None:
+        files, inner, others = part
+        folders.extend(inner)
+        if files:
+            level.folder(at).names.extend(files)
+        for name in others:
+            level.links.append(f"{at}/{name}")
+            level.fail(f"{at}/{name}", NOT_FOLLOWED)
+
+    def on_end(at: str, how: str, why: str | None) -> list[str]:
+        if how != "end":
+            level.fail(at, why or how, timed_out=how == "timeout")
+        return []
+
+    pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds)
+    return level, folders

@@ -1,0 +1,53 @@
+"""The catalog of record of a lake, as the sweep needs it: without a JVM wherever the format allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from strandline.reconcile.model import References, Watch
+from strandline.reconcile.paths import key
+from strandline.reconcile.references import LakeReferences
+from strandline.tables import light_drop
+from strandline.tables.light import COMMIT_ATTEMPTS_MAX, LightCatalog
+
+if TYPE_CHECKING:
+    from strandline.tables.spark_tables import SparkTables
+
+ReadReferences = Callable[[LakeReferences | None, Watch], LakeReferences]
+
+
+class LakeCatalog:
+    def __init__(self, catalog: LightCatalog, read: ReadReferences, spark: Callable[[], SparkTables]) -> None:
+        self._catalog = catalog
+        self._read = read
+        self._spark = spark
+
+    def references(self, known: References | None, watch: Watch) -> References:
+        # What was read before is only a shortcut: one that another reader made says nothing to this one.
+        before = cast(LakeReferences, known) if isinstance(known, LakeReferences) else None
+        return self._read(before, watch)
+
+    def drop_entries(
+        self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
+    ) -> int:
+        if not light_drop.is_possible(self._catalog, table):
+            from strandline.tables.spark_drop import drop_data_files
+
+            return drop_data_files(self._spark(), table, paths, token=token, summary=summary, before_commit=last_word)
+        dropped = light_drop.drop_data_files(
+            self._catalog,
+            table,
+            {key(path) for path in paths},
+            key,
+            token=token,
+            summary=summary,
+            attempts_max=COMMIT_ATTEMPTS_MAX,
+            before_commit=last_word,
+        )
+        return len(dropped.paths)
+
+    def dropped(self, table: str, token: str) -> int | None:
+        if self._catalog.exists(table) and light_drop.is_possible(self._catalog, table):
+            light_drop.void(self._catalog, table, token)
+        return light_drop.landed(self._catalog, table, token)

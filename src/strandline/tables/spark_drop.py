@@ -1,0 +1,61 @@
+"""Entries of data files that are gone, removed from main in one commit, through Spark: for tables of a format that
+PyIceberg does not write. A token cannot be voided here; a commit that lost its lease is kept from landing only by the
+last word before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from strandline.tables.spark_tables import SparkTables, iterate
+
+BATCH_SUMMARY = "strandline.reconcile.batch"
+DROPPED_SUMMARY = "strandline.reconcile.dropped"
+
+
+def drop_data_files(
+    tables: SparkTables,
+    name: str,
+    paths: Sequence[str],
+    *,
+    token: str,
+    summary: Mapping[str, str],
+    before_commit: Callable[[], None],
+) -> int:
+    """`paths` without the scheme `file:`, and `s3://` for every kind of it."""
+
+    def attempt() -> int:
+        table = tables.load(name)
+        landed = _landed(table, token)
+        if landed is not None:
+            return landed
+        found = _spelled(tables, name, paths)
+        if not found:
+            return 0
+        delete = table.newDelete().validateFilesExist()
+        for path in found:
+            delete.deleteFile(path)
+        for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(len(found))}.items():
+            delete.set(key, value)
+        before_commit()
+        delete.commit()
+        return len(found)
+
+    return tables.repeat(attempt, f"entries of {name} cannot be dropped")
+
+
+def _landed(table: Any, token: str) -> int | None:
+    for snapshot in iterate(table.snapshots()):
+        summary = snapshot.summary()
+        if summary.get(BATCH_SUMMARY) == token:
+            return int(summary.get(DROPPED_SUMMARY) or 0)
+    return None
+
+
+def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> list[str]:
+    """As the table spells them."""
+    spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
+    files = tables.spark.table(f"lake.{name}.files").where("content = 0").where(spelled.isin(list(paths)))
+    return [row.file_path for row in files.select("file_path").distinct().collect()]
