@@ -284,8 +284,8 @@ class ReconcileSettings(_Section):
     )
     delete_foreign: bool = Field(
         default=False,
-        description="Whether files outside every table's layout are acted on, too. They are old enough and nobody "
-        "references them, but nobody says whose they are, either.",
+        description="Whether orphans in folders that no table owns are acted on, too. They are old enough and nobody "
+        "references them, but nobody says whose they are, either. Files outside every layout are never touched.",
     )
     quarantine_days: int = Field(
         default=7, description="How long files that were set aside are kept before `purge` deletes them. 0 to 3,650."

@@ -59,9 +59,7 @@ class SomeLake:
         table = self.catalog.load(name)
         numbers = range(self.seq + 1, self.seq + rows + 1)
         self.seq += rows
-        schema = pa.schema(
-            [pa.field(SEQ_COLUMN, pa.int64(), nullable=False), ("v", pa.string()), ("p", pa.int32())]
-        )
+        schema = pa.schema([pa.field(SEQ_COLUMN, pa.int64(), nullable=False), ("v", pa.string()), ("p", pa.int32())])
         data = pa.table({SEQ_COLUMN: list(numbers), "v": ["x"] * rows, "p": [p] * rows}, schema=schema)
         if branch is None:
             table.append(data)

@@ -22,7 +22,9 @@ TABLES = {"ns.t": "/wh/ns/t", "ns.t2": "/wh/ns/t2"}
 
 
 def spelled(path: str, how: int) -> str:
-    return [path, f"file://{path}", f"file:{path}", "file://" + quote(path), path.replace("/data", "//data", 1)][how % 5]
+    return [path, f"file://{path}", f"file:{path}", "file://" + quote(path), path.replace("/data", "//data", 1)][
+        how % 5
+    ]
 
 
 @settings(max_examples=400)

@@ -94,7 +94,9 @@ def test_odd_names_are_plain_as_long_as_each_is_a_segment(path: str) -> None:
 def test_a_folder_is_matched_by_whole_segments() -> None:
     assert is_under("/wh/t/data/f", "/wh/t") and is_under("/wh/t", "/wh/t")
     assert not is_under("/wh/table/data/f", "/wh/t")
-    assert below("/wh/table/f", "/wh/t") is None and below("/wh/t/f", "/wh/t/") == "f" and below("/wh/t", "/wh/t") is None
+    assert (
+        below("/wh/table/f", "/wh/t") is None and below("/wh/t/f", "/wh/t/") == "f" and below("/wh/t", "/wh/t") is None
+    )
     assert is_own("/wh/_strandline/spool/x", "/wh") and is_own("/wh/_strandline", "/wh")
     assert not is_own("/wh/_strandline_x/data/f", "/wh") and not is_own("/wh/ns/_strandline/data/f", "/wh")
 

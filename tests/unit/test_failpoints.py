@@ -66,10 +66,12 @@ def test_a_process_dies_at_every_point_that_is_listed() -> None:
     from tests.e2e import test_crash
     from tests.e2e import test_deliver_crash as test_deliverers_killed
     from tests.e2e import test_receive_crash as test_receivers_killed
+    from tests.reconcile import test_crash as test_sweepers_killed
     from tests.spark import test_deliver_crash as test_deliverers_dying
     from tests.spark import test_intake as test_receivers_dying
 
     dying = points_of(test_deliverers_dying)
     receivers = points_of(test_receivers_killed) | points_of(test_receivers_dying)
-    assert points_of(test_crash) | dying | receivers == set(failpoints.POINTS)
+    sweepers = points_of(test_sweepers_killed)
+    assert points_of(test_crash) | dying | receivers | sweepers == set(failpoints.POINTS)
     assert points_of(test_deliverers_killed) <= dying

@@ -15,7 +15,7 @@ from strandline.reconcile import guard
 from strandline.reconcile.diff import Difference, Reach, Unreferenced, compare
 from strandline.reconcile.entries import Entry
 from strandline.reconcile.findings import Judged, gathered
-from strandline.reconcile.judge import Ground, judged, missing_finding, shared_keys
+from strandline.reconcile.judge import Ground, Judge, missing_finding, shared_keys
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.model import (
     Content,
@@ -102,9 +102,12 @@ def stops(
 
 def _orphans(files: Sequence[Unreferenced], ground: Ground, context: Context, ways: Ways) -> list[Judged]:
     found: list[Judged] = []
+    judge = Judge(ground, context)
     for n, file in enumerate(files):
         if n % 1_000 == 0:
             ways.check()
+        if judge.is_own(file):
+            continue
         if file.size is not None:
             stat: Stat | None = Stat(file.size, file.modified_ns or None)
         else:
@@ -115,9 +118,7 @@ def _orphans(files: Sequence[Unreferenced], ground: Ground, context: Context, wa
             else:
                 if stat is None:
                     continue  # Gone since it was listed.
-        verdict = judged(file, stat, ground, context)
-        if verdict is not None:
-            found.append(verdict)
+        found.append(judge.judged(file, stat))
     return found
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked, Run, RunId, Swept
+from strandline.errors import SweepRunning
 from strandline.ledger import quarantined_files, reconcile_runs
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.reconcile.ground import LakeGround, OldestJob
 from strandline.reconcile.paths import canonical
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from strandline.reconcile.bench import SweepBench
     from strandline.reconcile.model import Storage
     from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.schedule import Schedule
     from strandline.reconcile.sweep import OnFinding
     from strandline.reconcile.watch import OnProgress
     from strandline.tables.light import LightCatalog
@@ -67,6 +69,23 @@ class Reconciler:
         return sweep(
             self._bench(inventory_file), asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding
         )
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        from strandline.reconcile.schedule import Schedule
+
+        return Schedule(self._config.settings.reconcile, utc_now())
+
+    def run_if_due(self, *, cancelled: threading.Event | None = None) -> Run | None:
+        """What the daemon calls now and then. None if it is not the time, or another run is under way: on another
+        machine with the same schedule, for example."""
+        asked = self._schedule.due(utc_now())
+        if asked is None:
+            return None
+        try:
+            return self.run(asked, cancelled=cancelled)
+        except SweepRunning:
+            return None
 
     def restore(self, run: int) -> Restored:
         from strandline.reconcile import quarantine

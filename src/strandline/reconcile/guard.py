@@ -153,7 +153,7 @@ def of_missing(
     return first(reasons())
 
 
-def of_orphan(
+def by_place(
     context: Context,
     *,
     stopped: Protection | None,
@@ -161,10 +161,9 @@ def of_orphan(
     known_root: bool,
     failed_prefix: bool,
     any_unread: bool,
-    modified_ns: int | None,
 ) -> Protection | None:
-    """Every guard of a file that nothing reaches. Under a root that no table owns, a table that could not be read may
-    reach everything."""
+    """Every guard of a file that nothing reaches, but for its age. Under a root that no table owns, a table that could
+    not be read may reach everything."""
     return first(
         (
             stopped,
@@ -173,7 +172,6 @@ def of_orphan(
             Protection.UNKNOWN_ROOT if not known_root and not context.delete_foreign else None,
             Protection.TABLE_UNREAD if not known_root and any_unread else None,
             None if context.own_origin else Protection.ORIGIN,
-            by_time(modified_ns, context),
         )
     )
 

@@ -9,16 +9,19 @@ from strandline.reconcile import guard
 from strandline.reconcile.diff import Unreferenced
 from strandline.reconcile.entries import Entry
 from strandline.reconcile.findings import Judged
+from strandline.reconcile.guard import by_place, by_time, first
 from strandline.reconcile.model import Content, Context, Finding, FindingKind, Protection, Stat
 from strandline.reconcile.paths import (
     SPOOL_FOLDER,
+    SUFFIXES,
     Room,
     Roots,
     below,
+    fits_room,
     has_plain_segments,
     is_own,
     key,
-    room_of,
+    room_of_folder,
     unknown_root_of,
 )
 
@@ -43,59 +46,83 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """What is so for every file of one folder."""
+
     table: str | None
     content: Content | None
     """None outside every layout."""
+    suffixes: tuple[str, ...]
     is_known: bool
+    standing: Protection | None
+    """Which guard protects it, whatever its age."""
 
 
-def judged(file: Unreferenced, stat: Stat | None, ground: Ground, context: Context) -> Judged | None:
-    """None for what is not to be spoken of: the lake's own files."""
-    place = _place(file, ground, context)
-    if place is None:
-        return None
-    modified_ns = None if stat is None else stat.modified_ns
-    protected = guard.of_orphan(
-        context,
-        stopped=None if place.table is None else ground.stopped.get(place.table),
-        in_layout=place.content is not None,
-        known_root=place.is_known,
-        failed_prefix=ground.failed.of(key(file.path)) is not None,
-        any_unread=ground.any_unread,
-        modified_ns=modified_ns,
-    )
-    kind = FindingKind.FOREIGN if place.content is None else FindingKind.ORPHAN
-    size = None if stat is None else stat.size
-    return kind, file.path, place.table, size, modified_ns, protected, place.content or Content.UNKNOWN
+class Judge:
+    """Judges files that nothing reaches. Places are judged by the folder, once: a folder may have a million of them."""
 
+    def __init__(self, ground: Ground, context: Context) -> None:
+        self._ground = ground
+        self._context = context
+        self._places: dict[tuple[str, str | None], _Place | None] = {}
 
-def _place(file: Unreferenced, ground: Ground, context: Context) -> _Place | None:
-    if is_own(file.path, ground.warehouse):
-        return _spooled(file, ground, context)
-    if file.table is not None:
-        room = _room(file.path, ground.locations[file.table])
-        return _Place(file.table, None if room is None else _CONTENTS[room], True)
-    relative = below(file.path, ground.warehouse)
-    root = None if relative is None else unknown_root_of(relative)
-    room = None if root is None else _room(file.path, f"{ground.warehouse}/{root}")
-    return _Place(None, None if room is None else _CONTENTS[room], False)
+    def is_own(self, file: Unreferenced) -> bool:
+        """Not to be spoken of: the lake's own."""
+        return self._place(file) is None or file.path in self._context.spooled
 
+    def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
+        place = self._place(file)
+        if place is None:
+            raise ValueError(f"{file.path} is the lake's own")
+        name = file.path.rpartition("/")[2]
+        fits = place.content is not None and fits_room(name, place.suffixes)
+        modified_ns = None if stat is None else stat.modified_ns
+        protected = by_time(modified_ns, self._context)
+        if place.standing is not None or not fits:
+            protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
+        content = place.content if fits and place.content is not None else Content.UNKNOWN
+        return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content
 
-def _room(path: str, root: str) -> Room | None:
-    relative = below(path, root)
-    if relative is None:
-        # The table's location is spelled in another way than storage is.
-        relative = below(key(path), root)
-    return None if relative is None or not has_plain_segments(path) else room_of(relative)
+    def _place(self, file: Unreferenced) -> _Place | None:
+        folder = file.path.rpartition("/")[0]
+        known = (folder, file.table)
+        if known not in self._places:
+            self._places[known] = self._place_of(folder, file.table)
+        return self._places[known]
 
+    def _place_of(self, folder: str, table: str | None) -> _Place | None:
+        ground = self._ground
+        if is_own(folder, ground.warehouse):
+            return self._spool(folder)
+        if table is not None:
+            return self._at(table, room_of_folder(folder, ground.locations[table]), folder, is_known=True)
+        relative = below(f"{folder}/", ground.warehouse)
+        root = None if relative is None else unknown_root_of(relative)
+        room = None if root is None else room_of_folder(folder, f"{ground.warehouse}/{root}")
+        return self._at(None, room, folder, is_known=False)
 
-def _spooled(file: Unreferenced, ground: Ground, context: Context) -> _Place | None:
-    """A spool file that the ledger has no record of is nobody's; everything else there is the lake's."""
-    relative = below(file.path, f"{ground.warehouse}/{SPOOL_FOLDER}")
-    if relative is None or file.path in context.spooled:
-        return None
-    fits = relative.count("/") == 1 and relative.endswith(_SPOOL_SUFFIXES) and has_plain_segments(relative)
-    return _Place(None, Content.SPOOL if fits else None, True)
+    def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
+        standing = by_place(
+            self._context,
+            stopped=None if table is None else self._ground.stopped.get(table),
+            in_layout=room is not None,
+            known_root=is_known,
+            failed_prefix=self._ground.failed.of(key(folder)) is not None,
+            any_unread=self._ground.any_unread,
+        )
+        content = None if room is None else _CONTENTS[room]
+        return _Place(table, content, () if room is None else SUFFIXES[room], is_known, standing)
+
+    def _spool(self, folder: str) -> _Place | None:
+        """A spool file that the ledger has no record of is nobody's; everything else there is the lake's."""
+        relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
+        if relative is None:
+            return None
+        place = self._at(None, None, folder, is_known=True)
+        if "/" in relative or not has_plain_segments(relative):
+            return place
+        standing = None if place.standing is Protection.LAYOUT else place.standing
+        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, True, standing)
 
 
 def missing_finding(

@@ -39,7 +39,7 @@ class Room(StrEnum):
     METADATA = "metadata"
 
 
-_SUFFIXES = {Room.DATA: _DATA_SUFFIXES, Room.METADATA: _METADATA_SUFFIXES}
+SUFFIXES = {Room.DATA: _DATA_SUFFIXES, Room.METADATA: _METADATA_SUFFIXES}
 
 
 def canonical(path: str) -> str:
@@ -130,15 +130,26 @@ def below(path: str, folder: str) -> str | None:
 
 def room_of(relative: str) -> Room | None:
     """Where in a table's layout a file lies, by folder and extension; None outside it."""
-    if not has_plain_segments(relative):
+    folder, _, name = relative.rpartition("/")
+    room = room_of_folder(f"/{folder}", "")
+    return room if room is not None and fits_room(name, SUFFIXES[room]) else None
+
+
+def room_of_folder(folder: str, root: str) -> Room | None:
+    """The room that a folder belongs to, of the table at `root`."""
+    relative = below(folder, root)
+    if relative is None:
+        # The table's location is spelled in another way than storage is.
+        relative = below(key(folder), root)
+    if relative is None or not has_plain_segments(folder):
         return None
-    first, slash, rest = relative.partition("/")
-    if not slash or first not in (Room.DATA.value, Room.METADATA.value):
-        return None
-    room = Room(first)
-    name = rest.rpartition("/")[2]
+    top = relative.partition("/")[0]
+    return Room(top) if top in (Room.DATA.value, Room.METADATA.value) else None
+
+
+def fits_room(name: str, suffixes: tuple[str, ...]) -> bool:
     name = checksum_of(name) or name
-    return room if name.endswith(_SUFFIXES[room]) and not name.startswith(".") else None
+    return name.endswith(suffixes) and not name.startswith(".") and (name.isascii() or has_plain_segments(name))
 
 
 def checksum_of(name: str) -> str | None:

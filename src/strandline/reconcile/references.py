@@ -263,6 +263,7 @@ def _references(name: str, table: Table, parts: _Parts) -> TableReferences:
         keys.update(manifest.data)
         keys.update(manifest.others)
     keys.update(files)
+    problem = parts.problem or _not_understood(keys)
     return TableReferences(
         head_of(name, table),
         folders_of(table),
@@ -271,8 +272,14 @@ def _references(name: str, table: Table, parts: _Parts) -> TableReferences:
         places,
         keys,
         parts.gone,
-        parts.problem,
+        problem,
     )
+
+
+def _not_understood(keys: Iterable[str]) -> str | None:
+    """A path of another kind may mean a file of ours in a way that comparing does not see."""
+    odd = next((k for k in keys if not k.startswith(("/", "s3://"))), None)
+    return None if odd is None else f"it references {odd}, which is no path of a folder or of a bucket"
 
 
 def _spelled(table: TableReferences) -> Iterator[Sequence[str]]:

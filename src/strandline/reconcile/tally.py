@@ -9,7 +9,7 @@ from typing import Any
 from strandline.config import ReconcileSettings
 from strandline.drift import Counts, Done, FindingKind, Outcome
 from strandline.reconcile.model import Finding, Survey
-from strandline.reconcile.rendering import document
+from strandline.reconcile.rendering import document, printable
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Tally:
 
     def fail(self, what: str) -> None:
         if len(self.failures) < self.settings.errors_max:
-            self.failures.append(what)
+            self.failures.append(printable(what))
         else:
             self.unlisted_failures += 1
 

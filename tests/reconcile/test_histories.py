@@ -1,0 +1,159 @@
+"""Random histories with faults: whatever others do meanwhile and wherever a run dies, no live file is touched for good,
+and every orphan that is old enough is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from strandline.config import LakeConfig, ReconcileSettings, Settings
+from strandline.drift import Asked, SweptState
+from strandline.ledger import quarantined_files, reconcile_runs
+from strandline.ledger.engine import Ledger
+from strandline.reconcile import quarantine
+from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.model import Finding
+from strandline.reconcile.sweep import sweep
+from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, ModelSurveyor, World
+
+pytestmark = pytest.mark.timeout(900)
+
+HISTORIES = 1_000
+SHARDS = 10
+SETTINGS = ReconcileSettings(
+    batch_size=2, recheck_concurrency=1, lease_seconds=600, deletes_max_share=1.0, history_runs=5, quarantine_days=0
+)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """One for all: the paths of each history are its own."""
+    home = tmp_path_factory.mktemp("histories")
+    made = Ledger(LakeConfig(Settings(), home))
+    made.create("lake-of-histories")
+    yield made
+    made.close()
+
+
+def bench_of(ledger: Ledger, world: World) -> SweepBench:
+    storage, catalog = ModelStorage(world), ModelCatalog(world)
+    return SweepBench(
+        ledger,
+        SETTINGS,
+        storage,
+        catalog,
+        ModelSurveyor(world, storage, catalog),
+        world.context,
+        lambda tables, unread: None,
+        world.root,
+        lambda paths: set(),
+    )
+
+
+@contextmanager
+def mortal(ledger: Ledger, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that may be killed. From then on it writes nothing, not even on its way out."""
+    write = Ledger.write
+
+    def refuse(self: Ledger) -> Any:
+        if world.kill_after is not None and world.steps >= world.kill_after:
+            raise Killed
+        return write(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "write", refuse)
+        try:
+            yield
+        except Killed:
+            pass
+    world.kill_after = None
+    with ledger.write() as connection:  # its lease runs out
+        connection.exec_driver_sql("UPDATE sweep_lease SET token = NULL, until = NULL")
+
+
+def live_through(ledger: Ledger, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(seed)
+    dice = world.random
+    bench = bench_of(ledger, world)
+    for _ in range(dice.randrange(5, 15)):
+        world.event()
+    for _ in range(dice.randrange(1, 4)):
+        world.now_ns += dice.choice((1, 5, 20)) * HOUR_NS
+        if dice.random() < 0.5:
+            world.kill_after = world.steps + dice.randrange(1, 60)
+        with mortal(ledger, world, monkeypatch):
+            match dice.choice(("act", "act", "act", "delete", "report", "restore", "purge")):
+                case "restore" if runs := reconcile_runs_of(ledger, 3):
+                    quarantine.restore(bench, dice.choice(runs))
+                case "purge":
+                    quarantine.purge(bench)
+                case what:
+                    sweep(bench, Asked(act=what != "report", delete=what == "delete"))
+        for _ in range(dice.randrange(0, 5)):
+            world.event()
+    settle_down(bench, world)
+
+
+def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
+    with ledger.read() as connection:
+        return [run.id for run in reconcile_runs.latest(connection, runs_max=count)]
+
+
+def settle_down(bench: SweepBench, world: World) -> None:
+    """No more faults, and nobody else: everything that is old is found, and what is needed is where it belongs."""
+    world.busy = False
+    while world.in_flight:
+        world.finish()
+    world.now_ns += 30 * HOUR_NS
+    old, told = world.aged_orphans(), list[Finding]()
+    first = sweep(bench, Asked(act=True), on_finding=told.append)
+    assert first.aborted is None and not first.outcome.partial, first
+    assert old <= {finding.path for finding in told if finding.protected is None}, "an old orphan was not found"
+    world.assert_live_files_are_there()
+    assert not old & world.files.keys(), "an orphan that is old enough was left"
+    world.now_ns += 30 * HOUR_NS
+    sweep(bench, Asked(act=True))  # dropping entries makes a metadata file an orphan
+    again = sweep(bench, Asked())
+    assert again.outcome.found.orphans == 0 and again.outcome.planned.missing == 0
+    world.assert_live_files_are_there()
+    with bench.ledger.read() as connection:
+        for run in reconcile_runs_of(bench.ledger, 5):
+            for file in quarantined_files.of_run(connection, run):  # type: ignore[arg-type]
+                if file.path.startswith(f"{world.root}/") and file.state is SweptState.HELD:
+                    assert file.kept_at in world.files and file.path not in world.referenced() - world.lost
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_no_live_file_is_touched_and_every_aged_orphan_is_found(
+    ledger: Ledger, shard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(shard, HISTORIES, SHARDS):
+        try:
+            live_through(ledger, seed, monkeypatch)
+        except AssertionError as e:
+            raise AssertionError(f"history {seed}: {e}") from e
+
+
+def test_the_histories_would_notice_a_sweep_that_does_not_look_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same histories, with the two looks at references around a move taken away."""
+    from strandline.reconcile.act import Actor
+    from strandline.reconcile.sweep import _Sweep
+
+    def blind(self: Any, some: Any, stats: Any, known: Any, before: Any) -> Any:
+        return [(f, s) for f, s in zip(some, stats, strict=True) if s is not None and s == f.listed]
+
+    monkeypatch.setattr(_Sweep, "_still_orphans", blind)
+    monkeypatch.setattr(Actor, "_needed", lambda self, moved, known: [])
+    monkeypatch.setattr(_Sweep, "_in_quarantine", lambda self, survey: {})
+    noticed = 0
+    for seed in range(150):
+        try:
+            live_through(ledger, seed, monkeypatch)
+        except AssertionError:
+            noticed += 1
+    assert noticed, "no history registers a file between listing and acting"

@@ -1,0 +1,108 @@
+"""`strandline reconcile`: reports unless it is asked to act, asks before it acts, says everything as JSON, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.cli.main import run as cli
+from tests.reconcile.whole_lakes import WholeLake, there
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WholeLake]:
+    made = WholeLake(tmp_path / "lake", enabled=False, dry_run=True)
+    made.append()
+    made.append()
+    monkeypatch.chdir(made.home)
+    yield made
+    made.lake.close()
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert cli([*arguments, "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_reports_as_json_and_writes_every_finding(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    orphans = lake.puts(12)
+    young = lake.put("young.parquet", days_old=-1)
+    os.unlink(lake.data_files()[0])
+    found = document(capsys, "reconcile", "--findings", "found.jsonl")
+    assert found["dry_run"] is True and found["partial"] is False and found["aborted"] is None
+    assert found["planned"]["missing"] == 1 and found["planned"]["orphans"] == 12
+    assert found["done"]["missing"] == 0 and found["done"]["orphans"] == 0
+    assert found["protected"] == {"future_time": 1} and len(found["samples"]) == 11
+    lines = [json.loads(line) for line in (lake.home / "found.jsonl").read_text("utf-8").splitlines()]
+    assert {line["path"] for line in lines if line["kind"] == "orphan"} == {*orphans, young}
+    assert {"kind", "path", "table", "size", "modified", "protected"} <= set(lines[0])
+    assert [line["protected"] for line in lines if line["path"] == young] == ["future_time"]
+    assert all(there(orphans)) and "pyspark" not in sys.modules
+
+
+def test_without_a_terminal_acting_needs_yes(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    orphans = lake.puts(2)
+    assert cli(["reconcile", "--act"]) == 3 and all(there(orphans))
+    assert "--yes" in capsys.readouterr().err
+    assert not lake.lake.reconciler.runs()
+
+
+def test_act_is_honoured_whatever_dry_run_says_and_can_be_undone(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphans = lake.puts(2)
+    acted = document(capsys, "reconcile", "--act", "--yes")
+    assert acted["dry_run"] is False and acted["done"]["orphans"] == 2 and not any(there(orphans))
+    run = str(acted["run"])
+    shown = document(capsys, "reconcile", "show", run)
+    assert [file["state"] for file in shown["files"]] == ["held", "held"] and shown["held"] == 2
+    assert document(capsys, "reconcile", "runs")["runs"][0]["run"] == acted["run"]
+    assert document(capsys, "reconcile", "restore", run)["restored"] == 2 and all(there(orphans))
+    assert document(capsys, "reconcile", "purge", "--yes")["purged"] == 0
+
+
+def test_people_read_what_was_found_and_why_the_rest_is_protected(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.put("two\nlines.parquet")
+    lake.put("../../notes.txt")
+    assert cli(["reconcile"]) == 0
+    told = capsys.readouterr().out
+    assert "two\\nlines.parquet" in told and "outside every table's layout" in told
+    assert "Nothing was touched" in told and "1 file" not in told.splitlines()[0]
+    assert cli(["reconcile", "runs"]) == 0 and "report" in capsys.readouterr().out
+
+
+def test_a_guard_ends_with_3_and_says_why(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.puts(150)
+    refused = document(capsys, "reconcile", "--act", "--yes", code=3)
+    assert refused["aborted"] == "guard" and "deletes_max_share" in refused["why"] and refused["done"]["orphans"] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--delete"], ["--accept-loss"]])
+def test_how_to_act_without_acting_is_wrong_usage(lake: WholeLake, arguments: list[str]) -> None:
+    assert cli(["reconcile", *arguments]) == 2
+
+
+def test_a_run_that_is_not_known_is_wrong_usage(lake: WholeLake) -> None:
+    assert cli(["reconcile", "show", "99"]) == 2 and cli(["reconcile", "restore", "99"]) == 2
+
+
+def test_looking_at_the_record_loads_no_engine(lake: WholeLake) -> None:
+    import subprocess
+
+    lake.run()
+    code = (
+        "import sys\nfrom strandline.cli.main import run\nassert run(['reconcile', 'runs']) == 0\n"
+        "assert not {'pyspark', 'pyiceberg', 'pyarrow', 'alembic'} & set(sys.modules), sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=lake.home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

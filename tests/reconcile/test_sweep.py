@@ -1,0 +1,449 @@
+"""Runs on a whole lake without a JVM: what they find, what they do, what they leave alone, and what they say."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.drift import AbortReason, Asked, SweptState
+from strandline.errors import StorageError, SweepRunning
+from strandline.ledger import reconcile_runs, sinks
+from strandline.ledger.engine import Ledger
+from strandline.reconcile import sweep as sweep_module
+from strandline.reconcile.model import Finding, Phase
+from strandline.types import Seq
+from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+
+MakeLake = Callable[..., WholeLake]
+
+
+@pytest.fixture
+def make_lake(tmp_path: Path) -> Iterator[MakeLake]:
+    made: list[WholeLake] = []
+
+    def make(**reconcile: Any) -> WholeLake:
+        made.append(WholeLake(tmp_path / f"lake-{len(made)}", **reconcile))
+        return made[-1]
+
+    yield make
+    for lake in made:
+        lake.lake.close()
+
+
+@pytest.fixture
+def lake(make_lake: MakeLake) -> WholeLake:
+    made = make_lake()
+    made.append()
+    made.append()
+    return made
+
+
+# ---- reporting -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_only_reports_unless_it_is_asked_to_act(lake: WholeLake) -> None:
+    orphans = lake.puts(3)
+    os.unlink(lake.data_files()[0])
+    found: list[Finding] = []
+    run = lake.run(REPORT, on_finding=found.append)
+    assert run.aborted is None and not run.outcome.partial
+    assert (run.outcome.planned.missing, run.outcome.planned.orphans) == (1, 3)
+    assert (run.outcome.done.missing, run.outcome.done.orphans) == (0, 0)
+    assert all(there(orphans)) and len(found) == 4
+    assert lake.events()[-2:] == ["run_started", "run_completed"]
+
+
+def test_a_missing_file_is_told_with_its_range_and_who_holds_it(lake: WholeLake) -> None:
+    with lake.lake.ledger.write() as connection:
+        for name, start in (("ahead", Seq(3)), ("behind", None)):
+            sinks.add(
+                connection, instance=name, name=name, kind="files", dataset=lake.dataset.id, options={},
+                destination=name, start=start,
+            )  # fmt: skip
+    gone = lake.data_files()[0]
+    os.unlink(gone)
+    run = lake.run(ACT)
+    (sample,) = run.outcome.samples
+    assert sample["path"] == gone and sample["rows"] == {"lo": 1, "hi": 3} and sample["table"] == "default.events"
+    assert sample["delivered_to"] == ["ahead"] and sample["undelivered_to"] == ["behind"]
+    assert sample["protected"] == "undelivered" and run.outcome.done.missing == 0
+    assert run.outcome.protected == {"undelivered": 1}
+    run = lake.run(Asked(act=True, accept_loss=True))
+    assert run.outcome.done.missing == 1 and lake.count() == 3
+
+
+def test_the_record_survives_and_is_newest_first_and_bounded(make_lake: MakeLake) -> None:
+    lake = make_lake(history_runs=3)
+    lake.append()
+    held = lake.put("stray.parquet")
+    first = lake.run(ACT)
+    for _ in range(5):
+        lake.run(REPORT)
+    lake.settings(history_runs=3)
+    runs = [run.id for run in lake.lake.reconciler.runs(100)]
+    assert runs == sorted(runs, reverse=True)
+    assert runs[-1] == first.id and len(runs) == 4  # the one that still holds a file is kept
+    assert lake.lake.reconciler.show(first.id)[0].held == 1
+    lake.lake.reconciler.restore(first.id)
+    lake.run(REPORT)
+    assert len(lake.lake.reconciler.runs(100)) == 3 and there([held]) == [True]
+
+
+def test_progress_is_told_by_phase(lake: WholeLake) -> None:
+    told: list[Phase] = []
+    run = lake.run(ACT, on_progress=lambda phase, count: told.append(phase))
+    assert list(dict.fromkeys(told)) == list(Phase)
+    assert set(run.outcome.phases) == {phase.value for phase in Phase}
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_entries_of_missing_files_are_dropped_by_one_commit_that_says_why(lake: WholeLake) -> None:
+    lake.append()
+    before = len(lake.table().metadata.snapshots)
+    gone = lake.data_files()[:2]
+    for path in gone:
+        os.unlink(path)
+    run = lake.run(ACT)
+    assert run.aborted is None and run.outcome.done.missing == 2
+    table = lake.table()
+    assert len(table.metadata.snapshots) == before + 1 and lake.count() == 3
+    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None and summary["strandline.reconcile.run"] == str(run.id)
+    assert "gone" in (summary["strandline.reconcile.reason"] or "")
+    assert lake.details("entries_dropped")[0]["entries"] == 2
+    again = lake.run(ACT)  # history has the entries still; there is nothing to drop them from
+    assert again.outcome.planned.missing == 0 and again.outcome.protected == {"not_in_main": 2}
+
+
+def test_an_entry_above_the_seal_is_never_dropped(lake: WholeLake) -> None:
+    lake.append(publish=False)
+    os.unlink(lake.data_files()[2])
+    run = lake.run(ACT)
+    assert run.outcome.done.missing == 0 and lake.table().current_snapshot() is not None
+    assert len(lake.data_files()) == 3
+    assert set(run.outcome.protected) <= {"unsealed", "open_block", "young"}
+
+
+def test_a_file_that_is_only_in_quarantine_is_brought_back_and_its_entry_stays(lake: WholeLake) -> None:
+    stray = lake.put("later-live.parquet")
+    first = lake.run(ACT)
+    assert not Path(stray).exists()
+    live = lake.data_files()[0]
+    kept = lake.swept(first.id)[0].kept_at
+    # As if the live file had been the one that was set aside.
+    with lake.lake.ledger.write() as connection:
+        connection.exec_driver_sql("DROP TRIGGER a_swept_file_goes_its_way")
+        connection.exec_driver_sql("UPDATE swept_file SET path = ?", (live,))
+    os.replace(live, kept)
+    report = lake.run(REPORT)
+    assert report.outcome.samples[0]["in_quarantine"] is True and not Path(live).exists()
+    run = lake.run(ACT)
+    assert run.outcome.done.restored == 1 and run.outcome.done.missing == 0 and Path(live).exists()
+    assert lake.count() == 6 and lake.swept(first.id)[0].state is SweptState.RESTORED
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_set_aside_and_can_be_brought_back(lake: WholeLake) -> None:
+    names = ["a b.parquet", "100%.parquet", "%41.parquet", "naïve-日本.parquet", "new\nline.parquet", "p=1/x.parquet"]
+    orphans = [lake.put(name, content=name.encode()) for name in names]
+    run = lake.run(ACT)
+    assert run.outcome.done.orphans == len(orphans) and not any(there(orphans))
+    assert run.outcome.done.bytes == sum(len(name.encode()) for name in names)
+    assert set(lake.states(run.id).values()) == {SweptState.HELD} and lake.count() == 6
+    for file in lake.swept(run.id):
+        assert Path(file.kept_at).exists() and file.kept_at.endswith(file.path.removeprefix(str(lake.warehouse)))
+    again = lake.run(ACT)
+    assert again.outcome.found.orphans == 0 and again.outcome.done.orphans == 0
+    restored = lake.lake.reconciler.restore(run.id)
+    assert restored.restored == len(orphans) and all(there(orphans))
+    assert [Path(path).read_bytes() for path in orphans] == [name.encode() for name in names]
+    assert lake.lake.reconciler.restore(run.id).restored == 0
+    assert {"files_quarantined", "files_restored"} <= set(lake.events())
+
+
+def test_a_restore_never_replaces_a_file_that_came_since(lake: WholeLake) -> None:
+    path = lake.put("stray.parquet", content=b"old")
+    run = lake.run(ACT)
+    lake.put("stray.parquet", content=b"newer")
+    restored = lake.lake.reconciler.restore(run.id)
+    assert restored.restored == 0 and restored.taken == (path,)
+    assert Path(path).read_bytes() == b"newer" and lake.states(run.id)[path] is SweptState.HELD
+
+
+def test_purge_waits_for_its_days_and_then_deletes(lake: WholeLake) -> None:
+    lake.puts(3)
+    run = lake.run(ACT)
+    purged = lake.lake.reconciler.purge()
+    assert (purged.purged, purged.waiting) == (0, 3)
+    lake.settings(quarantine_days=0)
+    purged = lake.lake.reconciler.purge(run.id)
+    assert (purged.purged, purged.bytes, purged.waiting) == (3, 6, 0)
+    assert set(lake.states(run.id).values()) == {SweptState.PURGED}
+    assert not any(there([file.kept_at for file in lake.swept(run.id)]))
+    assert lake.lake.reconciler.restore(run.id).restored == 0
+
+
+def test_delete_deletes_at_once_and_says_so(lake: WholeLake) -> None:
+    orphans = lake.puts(3)
+    run = lake.run(Asked(act=True, delete=True))
+    assert run.outcome.done.orphans == 3 and not any(there(orphans))
+    assert set(lake.states(run.id).values()) == {SweptState.PURGED}
+    assert lake.details("files_deleted")[0]["files"] == 3
+
+
+def test_a_foreign_file_is_told_and_never_touched(lake: WholeLake) -> None:
+    foreign = lake.put("../../notes.txt")
+    run = lake.run(ACT)
+    assert Path(foreign).exists() and run.outcome.found.foreign == 1 and run.outcome.planned.foreign == 0
+    assert run.outcome.protected == {"layout": 1}
+
+
+def test_at_the_cap_exactly_so_many_are_acted_on_and_the_next_run_goes_on(make_lake: MakeLake) -> None:
+    lake = make_lake(deletes_max_per_run=4, batch_size=3, deletes_max_share=1.0)
+    lake.append()
+    orphans = lake.puts(10)
+    run = lake.run(ACT)
+    assert run.outcome.cap_hit and run.outcome.done.orphans == 4 and sum(there(orphans)) == 6
+    assert "cap_hit" in lake.events() and there(orphans[:4]) == [False] * 4
+    assert lake.run(ACT).outcome.cap_hit
+    last = lake.run(ACT)
+    assert not last.outcome.cap_hit and last.outcome.done.orphans == 2 and not any(there(orphans))
+
+
+def test_candidates_that_are_skipped_do_not_use_up_the_cap(
+    make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(deletes_max_per_run=4, batch_size=2, deletes_max_share=1.0)
+    lake.append()
+    orphans = lake.puts(10)
+    _after_survey(monkeypatch, lambda: [Path(path).write_bytes(b"rewritten") for path in orphans[:5]])
+    run = lake.run(ACT)
+    assert run.outcome.done.orphans == 4 and run.outcome.done.skipped_recheck == 5
+    assert all(there(orphans[:5])) and not any(there(orphans[5:9])) and there(orphans[9:]) == [True]
+
+
+def _after_survey(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Something happens between listing and acting."""
+    tell = sweep_module._Sweep._tell
+
+    def told(self: Any, *arguments: Any) -> None:
+        tell(self, *arguments)
+        then()
+
+    monkeypatch.setattr(sweep_module._Sweep, "_tell", told)
+
+
+def test_a_file_that_is_registered_between_listing_and_acting_is_not_touched(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = lake.data_files()[0]
+    copy = lake.put("registered.parquet", content=Path(live).read_bytes())
+    other = lake.put("stray.parquet")
+    _after_survey(monkeypatch, lambda: lake.table().add_files([f"file://{copy}"]))
+    run = lake.run(ACT)
+    assert there([copy, other]) == [True, False] and run.outcome.done.skipped_recheck == 1
+
+
+def test_a_file_that_is_registered_while_it_is_moved_is_brought_back(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = lake.data_files()[0]
+    copy = lake.put("registered.parquet", content=Path(live).read_bytes())
+    storage = lake.lake.reconciler.storage
+    move = storage.set_aside
+
+    def registered_first(files: Any) -> Any:
+        lake.table().add_files([f"file://{copy}"])
+        return move(files)
+
+    monkeypatch.setattr(storage, "set_aside", registered_first, raising=False)
+    run = lake.run(ACT)
+    assert Path(copy).exists() and run.outcome.done.orphans == 0
+    assert lake.states(run.id)[copy] is SweptState.RESTORED and lake.count() == 9
+
+
+def test_a_file_that_is_rewritten_under_the_same_path_is_not_touched(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lake.put("stray.parquet", content=b"old")
+    _after_survey(monkeypatch, lambda: lake.put("stray.parquet", content=b"new", days_old=9))
+    run = lake.run(ACT)
+    assert Path(path).read_bytes() == b"new" and run.outcome.done.skipped_recheck == 1
+
+
+def test_a_file_that_is_deleted_meanwhile_is_skipped(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = lake.put("stray.parquet")
+    _after_survey(monkeypatch, lambda: os.unlink(path))
+    run = lake.run(ACT)
+    assert run.aborted is None and run.outcome.done.orphans == 0 and run.outcome.done.skipped_recheck == 1
+
+
+def test_one_file_that_cannot_be_moved_does_not_stop_the_others(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, free = lake.put("stuck.parquet"), lake.put("free.parquet")
+    rename = Path.rename
+
+    def denied(self: Path, target: Any) -> Path:
+        if str(self) == stuck:
+            raise PermissionError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", denied)
+    run = lake.run(ACT)
+    assert there([stuck, free]) == [True, False] and run.outcome.done.orphans == 1
+    assert run.outcome.done.failed == 1 and lake.states(run.id)[stuck] is SweptState.LEFT
+    assert any("Permission denied" in failure for failure in run.outcome.failures)
+
+
+# ---- gate and guards -------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_is_told_that_one_is_under_way(lake: WholeLake) -> None:
+    lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
+    assert lease is not None
+    with pytest.raises(SweepRunning):
+        lake.run(REPORT)
+    with pytest.raises(SweepRunning):
+        lake.lake.reconciler.restore(1) if lake.lake.reconciler.runs() else lake.run(ACT)
+    reconcile_runs.release(lake.lake.ledger, lease)
+    assert lake.run(REPORT).aborted is None
+
+
+def test_more_than_the_share_is_refused_above_the_floor_only(make_lake: MakeLake) -> None:
+    lake = make_lake(share_floor_files=20)
+    lake.append()
+    orphans = lake.puts(5)
+    assert lake.run(ACT).outcome.done.orphans == 5
+    orphans = lake.puts(30)
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.GUARD and all(there(orphans)) and run.outcome.done.orphans == 0
+    assert run.outcome.planned.orphans == 30 and "run_aborted" in lake.events()
+
+
+def test_a_catalog_that_does_not_know_the_datasets_is_not_acted_by(lake: WholeLake) -> None:
+    orphan = lake.put("stray.parquet")
+    lake.lake.catalog.drop("default.events")
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.GUARD and Path(orphan).exists()
+    assert all(there(lake.warehouse.glob("default/events/data/*.parquet")))  # type: ignore[arg-type]
+
+
+def test_a_lost_lease_ends_the_run_and_what_was_done_is_recorded(
+    make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(batch_size=2, lease_seconds=60)
+    lake.append()
+    orphans = lake.puts(6)
+    storage = lake.lake.reconciler.storage
+    move, batches = storage.set_aside, []
+
+    def taken_over(files: Any) -> Any:
+        batches.append(files)
+        if len(batches) == 2:
+            with lake.lake.ledger.write() as connection:
+                connection.exec_driver_sql("UPDATE sweep_lease SET fence = fence + 1, token = 'another'")
+        return move(files)
+
+    monkeypatch.setattr(storage, "set_aside", taken_over, raising=False)
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.LEASE_LOST
+    assert run.outcome.done.orphans == 4 and sum(there(orphans)) == 2 and len(batches) == 2
+
+
+def test_a_run_that_is_called_off_ends_and_says_so(lake: WholeLake) -> None:
+    orphan, off = lake.put("stray.parquet"), threading.Event()
+    off.set()
+    run = lake.run(ACT, cancelled=off)
+    assert run.aborted is AbortReason.CANCELLED and Path(orphan).exists()
+
+
+def test_a_run_that_takes_too_long_ends_and_says_so(make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make_lake(run_seconds_max=1)
+    lake.append()
+    orphan = lake.put("stray.parquet")
+    _after_survey(monkeypatch, lambda: time.sleep(1.1))
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.TIMEOUT and Path(orphan).exists()
+
+
+def test_too_many_references_end_the_run_and_say_so(make_lake: MakeLake) -> None:
+    lake = make_lake(references_max=1)
+    lake.append()
+    lake.append()
+    assert lake.run(REPORT).aborted is AbortReason.REFERENCES_TOO_MANY
+
+
+def test_a_catalog_that_cannot_be_reached_ends_the_run_without_a_move(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan = lake.put("stray.parquet")
+
+    def away() -> list[str]:
+        raise StorageError("the catalog cannot be reached")
+
+    _after_survey(monkeypatch, lambda: monkeypatch.setattr(lake.lake.catalog, "table_names", away))
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.UNKNOWN and "reached" in (run.why or "") and Path(orphan).exists()
+
+
+def test_a_table_whose_metadata_is_damaged_is_left_alone_and_the_run_is_partial(lake: WholeLake) -> None:
+    orphan = lake.put("stray.parquet")
+    Path(lake.table().metadata_location.removeprefix("file://")).write_bytes(b"{ no JSON")
+    run = lake.run(ACT)
+    assert run.outcome.partial and run.outcome.done.orphans == 0 and Path(orphan).exists()
+    assert any("default.events" in failure for failure in run.outcome.failures)
+
+
+def test_a_table_that_shrank_since_the_last_run_is_left_alone(lake: WholeLake) -> None:
+    for _ in range(4):
+        lake.append()
+    lake.run(REPORT)
+    table = lake.table()
+    first = table.metadata.metadata_log[1].metadata_file
+    catalog = lake.lake.config.path("catalog.db")
+    import sqlite3
+
+    with sqlite3.connect(catalog) as connection:
+        connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (first,))
+    for file in (lake.warehouse / "default" / "events").rglob("*.*"):
+        os.utime(file, (1e9, 1e9))
+    run = lake.run(ACT)
+    assert run.outcome.done.orphans == 0 and "references_shrunk" in run.outcome.protected
+
+
+def test_the_ledger_of_another_database_is_enough(postgres_database: str, tmp_path: Path) -> None:
+    """The same run with its record in PostgreSQL."""
+    home = tmp_path / "lake"
+    made = WholeLake.__new__(WholeLake)
+    from tests.reconcile import whole_lakes
+
+    whole_lakes.write_settings(home)
+    with (home / "strandline.toml").open("a") as settings:
+        settings.write(f'[ledger]\nurl = "{postgres_database}"\n')
+    import strandline
+    from strandline.tables.schema_file import parse_columns
+
+    made.home = home
+    made.lake = strandline.init_lake(home)
+    assert isinstance(made.lake.ledger, Ledger) and not made.lake.ledger.is_sqlite
+    made.dataset = made.lake.create_dataset("events", parse_columns(whole_lakes.COLUMNS))
+    made.warehouse = made.lake.config.warehouse_folder or home
+    made.append()
+    made.append()
+    orphans = made.puts(3)
+    os.unlink(made.data_files()[0])
+    run = made.run(ACT)
+    assert (run.outcome.done.missing, run.outcome.done.orphans) == (1, 3)
+    assert made.lake.reconciler.restore(run.id).restored == 3 and all(there(orphans))
+    made.lake.close()
