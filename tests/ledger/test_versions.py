@@ -18,7 +18,8 @@ from strandline.config import LakeConfig
 from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable
 from strandline.ledger import blocks
 from strandline.ledger.engine import REVISIONS, Ledger
-from strandline.ledger.schema_reconcile import metadata  # with all tables
+from strandline.ledger.schema_receive import received
+from strandline.ledger.schema_reconcile import metadata  # with all tables, and so are those of the line above
 from tests.ledger.conftest import LAKE, Bench
 
 
@@ -30,6 +31,7 @@ def test_the_list_of_revisions_is_that_of_the_migrations() -> None:
 
 
 def test_the_migrations_make_what_the_schema_says(bench: Bench) -> None:
+    assert received.name in metadata.tables
     with bench.ledger.read() as connection:
         inspector = sa.inspect(connection)
         for table in metadata.sorted_tables:

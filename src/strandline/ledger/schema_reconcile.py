@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, text
 
-from strandline.ledger.schema import RowId, UtcMicros
-from strandline.ledger.schema_receive import metadata
+from strandline.ledger.schema import RowId, UtcMicros, metadata
 
 _RUNNING = text("state = 'running'")
 _THERE = text("state IN ('begun', 'held', 'left', 'purging')")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from strandline.reconcile.model import References, Watch
 from strandline.reconcile.paths import key
@@ -25,8 +25,7 @@ class LakeCatalog:
 
     def references(self, known: References | None, watch: Watch) -> References:
         # What was read before is only a shortcut: one that another reader made says nothing to this one.
-        before = cast(LakeReferences, known) if isinstance(known, LakeReferences) else None
-        return self._read(before, watch)
+        return self._read(known if isinstance(known, LakeReferences) else None, watch)
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]

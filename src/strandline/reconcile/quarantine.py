@@ -184,6 +184,7 @@ def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, wa
     ready: list[Swept] = []
     back: list[Swept] = []
     copies: list[Swept] = []
+    gone_before: list[Swept] = []
     waiting = 0
     for seen in looked(bench, list(some)):
         file = seen.file
@@ -191,7 +192,9 @@ def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, wa
             waiting += 1
         elif file.state is SweptState.LEFT and (seen.at_path is not None or seen.at_kept is None):
             copies += [file] if seen.at_kept is not None else []
-        elif file.path in live and seen.at_path is None and seen.at_kept is not None:
+        elif seen.at_kept is None and file.state is SweptState.HELD:
+            (back if seen.at_path is not None else gone_before).append(file)
+        elif file.path in live and seen.at_path is None:
             watch.last_word()
             if bench.storage.bring_back(file.kept_at, file.path):
                 back.append(file)
@@ -199,7 +202,8 @@ def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, wa
             ready.append(file)
     with bench.ledger.write() as connection:
         watch.fence(connection)
-        quarantined_files.move(connection, back, SweptState.RESTORED, "a table references it")
+        quarantined_files.move(connection, back, SweptState.RESTORED, "it is in its place")
+        quarantined_files.move(connection, gone_before, SweptState.LOST, "in neither place")
         quarantined_files.move(connection, ready, SweptState.PURGING)
     failpoints.hit("reconcile.after_purge_record")
     refused = bench.storage.delete([file.kept_at for file in (*ready, *copies)])

@@ -92,6 +92,9 @@ class _Sweep:
             reason, why = AbortReason.COMMIT_FAILED, e.message
         except StrandlineError as e:
             reason, why = AbortReason.UNKNOWN, e.message
+        except KeyboardInterrupt:
+            self._abort(AbortReason.CANCELLED, "it was interrupted")
+            raise
         except BaseException as e:
             self._abort(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
             raise
@@ -257,6 +260,8 @@ class _Sweep:
         return still
 
     def _hit_cap(self) -> None:
+        if self._tally.cap_hit:
+            return
         self._tally.cap_hit = True
         with self._bench.ledger.write() as connection:
             audit.record(

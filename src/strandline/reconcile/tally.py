@@ -54,7 +54,9 @@ class Tally:
         self.found, self.planned = drift.found, drift.planned
         self.protected = {reason.value: count for reason, count in drift.protected.items()}
         unread = survey.references.unread
-        self.tables = {t.head.uuid: t.referenced for t in drift.tables if t.head.name not in unread}
+        # A table that was left alone is measured by what it was before: the next run must not take this for normal.
+        whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
+        self.tables = {t.head.uuid: t.referenced for t in whole}
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():
