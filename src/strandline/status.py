@@ -12,7 +12,7 @@ from typing import Any
 from strandline import counting, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import batches, blocks, datasets, received, sequence
+from strandline.ledger import batches, blocks, datasets, received, reconcile_runs, sequence
 from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
@@ -72,6 +72,20 @@ class ReceiveStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ReconcileStatus:
+    """What the last run of the reconciler found and left."""
+
+    last_run: int
+    at: datetime
+    orphans: int
+    missing: int
+    partial: bool
+    aborted: str | None
+    held: int
+    """Files that it set aside and that are still there."""
+
+
+@dataclass(frozen=True, slots=True)
 class LakeStatus:
     lake: str
     sequence: int
@@ -82,10 +96,12 @@ class LakeStatus:
     sinks: tuple[SinkStatus, ...] = ()
     receive: tuple[ReceiveStatus, ...] | None = None
     """The datasets that rows wait for; None where nothing was ever received."""
+    reconcile: ReconcileStatus | None = None
+    """None where there was no run yet."""
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(replace(self, sinks=()))
-        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": [], "reconcile": None}
+        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": []}
 
 
 def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
@@ -102,6 +118,24 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
         sink_status.look(ledger, counter.lake),
         _receive(ledger),
+        _reconcile(ledger),
+    )
+
+
+def _reconcile(ledger: Ledger) -> ReconcileStatus | None:
+    with ledger.read() as connection:
+        ended = [run for run in reconcile_runs.latest(connection, runs_max=2) if run.ended_at is not None]
+    if not ended:
+        return None
+    last, found, done = ended[0], ended[0].outcome.found, ended[0].outcome.done
+    return ReconcileStatus(
+        last.id,
+        last.started_at,
+        found.orphans - done.orphans,
+        found.missing - done.missing - done.restored,
+        last.outcome.partial,
+        None if last.aborted is None else last.aborted.value,
+        last.held,
     )
 
 

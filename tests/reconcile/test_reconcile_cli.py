@@ -92,6 +92,17 @@ def test_how_to_act_without_acting_is_wrong_usage(lake: WholeLake, arguments: li
     assert cli(["reconcile", *arguments]) == 2
 
 
+def test_status_tells_what_the_last_run_left(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "status")["reconcile"] is None
+    lake.puts(2)
+    first = document(capsys, "reconcile")
+    told = document(capsys, "status")["reconcile"]
+    assert (told["last_run"], told["orphans"], told["missing"], told["partial"]) == (first["run"], 2, 0, False)
+    assert cli(["status"]) == 0 and "2 orphan files" in capsys.readouterr().out
+    document(capsys, "reconcile", "--act", "--yes")
+    assert document(capsys, "status")["reconcile"]["orphans"] == 0
+
+
 def test_a_run_that_is_not_known_is_wrong_usage(lake: WholeLake) -> None:
     assert cli(["reconcile", "show", "99"]) == 2 and cli(["reconcile", "restore", "99"]) == 2
 

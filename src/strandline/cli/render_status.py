@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number, plural
-from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
+from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus, ReconcileStatus
 from strandline.types import BlockKind
 
 
@@ -112,6 +112,16 @@ def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
     ]
 
 
+def _drift(found: ReconcileStatus | None) -> list[str]:
+    if found is None or not (found.missing or found.orphans or found.aborted):
+        return []
+    ended = f", which ended early ({found.aborted})," if found.aborted else ""
+    return [
+        f"run {found.last_run} of the reconciler{ended} left {plural(found.missing, 'missing file')} and "
+        f"{plural(found.orphans, 'orphan file')}; `strandline reconcile show {found.last_run}` tells more"
+    ]
+
+
 def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
     """In plain words, each with what to do where there is something to do."""
     lines = [found.problem] if found.problem else []
@@ -125,4 +135,5 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             )
         if d.foreign:
             lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
+    lines += _drift(found.reconcile)
     return [*lines, *_receive_problems(found.receive or ()), *render_sinks.problems(found.sinks, now)]
