@@ -131,7 +131,7 @@ def test_a_run_killed_while_it_drops_entries_says_whether_it_did(lake: WholeLake
     report = lake.run(REPORT)
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     assert dead.aborted is AbortReason.UNKNOWN and dead.outcome.done.missing == (2 if committed else 0)
-    assert report.outcome.found.missing == (0 if committed else 2)
+    assert report.outcome.planned.missing == (0 if committed else 2)
     again = lake.run(ACT)
     assert again.outcome.done.missing == (0 if committed else 2) and lake.count() == 6
 

@@ -77,7 +77,7 @@ def test_people_read_what_was_found_and_why_the_rest_is_protected(
     assert cli(["reconcile"]) == 0
     told = capsys.readouterr().out
     assert "two\\nlines.parquet" in told and "outside every table's layout" in told
-    assert "Nothing was touched" in told and "1 file" not in told.splitlines()[0]
+    assert "Nothing was touched" in told
     assert cli(["reconcile", "runs"]) == 0 and "report" in capsys.readouterr().out
 
 

@@ -299,7 +299,8 @@ class ModelCatalog:
         self.world.tick()
         found = self.world.tables[table]
         gone = found.main & set(paths)
-        if self.world.faults and self.world.random.random() < 0.05:
+        fault = self.world.random.random() if self.world.faults and self.world.busy else 1.0
+        if fault < 0.05 or token in found.void:
             raise CommitUnknown("no answer")
         last_word()
         for path in gone:
@@ -307,6 +308,8 @@ class ModelCatalog:
         if gone:
             self.world.commit(found, found.main - gone)
             found.tokens[token] = len(gone)
+        if fault < 0.1:
+            raise CommitUnknown("no answer, and it landed")
         self.world.tick()
         return len(gone)
 

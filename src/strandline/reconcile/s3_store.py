@@ -3,6 +3,7 @@ seconds. Nothing that botocore says is passed on as it is: its texts may hold si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -17,6 +18,7 @@ from strandline.reconcile.model import Move, Stat
 DELETES_AT_ONCE_MAX = 1_000
 COPY_BYTES_MAX = 5 << 30
 _SECOND_NS = 1_000_000_000
+_BUCKET_SEEN_SECONDS = 10.0
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 
@@ -25,6 +27,7 @@ class S3Store:
     def __init__(self, warehouse: WarehouseSettings, *, requests_at_once: int) -> None:
         self._warehouse = warehouse
         self._at_once = requests_at_once
+        self._buckets: dict[str, float] = {}
 
     @property
     def kind(self) -> StorageKind:
@@ -136,7 +139,16 @@ class S3Store:
     def _head(self, path: str) -> Mapping[str, Any] | None:
         bucket, key = _place(path)
         found: Mapping[str, Any] | None = self._ask("head_object", path, missing_ok=True, Bucket=bucket, Key=key)
+        if found is None:
+            self._check_bucket(bucket)
         return found
+
+    def _check_bucket(self, bucket: str) -> None:
+        """A bucket that is not there answers for an object as one that is and lacks it."""
+        now = time.monotonic()
+        if now - self._buckets.get(bucket, -_BUCKET_SEEN_SECONDS) >= _BUCKET_SEEN_SECONDS:
+            self._ask("head_bucket", bucket, Bucket=bucket)
+            self._buckets[bucket] = now
 
     def _ask(self, operation: str, what: str, /, *, missing_ok: bool = False, **parameters: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -146,8 +158,7 @@ class S3Store:
         except ClientError as e:
             status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             code = str(e.response.get("Error", {}).get("Code", ""))
-            # A bucket that is not there is no answer about an object.
-            if missing_ok and status == 404 and code != "NoSuchBucket":
+            if missing_ok and status == 404:
                 return None
             raise StorageError(f"{what}: the store refused ({status} {code})") from None
         except BotoCoreError as e:
