@@ -14,11 +14,11 @@ import pytest
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import StorageError, SweepRunning
 from strandline.ledger import reconcile_runs, sinks
-from strandline.ledger.engine import Ledger
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.model import Finding, Phase
 from strandline.types import Seq
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.servers import S3
 
 MakeLake = Callable[..., WholeLake]
 
@@ -422,28 +422,46 @@ def test_a_table_that_shrank_since_the_last_run_is_left_alone(lake: WholeLake) -
     assert run.outcome.done.orphans == 0 and "references_shrunk" in run.outcome.protected
 
 
-def test_the_ledger_of_another_database_is_enough(postgres_database: str, tmp_path: Path) -> None:
-    """The same run with its record in PostgreSQL."""
-    home = tmp_path / "lake"
-    made = WholeLake.__new__(WholeLake)
-    from tests.reconcile import whole_lakes
+# ---- elsewhere -------------------------------------------------------------------------------------------------------
 
-    whole_lakes.write_settings(home)
-    with (home / "strandline.toml").open("a") as settings:
-        settings.write(f'[ledger]\nurl = "{postgres_database}"\n')
-    import strandline
-    from strandline.tables.schema_file import parse_columns
 
-    made.home = home
-    made.lake = strandline.init_lake(home)
-    assert isinstance(made.lake.ledger, Ledger) and not made.lake.ledger.is_sqlite
-    made.dataset = made.lake.create_dataset("events", parse_columns(whole_lakes.COLUMNS))
-    made.warehouse = made.lake.config.warehouse_folder or home
-    made.append()
-    made.append()
-    orphans = made.puts(3)
-    os.unlink(made.data_files()[0])
-    run = made.run(ACT)
+def test_the_record_may_be_in_postgresql(tmp_path: Path, postgres_database: str) -> None:
+    lake = WholeLake(tmp_path / "lake", {"ledger": {"url": postgres_database}})
+    lake.append()
+    lake.append()
+    orphans = lake.puts(3)
+    os.unlink(lake.data_files()[0])
+    run = lake.run(ACT)
     assert (run.outcome.done.missing, run.outcome.done.orphans) == (1, 3)
-    assert made.lake.reconciler.restore(run.id).restored == 3 and all(there(orphans))
-    made.lake.close()
+    assert lake.lake.reconciler.restore(run.id).restored == 3 and all(there(orphans))
+    lake.lake.close()
+
+
+def test_a_lake_in_a_bucket_is_repaired_and_undone_the_same_way(tmp_path: Path, s3: S3) -> None:
+    bucket = s3.make_bucket()
+    keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
+    lake = WholeLake(tmp_path / "lake", {"warehouse": {"url": f"s3://{bucket}/lake"} | keys}, deletes_max_share=1.0)
+    for _ in range(3):
+        lake.append()
+    table = f"{bucket}/lake/default/events"
+    objects = s3.server.folder / "data"
+    gone = lake.data_files()[0].removeprefix("s3://")
+    (objects / gone).unlink()
+    orphans = [objects / table / "data" / name for name in ("a b.parquet", "100%.parquet", "p=ü/x.parquet")]
+    for orphan in orphans:
+        orphan.parent.mkdir(parents=True, exist_ok=True)
+        orphan.write_bytes(b"orphan")
+    time.sleep(1.1)  # a bucket's times are whole seconds
+    report = lake.run(REPORT)
+    assert (report.outcome.planned.missing, report.outcome.planned.orphans) == (1, 3), report
+    run = lake.run(ACT)
+    assert (run.outcome.done.missing, run.outcome.done.orphans, run.outcome.done.failed) == (1, 3, 0)
+    assert run.storage == "s3" and not any(orphan.exists() for orphan in orphans) and lake.count() == 6
+    restored = lake.lake.reconciler.restore(run.id)
+    assert restored.restored == 3 and [orphan.read_bytes() for orphan in orphans] == [b"orphan"] * 3
+    assert lake.lake.reconciler.purge().purged == 0
+    time.sleep(1.1)
+    deleted = lake.run(Asked(act=True, delete=True))
+    assert deleted.outcome.done.orphans == 3 and not any(orphan.exists() for orphan in orphans)
+    assert set(lake.states(deleted.id).values()) == {SweptState.PURGED}
+    lake.lake.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,21 @@ SETTINGS = {"grace_hours": 0, "clock_skew_seconds": 0, "lease_seconds": 2}
 """A commit of a moment ago is old enough; files that tests put there are days old."""
 
 
-def write_settings(home: Path, **reconcile: Any) -> None:
-    values = SETTINGS | reconcile
-    lines = [
-        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in values.items()
-    ]
+Sections = Mapping[str, Mapping[str, object]]
+
+
+def write_settings(home: Path, sections: Sections) -> None:
+    lines: list[str] = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     home.mkdir(parents=True, exist_ok=True)
-    (home / CONFIG_NAME).write_text("[reconcile]\n" + "\n".join(lines) + "\n", "utf-8")
+    (home / CONFIG_NAME).write_text("\n".join(lines) + "\n", "utf-8")
 
 
 class WholeLake:
-    def __init__(self, home: Path, **reconcile: Any) -> None:
-        write_settings(home, **reconcile)
+    def __init__(self, home: Path, sections: Sections | None = None, **reconcile: Any) -> None:
+        self._sections = dict(sections or {})
+        write_settings(home, self._sections | {"reconcile": SETTINGS | reconcile})
         self.home = home
         self.lake = strandline.init_lake(home)
         self.dataset = self.lake.create_dataset("events", parse_columns(COLUMNS))
@@ -43,7 +47,7 @@ class WholeLake:
 
     def settings(self, **reconcile: Any) -> None:
         """Other settings, as a process that starts later reads them."""
-        write_settings(self.home, **reconcile)
+        write_settings(self.home, self._sections | {"reconcile": SETTINGS | reconcile})
         self.lake.close()
         self.lake = strandline.open(self.home)
 
