@@ -8,10 +8,12 @@ from bench.forward import rows as forwarded
 from bench.ingest import driver_memory, reserve, rows, start
 from bench.measure import Measurement
 from bench.read import new_rows
+from bench.reconcile import orphans
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
     "read": (new_rows.MEASUREMENT,),
     "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
+    "reconcile": (orphans.FEWER, orphans.MANY),
 }

@@ -34,7 +34,7 @@ def test_an_aged_file_that_nothing_references_is_found_with_size_age_and_table(s
     orphan = some_lake.put("ns/t/data/p=1/stray.parquet", content=b"12345")
     (finding,) = some_lake.survey().drift.orphans()
     assert (finding.kind, finding.path, finding.table, finding.size) == (FindingKind.ORPHAN, orphan, "ns.t", 5)
-    assert finding.protected is None and finding.modified_ns == os.stat(orphan).st_mtime_ns
+    assert finding.protected is None and finding.modified_ns == Path(orphan).stat().st_mtime_ns
 
 
 def test_files_of_branches_tags_staged_snapshots_old_snapshots_and_statistics_are_live(some_lake: SomeLake) -> None:
@@ -91,7 +91,7 @@ def test_a_missing_data_file_is_told_with_size_partition_range_and_sinks(some_la
     some_lake.append(rows=5, p=7)
     table = some_lake.append(rows=4, p=8)
     path = next(p for p in data_files(table) if "p=8" in p)
-    size = os.stat(path).st_size
+    size = Path(path).stat().st_size
     Path(path).unlink()
     seal = TableSeal("ns.t", Seq(9), {"fast": Seq(9), "slow": Seq(8), "new": None})
     context = some_lake.context(seals={"ns.t": seal}, now_ns=time.time_ns() + 3 * DAY_NS)
@@ -260,8 +260,8 @@ def test_a_table_that_references_nothing_while_it_has_files_is_left_alone(some_l
 def test_what_lies_outside_the_layout_is_foreign_and_never_touched(some_lake: SomeLake) -> None:
     some_lake.create()
     some_lake.append()
-    names = ["ns/t/notes.txt", "ns/t/data/readme.md", "ns/t/metadata/version-hint.text", "ns/loose.parquet", "top.parquet",
-             "ns/t/datax/f.parquet", "ns/t/data/.hidden.parquet", "_strandline_x/f.parquet"]  # fmt: skip
+    names = ["ns/t/notes.txt", "ns/t/data/readme.md", "ns/t/metadata/version-hint.text", "ns/loose.parquet",
+             "top.parquet", "ns/t/datax/f.parquet", "ns/t/data/.hidden.parquet", "_strandline_x/f.parquet"]  # fmt: skip
     paths = {some_lake.put(name) for name in names}
     found = by_path(some_lake.survey(some_lake.context(delete_foreign=True)).drift.orphans())
     assert set(found) == paths
@@ -299,8 +299,8 @@ def test_views_and_tables_of_another_catalog_in_the_same_file_are_left_alone(som
         location = some_lake.put(f"ns/thing{n}/metadata/00000-x.metadata.json")
         with sqlite3.connect(some_lake.config.path("catalog.db")) as connection:
             connection.execute(
-                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
-                " VALUES (?, 'ns', ?, ?, ?)",
+                "INSERT INTO iceberg_tables"
+                " (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) VALUES (?, 'ns', ?, ?, ?)",
                 (catalog, f"thing{n}", f"file://{location}", kind),
             )
     assert not list(some_lake.survey(some_lake.context(delete_foreign=True)).drift.orphans())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from strandline.reconcile.listing import Listing, outermost
 from strandline.reconcile.pool import Pool
@@ -75,3 +76,25 @@ def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tupl
 
     pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds)
     return level, folders
+
+
+def same_folders(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Folders that are the same as a known one, or as one that leads to it, under another name: a mount can give a
+    folder two, and no link shows it. By the name that is not known."""
+    names: dict[tuple[int, int], str] = {}
+    for folder in known:
+        at = folder
+        while at.startswith("/") and at != "/" and (identity := _identity(at)) not in names:
+            if identity is not None:
+                names[identity] = at
+            at = os.path.dirname(at)
+    found = {folder: names.get(identity) for folder in unknown if (identity := _identity(folder)) is not None}
+    return {folder: other for folder, other in found.items() if other is not None and other != folder}
+
+
+def _identity(folder: str) -> tuple[int, int] | None:
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

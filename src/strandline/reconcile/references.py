@@ -78,6 +78,8 @@ class LakeReferences:
     unread: Mapping[str, str]
     also: frozenset[str] = field(default=frozenset())
     """Where references lead through symbolic links."""
+    links: tuple[str, ...] = ()
+    """The links that were known."""
 
     @property
     def tables(self) -> Sequence[TableHead]:
@@ -106,7 +108,7 @@ def references_of(
     found: dict[str, TableReferences] = {}
     for head, reached in tables.items():
         data = [key(path) for path, content in reached.items() if content is Content.DATA]
-        others = {key(p): c for p, c in reached.items() if c in contents and c is not Content.DATA}
+        others: dict[str, Content] = {key(p): c for p, c in reached.items() if c in contents and c is not Content.DATA}
         files = {key(p): NamedFile(c, canonical(p)) for p, c in reached.items() if c not in contents}
         manifest = ManifestFiles(f"{head.location}/metadata/m0.avro", data, others)
         keys = {key(path) for path in reached}
@@ -136,6 +138,7 @@ class ReferenceReader:
         while the others are read is noticed: names are listed before and after."""
         read: dict[str, TableReferences] = {}
         unread: dict[str, str] = {}
+        links = links or (() if known is None else known.links)
         names = self._catalog.table_names()
         for _ in range(ATTEMPTS_MAX):
             self._read_tables([name for name in names if name not in read], known, read, unread)
@@ -143,7 +146,8 @@ class ReferenceReader:
             if set(names) <= set(before) and all(name in read or name in unread for name in names):
                 real = RealPaths([folder for table in read.values() for folder in table.folders], links)
                 also = real.also(part for table in read.values() for part in _spelled(table))
-                return LakeReferences(read, {n: why for n, why in unread.items() if n in names}, frozenset(also))
+                still = {name: why for name, why in unread.items() if name in names}
+                return LakeReferences(read, still, frozenset(also), tuple(links))
         raise StorageError(
             "tables of the catalog come and go faster than they can be read",
             hint="Try again when fewer tables are made and dropped.",

@@ -17,7 +17,7 @@ from strandline.errors import StorageError, TableUnfit, UsageError
 from strandline.reconcile.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.discovery import Discovery, discover
 from strandline.reconcile.entries import Entry, describe
-from strandline.reconcile.inventory import list_local, list_local_level
+from strandline.reconcile.inventory import list_local, list_local_level, same_folders
 from strandline.reconcile.inventory_file import read_inventory
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.manifest_files import ManifestReading
@@ -100,7 +100,9 @@ class LakeSurveyor:
         folders = [folder for of in known.tables.values() for folder in of]
         levels: dict[str, Listing] = {}
         found = self._discover([*folders, *known.left_alone], levels, pool)
-        roots = [*folders, *found.unknown, f"{self._warehouse}/{SPOOL_FOLDER}"]
+        aliases = same_folders(found.unknown, [*folders, *known.left_alone])
+        unknown = [folder for folder in found.unknown if folder not in aliases]
+        roots = [*folders, *unknown, f"{self._warehouse}/{SPOOL_FOLDER}"]
         seconds = self._settings.prefix_timeout_seconds
         if self._warehouse.startswith("s3://"):
             listing = list_bucket(Bucket.of(self._config), roots, timeout_seconds=seconds, check=watch.check)
@@ -110,6 +112,8 @@ class LakeSurveyor:
             listing.folders |= {path: folder for path, folder in level.folders.items() if path not in listing.folders}
             listing.links += level.links
             listing.failures += level.failures
+        for folder, other in aliases.items():
+            listing.fail(folder, f"it is another name of {other}")
         if found.is_cut:
             most = self._settings.unknown_roots_max
             listing.fail(f"{self._warehouse}/*", f"there are more than {most:,} folders that no table owns")
