@@ -443,6 +443,11 @@ def test_a_lake_in_a_bucket_is_repaired_and_undone_the_same_way(tmp_path: Path, 
     lake = WholeLake(tmp_path / "lake", {"warehouse": {"url": f"s3://{bucket}/lake"} | keys}, deletes_max_share=1.0)
     for _ in range(3):
         lake.append()
+    # What an append that the server refused has left is an orphan, too.
+    needed = {path.removeprefix("s3://") for path in lake.data_files()}
+    for left in (s3.server.folder / "data" / bucket / "lake/default/events/data").iterdir():
+        if f"{bucket}/lake/default/events/data/{left.name}" not in needed:
+            left.unlink()
     table = f"{bucket}/lake/default/events"
     objects = s3.server.folder / "data"
     gone = lake.data_files()[0].removeprefix("s3://")
@@ -455,6 +460,8 @@ def test_a_lake_in_a_bucket_is_repaired_and_undone_the_same_way(tmp_path: Path, 
     report = lake.run(REPORT)
     assert (report.outcome.planned.missing, report.outcome.planned.orphans) == (1, 3), report
     run = lake.run(ACT)
+    while run.aborted is AbortReason.COMMIT_FAILED and "parsing the HTTP request" in (run.why or ""):
+        run = lake.run(ACT)  # the server of the tests says so once in many requests
     assert (run.outcome.done.missing, run.outcome.done.orphans, run.outcome.done.failed) == (1, 3, 0)
     assert run.storage == "s3" and not any(orphan.exists() for orphan in orphans) and lake.count() == 6
     restored = lake.lake.reconciler.restore(run.id)
