@@ -300,7 +300,8 @@ def test_views_and_tables_of_another_catalog_in_the_same_file_are_left_alone(som
         with sqlite3.connect(some_lake.config.path("catalog.db")) as connection:
             connection.execute(
                 "INSERT INTO iceberg_tables"
-                " (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) VALUES (?, 'ns', ?, ?, ?)",
+                " (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+                " VALUES (?, 'ns', ?, ?, ?)",
                 (catalog, f"thing{n}", f"file://{location}", kind),
             )
     assert not list(some_lake.survey(some_lake.context(delete_foreign=True)).drift.orphans())
