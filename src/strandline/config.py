@@ -13,19 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from strandline.errors import ConfigError, UnsafeCatalog
+from strandline.maintain_settings import MaintainSettings
+from strandline.section import Section
 
 CONFIG_NAME = "strandline.toml"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class WarehouseSettings(_Section):
+class WarehouseSettings(Section):
     """Where table files, the witness and the lake's own folders live."""
 
     url: str = Field(
@@ -42,7 +40,7 @@ class WarehouseSettings(_Section):
         return self.url.startswith("s3://")
 
 
-class CatalogSettings(_Section):
+class CatalogSettings(Section):
     """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
 
     kind: Literal["sqlite", "rest"] = Field(
@@ -78,7 +76,7 @@ class CatalogSettings(_Section):
         return self
 
 
-class LedgerSettings(_Section):
+class LedgerSettings(Section):
     """Strandline's own durable state."""
 
     url: str = Field(
@@ -94,7 +92,7 @@ class LedgerSettings(_Section):
     )
 
 
-class SparkSettings(_Section):
+class SparkSettings(Section):
     """The engine. The embedded default runs inside the process."""
 
     master: str = Field(
@@ -106,7 +104,7 @@ class SparkSettings(_Section):
     options: dict[str, str] = Field(default_factory=dict, description="Further Spark settings, passed as they are.")
 
 
-class IngestSettings(_Section):
+class IngestSettings(Section):
     """How batches enter."""
 
     lease_seconds: int = Field(
@@ -131,13 +129,13 @@ class IngestSettings(_Section):
     )
 
 
-class SealSettings(_Section):
+class SealSettings(Section):
     poll_seconds: float = Field(
         default=0.5, gt=0, le=60, description="How often a watch on the sealed watermark asks the ledger."
     )
 
 
-class DeliverSettings(_Section):
+class DeliverSettings(Section):
     """How rows leave."""
 
     lease_seconds: int = Field(
@@ -169,7 +167,7 @@ class DeliverSettings(_Section):
     )
 
 
-class ForwardSettings(_Section):
+class ForwardSettings(Section):
     """Where rows may be sent over HTTP."""
 
     allow: list[str] = Field(
@@ -185,7 +183,7 @@ class ForwardSettings(_Section):
     )
 
 
-class ReceiveSettings(_Section):
+class ReceiveSettings(Section):
     """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
 
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
@@ -241,6 +239,7 @@ class Settings(BaseSettings):
     deliver: DeliverSettings = DeliverSettings()
     forward: ForwardSettings = ForwardSettings()
     receive: ReceiveSettings = ReceiveSettings()
+    maintain: MaintainSettings = MaintainSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -316,7 +315,9 @@ def load_config(path: Path) -> LakeConfig:
     try:
         return LakeConfig(Settings(**values), path.parent.resolve())
     except ValidationError as e:
-        lines = "; ".join(f"{'.'.join(map(str, err['loc']))}: {err['msg']}" for err in e.errors())
+        lines = "; ".join(
+            f"{'.'.join(map(str, err['loc']))}: {err['msg'].removeprefix('Value error, ')}" for err in e.errors()
+        )
         raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
 
 

@@ -75,6 +75,21 @@ POINTS: tuple[str, ...] = (
     "receive.after_append",
     "receive.after_settle",
     "receive.after_removal",
+    "maintain.after_begin",
+    "compact.before_rewrite",
+    "compact.before_commit",
+    "compact.after_rewrite",
+    "compact.after_manifests",
+    "floor.before_witness",
+    "floor.after_witness",
+    "retain.after_floor",
+    "retain.after_drop_marks",
+    "retain.after_delete",
+    "expire.after_settle",
+    "expire.after_expire",
+    "purge.after_table",
+    "purge.after_elsewhere",
+    "maintain.before_end",
 )
 """Every point, in the order of the protocol. A test fails for one that is never hit."""
 

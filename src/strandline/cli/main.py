@@ -24,6 +24,7 @@ from strandline.cli import (
     ingest_command,
     lake_commands,
     ledger_commands,
+    maintain_commands,
     read_command,
     receive_command,
     sink_commands,
@@ -55,6 +56,7 @@ verify_command.add_to(app)
 receive_command.add_to(app)
 app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
+maintain_commands.add_to(app)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 
 
