@@ -6,6 +6,7 @@ from bench.deliver import few_rows, many_rows, memory
 from bench.forward import alone
 from bench.forward import rows as forwarded
 from bench.ingest import driver_memory, reserve, rows, start
+from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
 from bench.reconcile import orphans
@@ -15,5 +16,6 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "read": (new_rows.MEASUREMENT,),
     "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
+    "maintain": compaction.MEASUREMENTS,
     "reconcile": (orphans.FEWER, orphans.MANY),
 }

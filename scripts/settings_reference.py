@@ -8,15 +8,18 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from generated import write_or_check
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from strandline import duration
 from strandline.config import CONFIG_NAME, Settings
+from strandline.cron import Cron
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"
@@ -34,13 +37,16 @@ Every setting can be overridden by an environment variable: `STRANDLINE_`, the s
 The environment wins over the file. A whole table of `options` is given as JSON:
 `STRANDLINE_SPARK__OPTIONS='{{"spark.executor.memory": "4g"}}'`.
 
+A duration is a number and a unit, `s`, `m`, `h` or `d`: `90s`, `15m`, `12h`, `30d`. A schedule is written as cron
+writes it, with five fields, in UTC.
+
 A secret need not stand in the file. In `warehouse.access_key`, `warehouse.secret_key` and the values of
 `catalog.options`, a value `env:NAME` is read from the environment variable `NAME` when it is needed, and is never
 stored. The password of a PostgreSQL ledger comes from `STRANDLINE_LEDGER__URL`, or from PostgreSQL's own `PGPASSWORD`
 or password file.
 
 A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and
-says which one.
+says which one. Only in `[reconcile]` a number outside its bounds is taken for the nearest bound.
 """
 
 OTHER_VARIABLES = (
@@ -84,25 +90,54 @@ url = "postgresql://strandline@db.internal/lake"
 
 [ingest]
 lease_seconds = 300
+
+[maintain]
+compact_schedule = "30 3 * * *"
+
+[maintain.retain.events]
+older_than = "30d"
 ```
 """
 
 
 def _section(name: str, field: FieldInfo) -> str:
     section = field.annotation
-    if not (isinstance(section, type) and issubclass(section, BaseModel)):
+    if not _is_section(section):
         raise TypeError(f"{name} is not a section")
+    return _table(name, section)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _table(name: str, section: Any) -> str:
+    """A section, and below it the sections within it."""
     lines = [f"## `[{name}]`", ""]
     if section.__dict__.get("__doc__"):
         lines += [inspect.cleandoc(section.__doc__ or ""), ""]
     lines += ["| setting, and its environment variable | value | default | meaning |", "|---|---|---|---|"]
+    within = []
     for setting, info in section.model_fields.items():
+        if _is_section(info.annotation):
+            within.append(_table(f"{name}.{setting}", info.annotation))
+            continue
+        if _holds_sections(info.annotation):
+            within.append(_table(f"{name}.{setting}.<name>", get_args(info.annotation)[1]))
         if not info.description:
             raise ValueError(f"{name}.{setting} has no description")
-        both = f"`{setting}`<br>`STRANDLINE_{name.upper()}__{setting.upper()}`"
+        both = f"`{setting}`<br>`{_variable(name, setting)}`"
         cells = (both, _type(info.annotation) + _bounds(info), _default(info), info.description)
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *within])
+
+
+def _variable(name: str, setting: str) -> str:
+    return "STRANDLINE_" + f"{name}.{setting}".upper().replace(".", "__")
+
+
+def _holds_sections(annotation: Any) -> bool:
+    return get_origin(annotation) is dict and _is_section(get_args(annotation)[1])
 
 
 def _type(annotation: Any) -> str:
@@ -110,17 +145,24 @@ def _type(annotation: Any) -> str:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(_type(a) for a in get_args(annotation) if a is not type(None))
+    if get_origin(annotation) is Annotated:
+        return "cron" if annotation is Cron else _type(get_args(annotation)[0])
     if get_origin(annotation) is dict:
-        return "table of strings"
+        return "sections" if _holds_sections(annotation) else "table of strings"
     if get_origin(annotation) is list:
         return "list of strings"
-    return {str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", timedelta: "duration"}
+    return names[annotation]
 
 
 def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "must be set"
     value = info.get_default(call_default_factory=True)
     if value is None:
         return "none"
+    if isinstance(value, timedelta):
+        return f"`{duration.spell(value)}`"
     if isinstance(value, dict | list):
         return "empty" if not value else f"`{value}`"
     return f"`{value}`"

@@ -10,23 +10,21 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from strandline.errors import ConfigError, UnsafeCatalog
+from strandline.maintain_settings import MaintainSettings
+from strandline.reconcile_settings import ReconcileSettings
+from strandline.section import Section
 
 CONFIG_NAME = "strandline.toml"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class WarehouseSettings(_Section):
+class WarehouseSettings(Section):
     """Where table files, the witness and the lake's own folders live."""
 
     url: str = Field(
@@ -43,7 +41,7 @@ class WarehouseSettings(_Section):
         return self.url.startswith("s3://")
 
 
-class CatalogSettings(_Section):
+class CatalogSettings(Section):
     """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
 
     kind: Literal["sqlite", "rest"] = Field(
@@ -79,7 +77,7 @@ class CatalogSettings(_Section):
         return self
 
 
-class LedgerSettings(_Section):
+class LedgerSettings(Section):
     """Strandline's own durable state."""
 
     url: str = Field(
@@ -95,7 +93,7 @@ class LedgerSettings(_Section):
     )
 
 
-class SparkSettings(_Section):
+class SparkSettings(Section):
     """The engine. The embedded default runs inside the process."""
 
     master: str = Field(
@@ -107,7 +105,7 @@ class SparkSettings(_Section):
     options: dict[str, str] = Field(default_factory=dict, description="Further Spark settings, passed as they are.")
 
 
-class IngestSettings(_Section):
+class IngestSettings(Section):
     """How batches enter."""
 
     lease_seconds: int = Field(
@@ -132,13 +130,13 @@ class IngestSettings(_Section):
     )
 
 
-class SealSettings(_Section):
+class SealSettings(Section):
     poll_seconds: float = Field(
         default=0.5, gt=0, le=60, description="How often a watch on the sealed watermark asks the ledger."
     )
 
 
-class DeliverSettings(_Section):
+class DeliverSettings(Section):
     """How rows leave."""
 
     lease_seconds: int = Field(
@@ -170,7 +168,7 @@ class DeliverSettings(_Section):
     )
 
 
-class ForwardSettings(_Section):
+class ForwardSettings(Section):
     """Where rows may be sent over HTTP."""
 
     allow: list[str] = Field(
@@ -186,7 +184,7 @@ class ForwardSettings(_Section):
     )
 
 
-class ReceiveSettings(_Section):
+class ReceiveSettings(Section):
     """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
 
     host: str = Field(default="127.0.0.1", description="The address to listen on.")
@@ -222,134 +220,6 @@ class ReceiveSettings(_Section):
     )
 
 
-class ReconcileSettings(_Section):
-    """How drift between tables and storage is found and repaired. Off, and report-only, until someone says otherwise.
-    Numbers outside their bounds are taken for the nearest bound."""
-
-    enabled: bool = Field(default=False, description="Whether the daemon runs it, by `schedule`.")
-    schedule: str = Field(default="17 4 * * *", description="When the daemon runs it: a cron expression, in UTC.")
-    dry_run: bool = Field(
-        default=True,
-        description="Whether a scheduled run only reports. `strandline reconcile --act` acts whatever this says.",
-    )
-    grace_hours: int = Field(
-        default=24,
-        description="Nothing younger is touched: longer than any write, commit or rewrite takes. 0 to 8,760.",
-    )
-    clock_skew_seconds: int = Field(
-        default=300,
-        description="By how much the clocks of storage and of this machine may differ; added to the grace window. "
-        "0 to 86,400.",
-    )
-    deletes_max_per_run: int = Field(
-        default=10_000,
-        description="A run acts on so many files and entries and no more; the next one goes on. 0 to 1,000,000.",
-    )
-    deletes_max_share: float = Field(
-        default=0.2,
-        description="A run that would act on a larger share of all files acts on none: that is not drift. 0 to 1.",
-    )
-    share_floor_files: int = Field(
-        default=100, description="Below so many files the share says nothing and is not asked. 0 to 1,000,000."
-    )
-    references_max: int = Field(
-        default=2_000_000,
-        description="References that are compared in this process; above it Spark does it. 1 to 100,000,000.",
-    )
-    references_shrink_max: float = Field(
-        default=0.5,
-        description="A table that references so much less than in the last run, with its files still there, is left "
-        "alone: a table that was rolled back or replaced looks like that. A share, 0 to 1.",
-    )
-    batch_size: int = Field(
-        default=1_000, description="Files or entries that are acted on, and recorded, at once. 1 to 1,000."
-    )
-    recheck_concurrency: int = Field(
-        default=8,
-        description="Candidates that are looked at side by side before acting; 1 is one after another. 1 to 64.",
-    )
-    run_seconds_max: int = Field(default=1_800, description="A run that takes longer ends where it is. 1 to 86,400.")
-    prefix_timeout_seconds: int = Field(
-        default=300, description="How long the listing of one prefix may take; then it is left alone. 1 to 86,400."
-    )
-    lease_seconds: int = Field(
-        default=60,
-        description="A run that did not give a sign of life for so long is taken for dead. It renews at a third. "
-        "1 to 3,600.",
-    )
-    unknown_roots_max: int = Field(
-        default=1_000,
-        description="Folders that no table owns and that are looked into; scanning for them stops at four times as "
-        "many. 0 is off, below 0 is the default, at most 1,000,000.",
-    )
-    delete_foreign: bool = Field(
-        default=False,
-        description="Whether orphans in folders that no table owns are acted on, too. They are old enough and nobody "
-        "references them, but nobody says whose they are, either. Files outside every layout are never touched.",
-    )
-    quarantine_days: int = Field(
-        default=7, description="How long files that were set aside are kept before `purge` deletes them. 0 to 3,650."
-    )
-    samples_max: int = Field(default=10, description="Findings that a run's record shows of each kind. 0 to 1,000.")
-    errors_max: int = Field(default=32, description="Failures that a run's record lists. 1 to 1,000.")
-    history_runs: int = Field(
-        default=100,
-        description="Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000.",
-    )
-
-    @field_validator("schedule")
-    @classmethod
-    def _is_cron(cls, value: str) -> str:
-        from cronsim import CronSim, CronSimError
-
-        try:
-            CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
-        except CronSimError as e:
-            raise ValueError(f"{value!r} is not a cron expression: {e}") from e
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _within_bounds(cls, values: Any) -> Any:
-        """A number that is only too large or too small means the bound; what is not a number is refused as usual."""
-        if not isinstance(values, Mapping):
-            return values
-        clamped = dict(values)
-        for name, (least, most) in _RECONCILE_BOUNDS.items():
-            value = clamped.get(name)
-            if isinstance(value, str):
-                try:
-                    value = float(value) if "." in value else int(value)
-                except ValueError:
-                    continue
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                if name == "unknown_roots_max" and value < 0:
-                    value = cls.model_fields[name].default
-                clamped[name] = min(max(value, least), most)
-        return clamped
-
-
-_RECONCILE_BOUNDS: dict[str, tuple[float, float]] = {
-    "grace_hours": (0, 8_760),
-    "clock_skew_seconds": (0, 86_400),
-    "deletes_max_per_run": (0, 1_000_000),
-    "deletes_max_share": (0, 1),
-    "share_floor_files": (0, 1_000_000),
-    "references_max": (1, 100_000_000),
-    "references_shrink_max": (0, 1),
-    "batch_size": (1, 1_000),
-    "recheck_concurrency": (1, 64),
-    "run_seconds_max": (1, 86_400),
-    "prefix_timeout_seconds": (1, 86_400),
-    "lease_seconds": (1, 3_600),
-    "unknown_roots_max": (0, 1_000_000),
-    "quarantine_days": (0, 3_650),
-    "samples_max": (0, 1_000),
-    "errors_max": (1, 1_000),
-    "history_runs": (1, 10_000),
-}
-
-
 class Settings(BaseSettings):
     """All settings of a lake."""
 
@@ -370,6 +240,7 @@ class Settings(BaseSettings):
     deliver: DeliverSettings = DeliverSettings()
     forward: ForwardSettings = ForwardSettings()
     receive: ReceiveSettings = ReceiveSettings()
+    maintain: MaintainSettings = MaintainSettings()
     reconcile: ReconcileSettings = ReconcileSettings()
 
     @classmethod
@@ -446,7 +317,9 @@ def load_config(path: Path) -> LakeConfig:
     try:
         return LakeConfig(Settings(**values), path.parent.resolve())
     except ValidationError as e:
-        lines = "; ".join(f"{'.'.join(map(str, err['loc']))}: {err['msg']}" for err in e.errors())
+        lines = "; ".join(
+            f"{'.'.join(map(str, err['loc']))}: {err['msg'].removeprefix('Value error, ')}" for err in e.errors()
+        )
         raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
 
 

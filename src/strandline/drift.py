@@ -30,7 +30,7 @@ class FindingKind(StrEnum):
     ORPHAN = "orphan"
     """A file in a table's layout that nothing references."""
     FOREIGN = "foreign"
-    """A file outside every table's layout, or under a root that no table owns."""
+    """A file outside every layout."""
 
 
 class AbortReason(StrEnum):

@@ -6,7 +6,8 @@ StrandlineError
 │   ├── TokenError        a continuation that cannot be used
 │   ├── SchemaError       a schema or a change of one that cannot be
 │   ├── NoSuchDataset
-│   └── NoSuchSink
+│   ├── NoSuchSink
+│   └── NoSuchRun
 ├── RefusedError          a guard said no                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── InputRefused      rows that do not fit, and --strict
@@ -22,7 +23,9 @@ StrandlineError
 │   ├── UnsafeCatalog     JDBC over a network database
 │   ├── SweepRunning      another run of the reconciler is under way
 │   ├── SinkStopped       a sink is not as it must be; a person has to look at it
-│   └── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
+│   ├── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
+│   ├── AlreadyRunning    the same maintenance of the same dataset is under way
+│   └── Skipped           maintenance that is not safe just now; the next run may be
 └── FailedError           it was tried and did not work                   exit 1
     ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
     ├── InputError        a file that cannot be read as what it claims to be
@@ -75,6 +78,10 @@ class NoSuchDataset(UsageError):
 
 
 class NoSuchSink(UsageError):
+    pass
+
+
+class NoSuchRun(UsageError):
     pass
 
 
@@ -138,6 +145,14 @@ class MarkUnreadable(RefusedError):
 
 
 class SweepRunning(RefusedError):
+    retryable = True
+
+
+class AlreadyRunning(RefusedError):
+    retryable = True
+
+
+class Skipped(RefusedError):
     retryable = True
 
 

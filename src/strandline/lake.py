@@ -6,32 +6,30 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline import continuation as tokens
-from strandline import counting, failpoints, status
+from strandline import failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
-from strandline.continuation import Bounds, Continuation
 from strandline.drift import Asked, Run
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, batches, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
-from strandline.types import INTERNAL_COLUMNS, Dataset, History, Published, Seq, SeqRange, Staged
+from strandline.types import Dataset, History, Seq, Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.dataset_care import DatasetCare
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
     from strandline.ingest.adopt import Numbered
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from strandline.ingest.opening import Opened
     from strandline.ingest.recover import Recovered
     from strandline.ingest.workbench import Workbench
+    from strandline.maintain.bench import RefusedRow
+    from strandline.maintain.facade import Maintenance
     from strandline.read import Rows
     from strandline.receive.body import ReadLines
     from strandline.receive.facade import Receiver
@@ -162,70 +162,22 @@ class Lake:
     def create_dataset(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
     ) -> Dataset:
-        """The table first, then the ledger: a table that says whose it is can be found again, a ledger row cannot."""
-        name = full_name(name)
-        with self.ledger.read() as connection:
-            if datasets.find(connection, name) is not None:
-                raise UsageError(f"there is a dataset {name} already")
-            epoch = sequence.read(connection).epoch
-        table = self._left_over(name, columns, deliver_by)
-        if table is None:
-            table = str(
-                self.catalog.create_dataset_table(
-                    name, columns, lake_id=self.id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
-                ).metadata.table_uuid
-            )
-        with self.ledger.write() as connection:
-            return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
-
-    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
-        """The table of a `create` that died before it reached the ledger, if this is the same one and it is empty."""
-        from strandline.tables.light_schema import columns_of
-        from strandline.tables.metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
-
-        if not self.catalog.exists(name):
-            return None
-        table = self.catalog.load(name)
-        same = tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS) == tuple(columns)
-        same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
-        if table.properties.get(LAKE_PROPERTY) == self.id and table.current_snapshot() is None and same:
-            return str(table.metadata.table_uuid)
-        return None
+        return self._datasets.create(full_name(name), columns, deliver_by=deliver_by, partition_by=partition_by)
 
     def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None:
-        dataset = self.dataset(name)
-        self.catalog.alter(dataset.name, alterations)
-        with self.ledger.write() as connection:
-            audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
+        self._datasets.alter(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str) -> Dataset:
         """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken."""
         dataset = self.dataset(name)
-        with self.ledger.read() as connection:
-            still_open = blocks.open_blocks(connection, dataset.id)
-            fed = sinks.of_dataset(connection, dataset.id)
-            waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
-        if fed:
-            raise RefusedError(
-                f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
-                hint="Remove its sinks first: `strandline sink remove NAME`.",
-            )
-        if still_open:
-            raise RefusedError(
-                f"{dataset.name} has {len(still_open)} open block(s)",
-                hint="Let them settle first: `strandline status` shows them.",
-            )
-        if waiting is not None:
-            raise RefusedError(
-                f"{waiting.rows:,} rows that were received for {dataset.name} wait to be ingested",
-                hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
-            )
-        if self.catalog.exists(dataset.name):
-            self.catalog.drop(dataset.name)
-        with self.ledger.write() as connection:
-            datasets.mark_dropped(connection, dataset.id)
-            audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
+        self._datasets.drop(dataset)
         return dataset
+
+    @property
+    def _datasets(self) -> DatasetCare:
+        from strandline.dataset_care import DatasetCare
+
+        return DatasetCare(self.id, self.ledger, self.catalog)
 
     def adopt_dataset(
         self,
@@ -391,6 +343,42 @@ class Lake:
         )
         return Receiver(bench, self._columns, _read_lines)
 
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        """Compaction, retention, expiry and purge."""
+        from strandline.maintain.bench import MaintainBench
+        from strandline.maintain.facade import Maintenance
+
+        bench = MaintainBench(
+            self.id,
+            self.config,
+            self.ledger,
+            lambda: self.work.tables,
+            lambda: self.catalog,
+            self.recover,
+            self.witness,
+            self._take_in,
+            self._quarantined,
+            self._discard,
+        )
+        return Maintenance(bench, self._catch_up)
+
+    def _take_in(self, dataset: Dataset) -> int:
+        from strandline.receive.drain import drain
+
+        return drain(self.receiver.bench, dataset)
+
+    def _quarantined(self) -> list[RefusedRow]:
+        from strandline.maintain.bench import RefusedRow
+
+        rows = self.delivery.quarantined(contents_max=10_000)
+        with self.ledger.read() as connection:
+            of = {s.name: s.dataset for s in sinks.every(connection)}
+        return [RefusedRow(r.sink, of[r.sink], r.row.seq, r.content) for r in rows if r.sink in of]
+
+    def _discard(self, sink: str, numbers: Sequence[int]) -> None:
+        self.delivery.discard(sink, numbers)
+
     def _columns(self, dataset: Dataset) -> Sequence[Column]:
         from strandline.tables.light_schema import columns_of
 
@@ -401,11 +389,7 @@ class Lake:
         """Drift between tables and storage: runs, their record, and what they have set aside."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self._oldest_job)
-
-    def _oldest_job(self) -> datetime | None:
-        """When the oldest registered maintenance job began: what it writes is not referenced yet."""
-        return None
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables)
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""
@@ -445,51 +429,14 @@ class Lake:
         internal: bool = False,
     ) -> Rows:
         """The settled rows behind a token, or from the beginning, and the token to go on with."""
-        from strandline import read
-        from strandline.partition import choose_partition
+        from strandline import reading
 
         token = None if continuation is None else tokens.decode(continuation)
+        wanted = reading.Wanted(token, until, partition, columns, limit, internal)
         self._catch_up()
         target = self.dataset(dataset)
-        self._bounds(target, token, until)  # says what is wrong with a request before Spark starts
-        work = self.work
-        bounds, settled, owned = self._bounds(target, token, until)  # the ledger first, the table after
-        view = work.tables.view(target.name)
-        work.check_fit(view, target)
-        read.check_descends(work.tables, target, view, settled)
-        counts = counting.count(self.config, self.ledger, target, view, self.id)
-        clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
-        if isinstance(partition, Mapping):
-            partition = choose_partition(target.deliver_by, partition)
-        return read.bounded(
-            work.tables,
-            target,
-            view,
-            bounds,
-            Continuation(self.id, target.table_uuid, bounds.after),
-            owned=None if clean else owned,
-            partition=partition,
-            columns=columns,
-            limit=limit,
-            internal=internal,
-        )
-
-    def _bounds(
-        self, target: Dataset, token: Continuation | None, until: int | None
-    ) -> tuple[Bounds, list[Published], list[SeqRange]]:
-        """What to read, the blocks that were published last, and which of the numbers are ours."""
-        if until is not None and until < 1:
-            raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
-        after = None
-        with self.ledger.read() as connection:
-            seal = blocks.sealed(connection, target.id)
-            if token is not None:
-                after = tokens.check(token, lake=self.id, table=target.table_uuid, name=target.name, sealed=seal)
-            if until is not None and (seal is None or until > seal):
-                raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
-            bounds = Bounds(after, seal if until is None else Seq(until))
-            settled = blocks.last_settled(connection, target.id)
-            return bounds, settled, blocks.owned_ranges(connection, target.id, after=after, until=bounds.until)
+        reading.bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
+        return reading.rows(self.config, self.ledger, self.id, self.work.tables, target, wanted)
 
     # The ledger itself.
 

@@ -66,15 +66,25 @@ class Rows:
             raise explain(e, "the rows cannot be read") from e
 
 
-def check_descends(tables: SparkTables, dataset: Dataset, view: TableView, settled: Sequence[Published]) -> None:
+def check_descends(
+    tables: SparkTables,
+    dataset: Dataset,
+    view: TableView,
+    settled: Sequence[Published],
+    purged: Sequence[SeqRange] = (),
+) -> None:
     """The table was read after the ledger, so its main must contain what the ledger says was published last."""
     known = {b.head.rows: view.contains(b.snapshot) for b in settled if b.snapshot is not None}
     lost = next((b for b in settled if known.get(b.head.rows) is False), None)
     if lost is None and settled and not any(known.values()) and not view.deleted_from:
-        # History was expired. The rows must be there: nothing that is left of it removed any.
-        newest = settled[0]
-        if tables.count(dataset.name, newest.head.rows, view.main) < (newest.row_count or 0):
-            lost = newest
+        # History was expired. The rows must be there: nothing that is left of it removed any. What retention may have
+        # deleted need not be: that commit may have expired, too.
+        rows = settled[0].head.rows
+        above = max(rows.lo, view.floor + 1)
+        expected = (settled[0].row_count or 0) - (above - rows.lo)
+        judged = expected > 0 and not any(rows.overlaps(p) for p in purged)
+        if judged and tables.count(dataset.name, SeqRange(Seq(above), rows.hi), view.main) < expected:
+            lost = settled[0]
     if lost is not None:
         raise TableRolledBack(
             f"{dataset.name}: main does not contain snapshot {lost.snapshot}, which published {lost.head.rows}; the "

@@ -11,7 +11,7 @@ from typing import Any
 
 from strandline.delivery import NOT_PARTITIONED, Lane, SinkRecord, SinkState
 from strandline.errors import MarkUnreadable
-from strandline.ledger import datasets, delivery_report, intents, lanes, quarantine, sinks
+from strandline.ledger import datasets, delivery_report, holds, intents, lanes, losses, quarantine, sinks
 from strandline.ledger.delivery_report import Batch, Pace, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.types import Dataset, Seq
@@ -50,6 +50,11 @@ class SinkStatus:
     """Of the whole sink: settled rows of which only the next plan says to which partition they belong."""
     sink_lag_rows: int | None
     sink_lag_seconds: float | None
+    held_rows: int | None = 0
+    """Of the whole sink: rows that retention would delete, and that wait for it."""
+    held_since: datetime | None = None
+    lost_rows: int = 0
+    """Of the whole sink: deleted by a rule or on demand before it had them."""
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch
@@ -68,7 +73,9 @@ class SinkStatus:
             and {"from": opened.rows.lo, "to": opened.rows.hi, "chunks": opened.chunks, "landed": opened.settled},
             "quarantined": self.quarantined,
             "withheld": self.withheld,
-            "held_rows": 0,
+            "held_rows": self.held_rows,
+            "held_since": self.held_since,
+            "lost_rows": self.lost_rows,
             "exported": self.exported,
             "last_batch": last and {"from": last.rows.lo, "to": last.rows.hi, "rows": last.count, "at": last.at},
             "retries": self.retries,
@@ -103,6 +110,9 @@ class _Look:
         self.under_way = delivery_report.under_way(connection, sink)
         self.last = delivery_report.last_batches(connection, sink)
         self.quarantined = quarantine.counts(connection, sink)
+        held = () if dataset is None else holds.of_dataset(connection, dataset.id)
+        self.hold = next((h for h in held if h.sink == sink.id), None)
+        self.lost_rows = losses.lost_rows(connection, sink)
         self.unplanned_rows = delivery_report.unplanned_rows(connection, sink)
         self.lag_rows, self.since = intents.lag(connection, sink)
         since = now - timedelta(minutes=TREND_MINUTES)
@@ -163,6 +173,9 @@ class _Look:
             self.unplanned_rows,
             None if unread else self.lag_rows,
             None if unread else self._whole_lag_seconds(),
+            0 if self.hold is None else self.hold.rows,
+            None if self.hold is None else self.hold.since,
+            self.lost_rows,
         )
 
 

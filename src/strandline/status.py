@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting, sink_status
+from strandline import counting, maintain_status, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
 from strandline.ledger import batches, blocks, datasets, received, reconcile_runs, sequence
 from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
+from strandline.maintain_status import MaintenanceStatus
 from strandline.sink_status import SinkStatus
 from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
 from strandline.types import Dataset, Reserved, SeqRange
@@ -96,6 +97,7 @@ class LakeStatus:
     sinks: tuple[SinkStatus, ...] = ()
     receive: tuple[ReceiveStatus, ...] | None = None
     """The datasets that rows wait for; None where nothing was ever received."""
+    maintenance: MaintenanceStatus | None = None
     reconcile: ReconcileStatus | None = None
     """None where there was no run yet."""
 
@@ -118,6 +120,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
         sink_status.look(ledger, counter.lake),
         _receive(ledger),
+        maintain_status.look(config, ledger),
         _reconcile(ledger),
     )
 

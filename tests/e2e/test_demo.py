@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cli import demo, demo_delivery, demo_forward
+from strandline.cli import demo, demo_delivery, demo_forward, demo_maintain
 from strandline.cli.output import Output
 from tests.e2e import cli
 from tests.e2e.cli import strandline
@@ -28,11 +28,20 @@ def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypa
     assert "claims were checked and hold" in done.out
     status = strandline(tmp_path / "lake", "status", "--json").document
     good = demo.MONDAY_ROWS - demo.BAD_ROWS + demo.TUESDAY_ROWS + demo.WEDNESDAY_ROWS
-    good += demo_delivery.THURSDAY_ROWS + demo_forward.FRIDAY_ROWS
+    good += demo_delivery.THURSDAY_ROWS + demo_maintain.LATE_ROWS + demo_maintain.SUNDAY_ROWS + demo_forward.FRIDAY_ROWS
     [dataset] = status["datasets"]
-    assert (dataset["rows"], dataset["open_blocks"]) == (good, 0)
+    deleted = demo_maintain.OLD_ROWS + demo_maintain.LATE_ROWS
+    assert (dataset["rows"], dataset["open_blocks"]) == (good - deleted, 0)
     assert [s["name"] for s in status["sinks"]] == sorted([*demo_delivery.SINKS, demo_forward.SINK])
-    assert all((s["exported"], s["lag_rows"], s["state"]) == (good, 0, "active") for s in status["sinks"])
+    for sink in status["sinks"]:
+        late = demo_maintain.SUNDAY_ROWS + demo_forward.FRIDAY_ROWS
+        exported = late if sink["name"] == demo_forward.SINK else good
+        assert (sink["exported"], sink["lag_rows"], sink["state"]) == (exported, 0, "active")
+        assert (sink["held_rows"], sink["held_since"], sink["lost_rows"]) == (0, None, 0)
+    [kept] = status["maintenance"]["datasets"]
+    assert kept["floor"] > 0 and {r["kind"]: r["outcome"] for r in kept["last"]} == dict.fromkeys(
+        ("compact", "expire", "retain"), "done"
+    )
     again = strandline(tmp_path, "demo", "--dir", "lake", "--json")
     assert again.code == 3
     assert "not empty" in again.document["error"]["message"]

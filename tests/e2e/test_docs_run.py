@@ -1,4 +1,4 @@
-"""What README.md and docs/tutorial.md show is run, in order, and must come out as shown.
+"""What README.md and some pages of docs/ (`PAGES`) show is run, in order, and must come out as shown.
 
 The convention, so that a page stays readable:
 
@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/tutorial.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/maintenance.md", "docs/why_not_streaming.md")
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of output"
 
@@ -186,8 +186,11 @@ def session(folder: Path) -> Iterator[Session]:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path) -> None:
     wrong: list[str] = []
+    text = (ROOT / page).read_text("utf-8")
+    if "$ python examples/" in text:
+        (tmp_path / "examples").symlink_to(ROOT / "examples")  # as in the folder of the project
     with session(tmp_path) as running:
-        for step in steps((ROOT / page).read_text("utf-8")):
+        for step in steps(text):
             if isinstance(step, Written):
                 (running.where() / step.name).write_text(step.text, "utf-8")
                 continue

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.config import CONFIG_NAME
-from strandline.ledger import batches, received, tokens
+from strandline.ledger import batches, datasets, received, tokens
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.received import Body, New, OtherBody, Overlaps, PlacedBody, Repeat
+from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, PlacedBody, Repeat
 from strandline.types import Seq, SeqRange, merge_ranges
 from strandline.wire import KeyIdentity, LaneName
 from tests.ledger.conftest import Bench
@@ -354,6 +354,28 @@ def test_two_processes_that_bring_the_same_bodies_record_each_once(receiving: Re
     assert len(files) == 80 and sorted(told[0] + told[1]) == files, "a body was told to be new, and is not there"
 
 
+# --- who may ---
+
+
+def test_what_a_token_brings_after_it_was_revoked_is_not_recorded(receiving: Receiving) -> None:
+    with receiving.ledger.write() as connection:
+        other, _ = tokens.create(connection, f"other-{receiving.dataset.id}", None)
+    good, late = receiving.body("a"), receiving.body("b", token=other)
+    in_range = replace(receiving.body(by_range(1, 10)), token=other.id)
+    with receiving.ledger.write() as connection:
+        assert tokens.revoke(connection, other.name)
+    decisions = receiving.record(late, good, in_range)
+    assert decisions[0] == decisions[2] == Gone("token") and isinstance(decisions[1], New)
+    assert len(receiving.stored()) == 1
+
+
+def test_nothing_is_recorded_for_a_dataset_that_was_dropped(receiving: Receiving) -> None:
+    with receiving.ledger.write() as connection:
+        datasets.mark_dropped(connection, receiving.dataset.id)
+    assert receiving.record(receiving.body("a"), receiving.body(by_range(1, 10))) == [Gone("dataset")] * 2
+    assert receiving.stored() == []
+
+
 # --- what it costs, and what the store refuses ---
 
 
@@ -372,7 +394,7 @@ def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(share
         receiving.accept(*(by_range(40_001 + 10 * n, 40_010 + 10 * n) for n in range(32)), *map(str, range(32)))
     finally:
         event.remove(receiving.ledger.engine, "before_cursor_execute", count)
-    assert len(asked) <= 6, asked
+    assert len(asked) <= 7, asked
     with receiving.ledger.read() as connection:
         raw = connection.connection.dbapi_connection
         raw.set_progress_handler(lambda: looked.__setitem__(0, looked[0] + 1), 1)  # type: ignore[union-attr]

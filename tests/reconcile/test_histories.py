@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.config import LakeConfig, ReconcileSettings, Settings
+from strandline.config import LakeConfig, Settings
 from strandline.drift import Asked, SweptState
 from strandline.errors import StorageError
 from strandline.ledger import quarantined_files, reconcile_runs
@@ -20,6 +20,7 @@ from strandline.reconcile import quarantine
 from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.model import Finding
 from strandline.reconcile.sweep import sweep
+from strandline.reconcile_settings import ReconcileSettings
 from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, ModelSurveyor, World
 
 pytestmark = pytest.mark.timeout(900)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,3 +119,27 @@ def test_looking_at_the_record_loads_no_engine(lake: WholeLake) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=lake.home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(lake: WholeLake) -> None:
+    lake.settings(enabled=True, dry_run=False, schedule="* * * * * *")
+    (orphan,) = lake.puts(1)
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "run", "--json"],
+        cwd=lake.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    lines: list[dict[str, Any]] = []
+    try:
+        assert daemon.stdout is not None
+        while not lines or lines[-1]["event"] != "reconciled":
+            lines.append(json.loads(daemon.stdout.readline()))
+        daemon.send_signal(signal.SIGTERM)
+        rest, said = daemon.communicate(timeout=30)
+    finally:
+        daemon.kill()
+    assert daemon.returncode == 0 and not said, said
+    assert [line["event"] for line in lines] == ["serving", "scheduled", "reconciling", "reconciled"]
+    assert (lines[1]["reconcile"], lines[1]["act"], lines[2]["act"]) == ("* * * * * *", True, True)
+    assert (lines[3]["outcome"], lines[3]["orphans"], lines[3]["set_aside"]) == ("done", 1, 1)
+    assert not Path(orphan).exists()
+    assert [json.loads(line)["event"] for line in rest.splitlines()][-1] == "stopped"

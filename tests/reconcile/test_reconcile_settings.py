@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from strandline.config import ReconcileSettings
-from strandline.drift import Asked
+import strandline
+from strandline.drift import AbortReason, Asked, Run
+from strandline.errors import StorageError, StrandlineError
 from strandline.ledger import reconcile_runs
 from strandline.reconcile.schedule import Schedule
+from strandline.reconcile_settings import ReconcileSettings
+from strandline.tables.light import LightCatalog
 from tests.reconcile.whole_lakes import WholeLake
 
 
@@ -85,4 +90,46 @@ def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_unde
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow + timedelta(days=1))
     run = lake.lake.reconciler.run_if_due()
     assert run is not None and run.outcome.done.orphans == 1 and not Path(orphan).exists()
+    lake.lake.close()
+
+
+def test_of_two_daemons_one_takes_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
+    lake.append()
+    now = datetime.now(UTC)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
+    with strandline.open(lake.home) as other:
+        one, two = lake.lake.reconciler, other.reconciler
+        assert one.run_if_due() is None and two.run_if_due() is None  # both watch from now on
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now)
+        one.run(Asked())  # a report is not what is due
+        assert one.run_if_due() is not None and two.run_if_due() is None
+        assert len(one.runs()) == 2
+    lake.lake.close()
+
+
+def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.reconcile.facade._POLL_SECONDS", 0.05)
+    lake = WholeLake(tmp_path / "lake", enabled=True, schedule="* * * * * *", dry_run=False)
+    lake.append()
+    (orphan,) = lake.puts(1)
+    stopping, told, ended = threading.Event(), list[StrandlineError](), list[Run]()
+    load = lake.lake.reconciler._catalog
+
+    def away_once() -> LightCatalog:
+        monkeypatch.setattr(lake.lake.reconciler, "_catalog", load)
+        raise StorageError("the catalog is away")
+
+    def begin(asked: Asked) -> None:
+        if told:
+            stopping.set()  # a run has begun, and has not listed anything yet
+
+    monkeypatch.setattr(lake.lake.reconciler, "_catalog", away_once)
+    with ThreadPoolExecutor(1) as pool:
+        loop = pool.submit(lake.lake.reconciler.run_on_schedule, stopping, begin, ended.append, told.append)
+        loop.result(30)
+    assert [e.message for e in told] == ["the catalog is away"]
+    assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()
     lake.lake.close()

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.typedef import Record
 
 from strandline.errors import ReferencesTooMany, StorageError
 from strandline.reconcile.model import Content, FindingKind, Protection, TableSeal
@@ -175,6 +177,43 @@ def test_a_damaged_manifest_stops_acting_on_its_table(some_lake: SomeLake, how: 
         os.utime(file, (1e9, 1e9))
     survey = some_lake.survey()
     assert acted_on(survey.drift.orphans()) == [] and "ns.t" in survey.references.unread
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "gs", "abfss"])
+def test_a_table_that_references_what_is_neither_a_folder_nor_a_bucket_is_left_alone(
+    some_lake: SomeLake, scheme: str
+) -> None:
+    """Such a path may mean a file of ours in a way that comparing does not see."""
+    some_lake.create()
+    some_lake.create("ns.other")
+    table = some_lake.append()
+    some_lake.append("ns.other")
+    file = next(iter(table.scan().plan_files())).file
+    gone = file.file_path.removeprefix("file://")
+    odd = f"{scheme}://store{gone}"
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+        overwrite.delete_data_file(file)
+        overwrite.append_data_file(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=odd,
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=file.record_count,
+                file_size_in_bytes=file.file_size_in_bytes,
+                spec_id=file.spec_id,
+            )
+        )
+    table = some_lake.catalog.load("ns.t")
+    old = [s.snapshot_id for s in table.snapshots() if s.snapshot_id != table.metadata.current_snapshot_id]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    os.utime(gone, (1e9, 1e9))  # the very file that the odd path may mean: nothing else names it any more
+    other = some_lake.put("ns/other/data/stray.parquet")
+    survey = some_lake.survey()
+    assert odd in survey.references.unread["ns.t"]
+    assert by_path(survey.drift.orphans())[gone].protected is Protection.TABLE_UNREAD
+    assert acted_on(survey.drift.orphans()) == [other]
+    assert acted_on(survey.drift.missing()) == []
 
 
 def data_files_on_disk(lake: SomeLake) -> list[Path]:

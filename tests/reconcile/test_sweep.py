@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import StorageError, SweepRunning
-from strandline.ledger import reconcile_runs, sinks
+from strandline.ledger import maintenance, reconcile_runs, sinks
+from strandline.ledger.engine import utc_now
+from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.model import Finding, Phase
 from strandline.types import Seq
@@ -395,6 +398,32 @@ def test_a_catalog_that_cannot_be_reached_ends_the_run_without_a_move(
     _after_survey(monkeypatch, lambda: monkeypatch.setattr(lake.lake.catalog, "table_names", away))
     run = lake.run(ACT)
     assert run.aborted is AbortReason.UNKNOWN and "reached" in (run.why or "") and Path(orphan).exists()
+
+
+def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or_is_dead(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin() -> RunId:
+        with lake.lake.ledger.write() as connection:
+            new = NewRun(lake.dataset.id, Kind.COMPACT, "elsewhere:1")
+            run = maintenance.begin(connection, new, lease_seconds=600)
+        assert run is not None
+        return run
+
+    older, job, younger = lake.put("before.parquet"), begin(), lake.put("written.parquet", days_old=0)
+    run = lake.run(ACT)
+    assert run.outcome.protected == {"open_job": 1} and there([older, younger]) == [False, True]
+    with lake.lake.ledger.write() as connection:
+        assert maintenance.end(connection, job, Outcome.DONE, reason=None, result=None)
+    assert lake.run(ACT).outcome.done.orphans == 1 and not Path(younger).exists()
+
+    dead, left = begin(), lake.put("left.parquet", days_old=0)
+    assert lake.run(ACT).outcome.protected == {"open_job": 1}
+    later = utc_now() + timedelta(hours=1)
+    monkeypatch.setattr("strandline.reconcile.ground.utc_now", lambda: later)
+    assert lake.run(ACT).outcome.done.orphans == 1 and not Path(left).exists()
+    with lake.lake.ledger.read() as connection:
+        assert maintenance.get(connection, dead).outcome is Outcome.DIED
 
 
 def test_a_table_whose_metadata_is_damaged_is_left_alone_and_the_run_is_partial(lake: WholeLake) -> None:

@@ -16,12 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import strandline
+from strandline import failpoints
 from strandline.ledger import sinks
 from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
 from tests.spark.forwarding import Receiving, token_file
 from tests.spark.lakes import in_main
+from tests.spark.sinks import armed
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -216,3 +220,17 @@ class Delivered:
     @property
     def expected(self) -> list[tuple[int, int]]:
         return [(n, n) for n in range(1, self.rows + 1)]
+
+
+def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick that ends as if its process had: its lease stays taken, and nothing more gets into the ledger."""
+    name, _, nth = point.partition("@")
+    with monkeypatch.context() as dead, armed(dead, f"{name}=fail@{nth or 1}"):
+        for last_word in ("release", "failed", "stop", "went_well"):
+            dead.setattr(sinks, last_word, lambda *_, **__: False)
+        try:
+            [report] = to.lake.tick(sink).sinks
+        except failpoints.FailpointError as e:
+            assert str(e) == name
+        else:  # it was in a worker, where Spark tells of it
+            assert name in (report.reason or ""), f"{point} was not reached: {report}"

@@ -24,6 +24,7 @@ from tests.spark.deliveries import (
     Destination,
     Settings,
     Table,
+    dies_at,
     in_bucket,
     in_folder,
     in_lake,
@@ -167,19 +168,6 @@ def test_a_replay_that_dies_at_any_step_loses_and_doubles_nothing(
     assert proof.ok, proof
     to.replayed += tuple(bad)
     to.change("ADD CONSTRAINT taste CHECK (n % 10 NOT IN (3, 8)) NOT VALID")  # as it was
-
-
-def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, _, nth = point.partition("@")
-    with monkeypatch.context() as dead, armed(dead, f"{name}=fail@{nth or 1}"):
-        for last_word in ("release", "failed", "stop", "went_well"):
-            dead.setattr(sinks, last_word, lambda *_, **__: False)
-        try:
-            [report] = to.lake.tick(sink).sinks
-        except failpoints.FailpointError as e:
-            assert str(e) == name
-        else:  # it was in a worker, where Spark tells of it
-            assert name in (report.reason or ""), f"{point} was not reached: {report}"
 
 
 def test_rows_that_come_while_a_tick_delivers_are_for_the_next_one(delivered: Callable[[str], Delivered]) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 from strandline.cli.main import app
 from strandline.config import Settings
+from strandline.maintain_settings import RetainSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -34,10 +36,20 @@ def test_what_is_made_from_the_code_is_not_stale(script: str) -> None:
 
 def test_every_setting_is_in_the_reference_with_its_environment_variable() -> None:
     text = (ROOT / "docs/settings.md").read_text("utf-8")
-    for section, field in Settings.model_fields.items():
-        assert f"## `[{section}]`" in text
-        for setting in getattr(field.annotation, "model_fields", {}):
-            assert f"`{setting}`<br>`STRANDLINE_{section.upper()}__{setting.upper()}`" in text
+
+    def check(name: str, section: type[BaseModel]) -> None:
+        assert f"## `[{name}]`" in text
+        for setting, field in section.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                check(f"{name}.{setting}", field.annotation)
+            else:
+                variable = "STRANDLINE_" + f"{name}.{setting}".upper().replace(".", "__")
+                assert f"`{setting}`<br>`{variable}`" in text
+
+    for name, field in Settings.model_fields.items():
+        assert isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        check(name, field.annotation)
+    check("maintain.retain.<name>", RetainSettings)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -87,6 +99,8 @@ def commands(text: str) -> Iterator[list[str]]:
         "docs/tutorial.md",
         "docs/types.md",
         "docs/sinks.md",
+        "docs/maintenance.md",
+        "docs/reconcile.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "examples/strandline-sink-sqlite/README.md",

@@ -62,8 +62,9 @@ def test_the_code_hits_exactly_the_points_that_are_listed() -> None:
 def test_a_process_dies_at_every_point_that_is_listed() -> None:
     """Writers are killed at every point of theirs. A deliverer dies at every point of its own within one JVM (an error
     that nothing survives), and is killed for real at the most telling ones: each costs the start of a JVM. A receiver
-    is killed while it takes bodies in, which needs none, and dies within one while it ingests them."""
-    from tests.e2e import test_crash
+    is killed while it takes bodies in, which needs none, and dies within one while it ingests them. Maintenance dies
+    within one, too; the reconciler needs none, and is killed."""
+    from tests.e2e import test_crash, test_maintain_crash
     from tests.e2e import test_deliver_crash as test_deliverers_killed
     from tests.e2e import test_receive_crash as test_receivers_killed
     from tests.reconcile import test_crash as test_sweepers_killed
@@ -72,6 +73,6 @@ def test_a_process_dies_at_every_point_that_is_listed() -> None:
 
     dying = points_of(test_deliverers_dying)
     receivers = points_of(test_receivers_killed) | points_of(test_receivers_dying)
-    sweepers = points_of(test_sweepers_killed)
-    assert points_of(test_crash) | dying | receivers | sweepers == set(failpoints.POINTS)
+    keepers = points_of(test_maintain_crash) | points_of(test_sweepers_killed)
+    assert points_of(test_crash) | dying | receivers | keepers == set(failpoints.POINTS)
     assert points_of(test_deliverers_killed) <= dying

@@ -42,13 +42,15 @@ def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> M
     return {"at": event.pop("at"), "event": event.pop("event"), **event}
 
 
-def wait_for(loop: Future[None], stopping: threading.Event) -> None:
+def wait_for(stopping: threading.Event, *loops: Future[None]) -> None:
+    """Until one of them ends, which asks the others to; then until all have."""
     try:
-        while not loop.done():
+        while not any(loop.done() for loop in loops):
             time.sleep(0.1)
     finally:
         stopping.set()
-    loop.result()
+    for loop in loops:
+        loop.result()
 
 
 @contextmanager

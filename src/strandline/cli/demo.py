@@ -19,6 +19,7 @@ from rich.text import Text
 
 from strandline.cli.demo_delivery import add_sinks, go_on_delivering, kill_a_deliverer, verify_sinks
 from strandline.cli.demo_forward import SETTINGS, forward
+from strandline.cli.demo_maintain import go_on_after_maintenance, maintain_between_ticks
 from strandline.cli.demo_scene import DATASET, Demo, count, events, ingest, killed_child, write
 from strandline.cli.output import Output
 from strandline.cli.render import plural
@@ -190,6 +191,8 @@ STEPS: tuple[Callable[[Demo], None], ...] = (
     kill_a_deliverer,
     go_on_delivering,
     verify_sinks,
+    maintain_between_ticks,
+    go_on_after_maintenance,
     forward,
 )
 

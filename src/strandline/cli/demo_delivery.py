@@ -64,7 +64,7 @@ def _mark(demo: Demo, sink: str) -> int:
     return max((int(p.stem) for p in (_lane(demo, sink) / "_marks").glob("*.json")), default=0)
 
 
-def _consumed(demo: Demo, sink: str) -> Iterator[int]:
+def consumed(demo: Demo, sink: str) -> Iterator[int]:
     """What a consumer reads: objects at or below the mark."""
     mark = _mark(demo, sink)
     for one in _objects(demo, sink):
@@ -100,7 +100,7 @@ def kill_a_deliverer(demo: Demo) -> None:
         )
         demo.claim(
             "no mark covers them, so no consumer has read them yet",
-            not any(id_ for name in SINKS for id_ in _consumed(demo, name)),
+            not any(id_ for name in SINKS for id_ in consumed(demo, name)),
         )
 
 
@@ -114,7 +114,7 @@ def go_on_delivering(demo: Demo) -> None:
         deliver(demo)
         rows = rows_in_lake(demo)
         for name in SINKS:
-            ids = list(_consumed(demo, name))
+            ids = list(consumed(demo, name))
             demo.claim(
                 f"{name}: {len(ids):,} rows in {plural(len(_objects(demo, name)), 'object')}, each exactly once",
                 len(ids) == len(set(ids)) == rows,

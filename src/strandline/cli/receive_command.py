@@ -64,7 +64,7 @@ def receive(
 
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(1, "strandline-receive") as pool:
             # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
-            wait_for(pool.submit(serve), stopping)
+            wait_for(stopping, pool.submit(serve))
         journal.write("stopped")
 
 

@@ -19,10 +19,7 @@ from strandline.errors import FailedError, RefusedError, UsageError
 if TYPE_CHECKING:
     from strandline.reconcile.model import Finding, Phase
 
-app = typer.Typer(
-    help="Find entries whose file is gone and files that nothing references; act on them only if asked to.",
-    invoke_without_command=True,
-)
+app = typer.Typer(invoke_without_command=True)
 
 RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", show_default=False, min=1)]
 
@@ -55,8 +52,10 @@ def reconcile(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare tables and storage, both ways. Without --act it only reports, whatever the settings say. Starts no JVM,
-    unless there are more references than one process is to hold.
+    """Find entries whose file is gone and files that nothing references; act on them only if asked to.
+
+    Without --act it only reports, whatever the settings say. Starts no JVM, unless entries are dropped from a table of
+    format version 3.
 
     Ends with 3 if a guard refused to act, and with 1 if the run ended early for another reason.
     """

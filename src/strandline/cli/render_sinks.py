@@ -110,6 +110,16 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
             )
         elif one.reason:
             lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
+        if one.held_since is not None:
+            lines.append(
+                f"sink {name} holds retention back: {number(one.held_rows)} rows are due and wait for it, "
+                f"since {age(one.held_since, now)}"
+            )
+        if one.lost_rows:
+            lines.append(
+                f"sink {name} will not get {plural(one.lost_rows, 'row')}, which were deleted before it had them; "
+                "`strandline ledger audit` says when and why"
+            )
     return lines
 
 
@@ -213,6 +223,8 @@ def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableTyp
         ("state", Text(one.state, _STYLES.get(one.state, ""))),
         ("behind", _behind(one)),
         ("trend", Text(one.trend)),
+        ("held for it", _held(one, moment)),
+        ("lost to it", Text(plural(one.lost_rows, "row"), "yellow" if one.lost_rows else "dim")),
     ):
         facts.add_row(Text(label, "dim"), value)
     for name, given in sorted(record.options.items()):
@@ -226,6 +238,12 @@ def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableTyp
         parts += [Text(""), Text("Under way", "bold")]
         parts += cut([line for i in found.open_intents for line in _intent(i, moment)], "line")
     return parts
+
+
+def _held(one: SinkStatus, now: datetime) -> Text:
+    if one.held_since is None:
+        return Text("nothing", "dim")
+    return Text(f"{number(one.held_rows)} rows that are due for deletion, since {age(one.held_since, now)}", "yellow")
 
 
 def _behind(one: SinkStatus) -> Text:
@@ -279,11 +297,20 @@ def _withheld(c: Chunk) -> str:
 # What was done.
 
 
-def added(record: SinkRecord, dataset: str) -> RenderableType:
+def floor_note(record: SinkRecord, floor: int | None) -> Text | None:
+    """Where a sink begins above what a person asked for."""
+    if floor is None or record.start != floor:
+        return None
+    return Text(f"  Rows up to number {floor:,} were deleted by retention: it begins above them", "yellow")
+
+
+def added(record: SinkRecord, dataset: str, floor: int | None = None) -> RenderableType:
     begins = "from the beginning" if record.start is None else f"behind number {record.start:,}"
     lines: list[RenderableType] = [
         done(f"Sink {record.name}: {dataset} goes to {record.destination}, {begins}"),
     ]
+    if (note := floor_note(record, floor)) is not None:
+        lines.append(note)
     if record.generation > 1:
         lines.append(Text(f"  The place was delivered to before: generation {record.generation} goes on there", "dim"))
     lines.append(Text("  Next: strandline tick delivers once, strandline run keeps delivering", "dim"))

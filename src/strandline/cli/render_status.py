@@ -10,6 +10,7 @@ from rich.text import Text
 
 from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number, plural
+from strandline.maintain_status import LastRun, MaintenanceStatus
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus, ReconcileStatus
 from strandline.types import BlockKind
 
@@ -26,6 +27,8 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
         parts += [Text(""), render_sinks.table(found.sinks, now)]
     if found.receive:
         parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive, now)]
+    if found.maintenance is not None and any(d.last or d.floor for d in found.maintenance.datasets):
+        parts += [Text(""), _maintenance(found.maintenance, now)]
     if trouble := problems(found, now):
         parts += [Text(""), Text("Needs attention", "bold yellow")]
         parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
@@ -102,6 +105,49 @@ def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> Renderabl
     return table
 
 
+_KINDS = ("compact", "retain", "expire", "purge")
+_OUTCOMES = {None: "cyan", "done": "", "skipped": "yellow"}
+
+
+def _maintenance(found: MaintenanceStatus, now: datetime | None) -> RenderableType:
+    table = grid("maintenance", "floor", *(f"last {kind}" for kind in _KINDS), right=("floor",))
+    for d in found.datasets:
+        last = {r.kind: r for r in d.last}
+        floor = Text("–", "dim") if d.floor is None else Text(number(d.floor))
+        table.add_row(Text(d.dataset, "bold"), floor, *(_last_run(last.get(kind), now) for kind in _KINDS))
+    return table
+
+
+def _last_run(run: LastRun | None, now: datetime | None) -> Text:
+    if run is None:
+        return Text("–", "dim")
+    style = _OUTCOMES.get(run.outcome, "bold red")
+    if run.outcome is None:
+        return Text(f"under way, {age(run.started_at, now)}", style)
+    said = "" if run.outcome == "done" else f"{run.outcome}, "
+    return Text(f"{said}{age(run.started_at, now)} ago", style)
+
+
+def _maintenance_problems(found: MaintenanceStatus | None) -> list[str]:
+    if found is None:
+        return []
+    lines = [
+        f"the rule [maintain.retain] for {name} is for nothing: there is no such dataset"
+        for name in found.rules_without_dataset
+    ]
+    for d in found.datasets:
+        lines += [
+            f"{d.dataset}: {r.kind} {_WORDS.get(r.outcome or '', r.outcome)}: {r.reason}; "
+            f"`strandline maintenance show {r.run}` tells more"
+            for r in d.last
+            if r.outcome in _WORDS
+        ]
+    return lines
+
+
+_WORDS = {"failed": "failed", "died": "died", "refused": "was refused", "skipped": "skipped a run"}
+
+
 def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
     return [
         f"{r.dataset}: {plural(b.rows, 'row')} that were received cannot be ingested: {b.reason}; "
@@ -135,5 +181,10 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             )
         if d.foreign:
             lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
-    lines += _drift(found.reconcile)
-    return [*lines, *_receive_problems(found.receive or ()), *render_sinks.problems(found.sinks, now)]
+    return [
+        *lines,
+        *_receive_problems(found.receive or ()),
+        *render_sinks.problems(found.sinks, now),
+        *_maintenance_problems(found.maintenance),
+        *_drift(found.reconcile),
+    ]

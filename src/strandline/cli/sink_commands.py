@@ -14,7 +14,7 @@ from strandline.cli import quarantine_commands, render, render_sinks
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.errors import StrandlineError, UsageError
-from strandline.ledger import delivery_report, intents
+from strandline.ledger import delivery_report, floors, intents
 
 if TYPE_CHECKING:
     from strandline.deliver.sink import Option
@@ -64,7 +64,13 @@ def add(
         lake.on_start = say
         made = lake.delivery.add(name, dataset, kind, options, from_now=start is Start.NOW)
         full = lake.dataset(dataset).name
-    out.show(render_sinks.record_document(made, full), render_sinks.added(made, full))
+        floor = _floor(lake, made)
+    out.show(render_sinks.record_document(made, full), render_sinks.added(made, full, floor))
+
+
+def _floor(lake: Lake, record: SinkRecord) -> int | None:
+    with lake.ledger.read() as connection:
+        return floors.get(connection, record.dataset)
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
@@ -172,8 +178,10 @@ def reset(
         )
         fresh = lake.delivery.reset(name, to=None if to == BEGINNING else to)
         document = _document(lake, fresh)
+        note = render_sinks.floor_note(fresh, _floor(lake, fresh))
     begins = "the beginning" if fresh.start is None else f"behind number {fresh.start:,}"
-    out.show(document, render.done(f"Sink {name} begins generation {fresh.generation} at {begins}"))
+    said = render.done(f"Sink {name} begins generation {fresh.generation} at {begins}")
+    out.show(document, said, *([] if note is None else [note]))
 
 
 @app.command()

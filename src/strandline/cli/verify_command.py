@@ -96,6 +96,9 @@ def _sink_document(s: SinkVerdict) -> dict[str, Any]:
         "quarantined": s.quarantined,
         "replayed": s.replayed,
         "discarded": s.discarded,
+        "gone": s.gone,
+        "unprovable": s.unprovable,
+        "lost": s.lost,
         "checked_bytes": s.checked_bytes,
         "findings": [_finding_document(f) for f in s.findings],
     }
@@ -142,6 +145,8 @@ def _tiling(s: SinkVerdict) -> str:
 
 def _agreement(s: SinkVerdict) -> str:
     rows = f"{plural(s.rows, 'row')} {'agrees' if s.rows == 1 else 'agree'} with the lake"
+    if s.gone:
+        rows += f", {s.gone:,} of them with what was recorded before they were deleted there"
     return f"{rows}, but for what is noted" if s.findings else rows
 
 
@@ -152,6 +157,8 @@ def _rest(s: SinkVerdict) -> str:
         f"{s.quarantined:,} in quarantine" if s.quarantined else "",
         f"{s.replayed:,} replayed" if s.replayed else "",
         f"{s.discarded:,} discarded" if s.discarded else "",
+        f"{plural(s.lost, 'row')} lost by a rule" if s.lost else "",
+        f"{s.unprovable:,} not to be proved any more" if s.unprovable else "",
         f"{s.taken:,} taken away" if s.taken else "",
         f"{s.taken_over:,} taken over" if s.taken_over else "",
         f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",

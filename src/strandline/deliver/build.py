@@ -7,10 +7,12 @@ became of it. Running a task twice does no harm: the sink knows the range.
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -26,7 +28,7 @@ from strandline.deliver.scan import lane_of, selected
 from strandline.deliver.sink import Address, Outcome, Parcel, Refused, Sender
 from strandline.errors import UsageError
 from strandline.tables.spark_tables import explain
-from strandline.types import SEQ_COLUMN, SeqRange
+from strandline.types import SEQ_COLUMN, SeqRange, merge_ranges
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 RESULT = "shipped binary"
 """A `Shipped` each."""
-_TASKS_PER_CORE = 4
+TASKS_PER_CORE = 4
+_SPANS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ def prepare_rows(df: DataFrame, cargo: Cargo) -> DataFrame:
     if keep is not None:  # rows that are left out are counted where they are dropped; they travel light
         columns = [F.when(keep, c).alias(n) for c, n in zip(columns, _names(cargo), strict=True)]
     flags = [] if keep is None else [keep.alias("_sl_keep")]
-    return df.select("_sl_chunk", F.col(SEQ_COLUMN).alias("_sl_number"), *flags, *columns)
+    marks = [F.col("_sl_chunk")] if "_sl_chunk" in df.columns else []
+    return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *flags, *columns)
 
 
 def _names(cargo: Cargo) -> list[str]:
@@ -118,45 +122,73 @@ def _condition(df: DataFrame, where: str | None) -> Column | None:
     return F.coalesce(F.expr(where), F.lit(False))
 
 
-def in_chunks(df: DataFrame, shipments: Sequence[Shipment]) -> DataFrame:
-    """The rows of these chunks, each with its chunk's index."""
-    lanes = {s.address.partition for s in shipments}
-    number = F.col(SEQ_COLUMN)
-    df = df.where(number.between(min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)))
-    if len(lanes) == 1:
-        index: Any = F
-        for s in shipments:
-            index = index.when(number.between(s.rows.lo, s.rows.hi), s.index)
-        df = df.where(lane_of(df) == next(iter(lanes))).withColumn("_sl_chunk", index)
-        return df.where(F.col("_sl_chunk").isNotNull())
-    known = df.sparkSession.createDataFrame(
-        [(s.address.partition, int(s.rows.lo), int(s.rows.hi), s.index) for s in shipments],
-        "_sl_lane string, _sl_from long, _sl_to long, _sl_chunk int",
-    )
-    joined = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
-    return joined.where(number.between(F.col("_sl_from"), F.col("_sl_to")))
-
-
-def ship(df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sender) -> list[Shipped]:
-    """Through Spark, whatever the layout of the table is."""
-    spark = df.sparkSession
-    rows = prepare_rows(in_chunks(df, shipments), cargo)
-    tasks = min(len(shipments), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
-    if tasks == 1:
-        placed = rows.coalesce(1)
+def ship(
+    df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sender, *, in_place: bool = False
+) -> list[Shipped]:
+    """Through Spark, whatever the layout of the table is. `in_place`: the rows of some chunks can be read without
+    those of the others, so each task reads its own instead of getting them from all."""
+    ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
+    lanes = {s.address.partition for s in ordered}
+    cores = df.sparkSession.sparkContext.defaultParallelism
+    if len(lanes) > 1:
+        rows = _of_lanes(df, ordered, cargo, cores * TASKS_PER_CORE)
     else:
-        first = min(s.index for s in shipments)
-        task = F.floor((F.col("_sl_chunk") - first) * tasks / len(shipments)).cast("int")
-        placed = rows.repartitionById(tasks, task)
-    # In one lane chunks follow each other as numbers do; and a sort by one number is many times as fast as one by two.
-    one_lane = len({s.address.partition for s in shipments}) == 1
-    ordered = placed.sortWithinPartitions(*([] if one_lane else ["_sl_chunk"]), "_sl_number")
-    work = _Task({s.index: s for s in shipments}, cargo, tuple(_names(cargo)), sender, arming())
+        df = df.where(lane_of(df) == lanes.pop())
+        rows = _in_place(df, ordered, cargo, cores) if in_place else _moved(df, ordered, cargo, cores * TASKS_PER_CORE)
+    work = _Task(ordered, cargo, tuple(_names(cargo)), sender, arming())
     try:
-        found = ordered.mapInArrow(work.run, RESULT).collect()  # a line per chunk
+        found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
+
+
+def in_runs(ordered: Sequence[Shipment], runs_max: int) -> list[tuple[Shipment, ...]]:
+    """One after the other, for a task each."""
+    each = -(-len(ordered) // runs_max)
+    return [tuple(ordered[at : at + each]) for at in range(0, len(ordered), each)]
+
+
+def _in_place(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, cores: int) -> DataFrame:
+    """All rows of a run in one task, whatever they were read from, and there in order: nothing is assumed of files."""
+    runs = [df.where(_within(run)).coalesce(1).sortWithinPartitions(SEQ_COLUMN) for run in in_runs(ordered, 2 * cores)]
+    return reduce(DataFrame.union, [prepare_rows(run, cargo) for run in runs])
+
+
+def _moved(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: int) -> DataFrame:
+    rows = prepare_rows(df.where(_within(ordered)), cargo)
+    runs = in_runs(ordered, tasks_max)
+    if len(runs) == 1:
+        placed = rows.coalesce(1)
+    else:
+        task: Any = F
+        for n, run in enumerate(runs):
+            task = task.when(F.col("_sl_number") <= run[-1].rows.hi, n)
+        placed = rows.repartitionById(len(runs), task)
+    return placed.sortWithinPartitions("_sl_number")
+
+
+def _within(shipments: Sequence[Shipment]) -> Column:
+    """Between the chunks there may be rows that are not to be sent; those that are read nevertheless are left out when
+    chunks are cut."""
+    spans = merge_ranges(s.rows for s in shipments)
+    if len(spans) > _SPANS_MAX:
+        spans = [SeqRange(spans[0].lo, spans[-1].hi)]
+    return reduce(operator.or_, [F.col(SEQ_COLUMN).between(r.lo, r.hi) for r in spans])
+
+
+def _of_lanes(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: int) -> DataFrame:
+    """Each row with the index of its chunk."""
+    known = df.sparkSession.createDataFrame(
+        [(s.address.partition, int(s.rows.lo), int(s.rows.hi), s.index) for s in ordered],
+        "_sl_lane string, _sl_from long, _sl_to long, _sl_chunk int",
+    )
+    df = df.where(F.col(SEQ_COLUMN).between(ordered[0].rows.lo, max(s.rows.hi for s in ordered)))
+    joined = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
+    rows = prepare_rows(joined.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))), cargo)
+    tasks, first = min(len(ordered), tasks_max), min(s.index for s in ordered)
+    task = F.floor((F.col("_sl_chunk") - first) * tasks / len(ordered)).cast("int")
+    return rows.repartitionById(tasks, task).sortWithinPartitions("_sl_chunk", "_sl_number")
 
 
 def completed(shipments: Sequence[Shipment], found: Sequence[Shipped]) -> list[Shipped]:
@@ -180,25 +212,40 @@ def result_batch(shipped: Shipped) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class _Task:
-    shipments: Mapping[int, Shipment]
+    shipments: tuple[Shipment, ...]
     cargo: Cargo
     names: tuple[str, ...]
     sender: Sender
     armed: tuple[str, int]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         failpoints.arm_worker(*self.armed)
+        filled = (pa.Table.from_batches([b]) for b in batches if b.num_rows)
         try:
-            for index, rows in by_chunk(batches):
-                yield result_batch(self._send(index, rows))
+            for shipment, rows in self._chunks(filled):
+                yield result_batch(self._send(shipment, rows))
         finally:
             self.sender.close()
 
-    def _send(self, index: int, rows: pa.Table) -> Shipped:
+    def _chunks(self, parts: Iterator[pa.Table]) -> Iterator[tuple[Shipment, pa.Table]]:
+        first = next(parts, None)
+        if first is None:
+            return
+        every = itertools.chain([first], parts)
+        if "_sl_chunk" not in first.column_names:
+            yield from cut(every, "_sl_number", self.shipments)
+            return
+        known = {s.index: s for s in self.shipments}
+        for index, rows in by_chunk(every):
+            yield known[index], rows
+
+    def _send(self, shipment: Shipment, rows: pa.Table) -> Shipped:
         import pyarrow.compute as pc
 
         if (number := twice(rows["_sl_number"])) is not None:
-            return Shipped(index, Twice(number), 0)
+            return Shipped(shipment.index, Twice(number), 0)
         every = rows["_sl_number"].to_numpy()
         if "_sl_keep" in rows.column_names:
             rows = rows.filter(pc.field("_sl_keep"))
@@ -207,7 +254,7 @@ class _Task:
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
             rows = rows.select(list(self.names))
-        return send(self.sender, self.shipments[index], rows, numbers, self.cargo.columns, every)
+        return send(self.sender, shipment, rows, numbers, self.cargo.columns, every)
 
 
 def send(
@@ -246,27 +293,50 @@ def halves(numbers: Numbers, every: Numbers) -> Halves | None:
     return Halves(middle, int(every.searchsorted(middle, side="right")))
 
 
-def by_chunk(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Batches come sorted by chunk; a chunk may end in the middle of one."""
+def cut(parts: Iterable[pa.Table], number: str, shipments: Sequence[Shipment]) -> Iterator[tuple[Shipment, pa.Table]]:
+    """The rows of each chunk that has any. Rows and chunks come in the order of their numbers; rows between chunks are
+    left out."""
     import numpy as np
     import pyarrow as pa
 
-    gathered: list[pa.RecordBatch] = []
+    at, pieces = 0, list[pa.Table]()
+    for part in parts:
+        numbers = part[number].to_numpy()
+        while at < len(shipments):
+            rows = shipments[at].rows
+            start = int(np.searchsorted(numbers, rows.lo, side="left"))
+            end = int(np.searchsorted(numbers, rows.hi, side="right"))
+            if end > start:
+                pieces.append(part.slice(start, end - start))
+            if end == len(numbers):
+                break  # the next part may have more of it
+            if pieces:
+                yield shipments[at], pa.concat_tables(pieces)
+                pieces = []
+            at += 1
+    if pieces:
+        yield shipments[at], pa.concat_tables(pieces)
+
+
+def by_chunk(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows come sorted by the index of their chunk; a chunk may end in the middle of a part."""
+    import numpy as np
+    import pyarrow as pa
+
+    gathered: list[pa.Table] = []
     current: int | None = None
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        chunks = batch.column("_sl_chunk").to_numpy(zero_copy_only=False)
-        edges = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), batch.num_rows]
+    for part in parts:
+        chunks = part["_sl_chunk"].to_numpy()
+        edges = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), part.num_rows]
         for start, end in itertools.pairwise(edges):
             index = int(chunks[start])
             if current is not None and index != current:
-                yield current, pa.Table.from_batches(gathered)
+                yield current, pa.concat_tables(gathered)
                 gathered = []
             current = index
-            gathered.append(batch.slice(start, end - start))
+            gathered.append(part.slice(start, end - start))
     if current is not None:
-        yield current, pa.Table.from_batches(gathered)
+        yield current, pa.concat_tables(gathered)
 
 
 def twice(numbers: pa.ChunkedArray[Any]) -> int | None:

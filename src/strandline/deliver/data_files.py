@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from strandline.types import SEQ_COLUMN, SEQ_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 FILES_MAX = 2000
-_BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES = (
@@ -89,10 +91,42 @@ def _is_plain(field: T.StructField, view: TableView) -> bool:
     )
 
 
-def parts(location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int) -> Iterator[pa.Table]:
+def parts(
+    location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int, rows_max: int = BATCH_ROWS
+) -> Iterator[pa.Table]:
     """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    with _opened(location, reach) as file:
+        groups, whole = _groups(file, lo, hi)
+        for batch in file.iter_batches(rows_max, row_groups=groups, columns=schema.names, use_threads=False):
+            rows = pa.Table.from_batches([batch])
+            if not whole:
+                rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
+            if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
+                yield rows.select(schema.names).cast(schema)
+
+
+def in_order(location: str, reach: Reach, lo: int, hi: int) -> bool:
+    """Whether the rows of one file between two numbers stand in the order of their numbers, each number once. Only the
+    numbers are read."""
+    import numpy as np
+
+    last = lo - 1
+    with _opened(location, reach) as file:
+        groups, _ = _groups(file, lo, hi)
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[SEQ_COLUMN], use_threads=False):
+            numbers = batch.column(0).drop_null().to_numpy()
+            numbers = numbers[(numbers >= lo) & (numbers <= hi)]
+            if len(numbers) and (numbers[0] <= last or (np.diff(numbers) <= 0).any()):
+                return False
+            last = int(numbers[-1]) if len(numbers) else last
+    return True
+
+
+@contextmanager
+def _opened(location: str, reach: Reach) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     # Local files are read as they are needed; a store is asked for a whole row group's columns at once.
@@ -101,16 +135,15 @@ def parts(location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int) -> I
         _open(location, reach) as handle,
         pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
     ):
-        at = file.schema_arrow.get_field_index(SEQ_COLUMN)
-        bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
-        groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
-        whole = all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False):
-            rows = pa.Table.from_batches([batch])
-            if not whole:
-                rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
-            if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
-                yield rows.select(schema.names).cast(schema)
+        yield file
+
+
+def _groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
+    """The row groups that may hold numbers between these two, and whether they hold no others."""
+    at = file.schema_arrow.get_field_index(SEQ_COLUMN)
+    bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
+    groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
+    return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
 
 
 def _bounds(statistics: Any) -> tuple[int, int]:

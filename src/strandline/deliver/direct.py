@@ -1,23 +1,35 @@
-"""The short way: tasks that read a table's Parquet files themselves and hand whole chunks to the sink.
+"""The short way: tasks that read a table's Parquet files themselves.
 
 Faster than through Spark, and right only where the files alone say what the rows are (`data_files`). Where they follow
-each other, a task reads its chunk off them. Whether the rows inside a file are in order is seen then; where they are
-not, the chunk is gathered (`gather`), as it is from files in any other layout. Every way gives the same table, so a
-retry that goes another way sends the same bytes.
+each other, a task reads a run of chunks off them, each file once, and hands chunk after chunk to the sink. Whether the
+rows inside a file are in order is looked at before anything is sent: what a later part of a file holds must not belong
+into a chunk that has left. Where they are not, the chunks are gathered (`gather`), as they are from files in any other
+layout. Every way gives the same table, so a retry that goes another way sends the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
 from strandline import failpoints
 from strandline.deliver import data_files
 from strandline.deliver.bench import DeliverBench, Settled
-from strandline.deliver.build import Cargo, Shipment, Shipped, arming, completed, send, ship, twice
+from strandline.deliver.build import (
+    TASKS_PER_CORE,
+    Cargo,
+    Shipment,
+    Shipped,
+    arming,
+    completed,
+    cut,
+    in_runs,
+    send,
+    ship,
+)
 from strandline.deliver.data_files import Reach, one_after_the_other, plain_files, reach_of
 from strandline.deliver.gather import ship_gathered, with_number
 from strandline.deliver.sink import Sender
@@ -28,10 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-
-@dataclass(frozen=True, slots=True)
-class OutOfOrder:
-    """Not a result: this chunk has to go through Spark."""
+_BATCH_ROWS_MIN = 1 << 10
 
 
 def ship_either_way(
@@ -44,11 +53,23 @@ def ship_either_way(
         lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
         files = source.files or plain_files(bench, source, cargo.fields, lo - 1, hi)
         spark, reach = bench.tables().spark, reach_of(bench.config)
-        if files is not None and one_after_the_other(files):
+        if files and one_after_the_other(files):
             shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach)
         if files and left:
             return shipped + ship_gathered(spark, files, left, cargo, sender, reach)
-    return shipped + (ship(source.df, left, cargo, sender) if left else [])
+    return shipped + (
+        ship(source.df, left, cargo, sender, in_place=_lies_in_place(bench, source, left)) if left else []
+    )
+
+
+def _lies_in_place(bench: DeliverBench, source: Settled, shipments: Sequence[Shipment]) -> bool:
+    """Whether the rows of some chunks can be read without reading those of the others: then nothing is moved."""
+    if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
+        return False
+    lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
+    name, main = source.dataset.name, source.view.main
+    files = source.files or bench.tables().data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
+    return files is not None and one_after_the_other(sorted(files, key=lambda f: f.lo))
 
 
 def ship_directly(
@@ -62,48 +83,75 @@ def ship_directly(
     """What became of the chunks, and those that have to go the long way."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    loads = [_Load(s, tuple(f.location for f in files if f.lo <= s.rows.hi and s.rows.lo <= f.hi)) for s in shipments]
+    runs = _runs(files, shipments, spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
-    work = _Task(schema, sender, reach, arming())
+    work = _Task(_Reading(schema, reach), sender, arming())
     try:
-        found = spark.sparkContext.parallelize(loads, len(loads)).mapPartitions(work.run).collect()  # a line per chunk
+        found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
-    left = {s.index for s in found if isinstance(s.outcome, OutOfOrder)}
-    sent = [s for s in shipments if s.index not in left]
-    return completed(sent, [s for s in found if s.index not in left]), [s for s in shipments if s.index in left]
+    known = {s.index for s in found}
+    # Of a run that is not in order nothing is heard; nor of a chunk without rows, which the long way looks at again.
+    left = [s for s in shipments if s.index not in known]
+    return completed([s for s in shipments if s.index in known], found), left
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
-    shipment: Shipment
+class _Run:
+    """Chunks that follow each other, and the files that hold their rows."""
+
+    shipments: tuple[Shipment, ...]
     files: tuple[str, ...]
+
+    @property
+    def lo(self) -> int:
+        return self.shipments[0].rows.lo
+
+    @property
+    def hi(self) -> int:
+        return self.shipments[-1].rows.hi
+
+
+def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: int) -> list[_Run]:
+    runs = []
+    for some in in_runs(sorted(shipments, key=lambda s: s.rows.lo), runs_max):
+        lo, hi = some[0].rows.lo, some[-1].rows.hi
+        runs.append(_Run(some, tuple(f.location for f in files if f.lo <= hi and lo <= f.hi)))
+    return runs
+
+
+@dataclass(frozen=True)
+class _Reading:
+    schema: pa.Schema
+    reach: Reach
+
+    def chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
+        """The rows of each chunk that has any. Nothing at all where a file is not in order."""
+        if not all(data_files.in_order(f, self.reach, run.lo, run.hi) for f in run.files):
+            return
+        largest = max(s.expected for s in run.shipments)
+        rows_max = min(max(largest, _BATCH_ROWS_MIN), data_files.BATCH_ROWS)
+        whole = with_number(self.schema)
+        parts = (
+            part
+            for location in run.files
+            for part in data_files.parts(location, self.reach, whole, run.lo, run.hi, rows_max)
+        )
+        yield from cut(parts, SEQ_COLUMN, run.shipments)
 
 
 @dataclass(frozen=True)
 class _Task:
-    schema: pa.Schema
+    reading: _Reading
     sender: Sender
-    reach: Reach
     armed: tuple[str, int]
 
-    def run(self, loads: Iterable[_Load]) -> Iterator[Any]:
+    def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
         failpoints.arm_worker(*self.armed)
+        names = tuple(self.reading.schema.names)
         try:
-            for load in loads:
-                rows = self._read(load)
-                if twice(rows[SEQ_COLUMN]) is not None:
-                    yield Shipped(load.shipment.index, OutOfOrder(), 0)  # type: ignore[arg-type]
-                else:
-                    names = tuple(self.schema.names)
-                    numbers = rows[SEQ_COLUMN].to_numpy()
-                    yield send(self.sender, load.shipment, rows.select(names), numbers, names)
+            for run in runs:
+                for shipment, rows in self.reading.chunks(run):
+                    yield send(self.sender, shipment, rows.select(names), rows[SEQ_COLUMN].to_numpy(), names)
         finally:
             self.sender.close()
-
-    def _read(self, load: _Load) -> pa.Table:
-        import pyarrow as pa
-
-        lo, hi, whole = load.shipment.rows.lo, load.shipment.rows.hi, with_number(self.schema)
-        parts = [p for location in load.files for p in data_files.parts(location, self.reach, whole, lo, hi)]
-        return pa.concat_tables(parts) if parts else whole.empty_table()

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """Rows of the lake that the mark has passed, and no record says why they were not delivered."""
     UNREADABLE = "unreadable"
     """Nothing can be said: neither that it is right nor that it is wrong."""
+    UNPROVABLE = "unprovable"
+    """Rows are gone from the lake, as a rule or a person said, and no record tells what they were. No fault."""
     NOTE = "note"
     """Worth knowing, and no fault."""
 
@@ -48,7 +50,7 @@ class Finding:
 
     @property
     def is_fault(self) -> bool:
-        return self.kind is not Kind.NOTE
+        return self.kind not in (Kind.NOTE, Kind.UNPROVABLE)
 
 
 OptionsKey = tuple[tuple[str, str], ...]
@@ -100,6 +102,8 @@ class Layout:
     """Numbers of rows that the sink refused: an empty chunk that holds one is explained by it."""
     replayed: frozenset[int] = frozenset()
     """Those of them that may be there after all, each under its own number."""
+    lost: tuple[SeqRange, ...] = ()
+    """Merged: the mark was moved past them, and what the lane had not got of them is counted as lost."""
     beyond: list[Present] = field(default_factory=list)
     """Beyond everything that the ledger knew when it was asked: a deliverer may have been at work meanwhile."""
 
@@ -112,8 +116,8 @@ class Layout:
         self.findings.append(Finding(kind, self.sink, self.lane.partition, rows, what, detail))
 
     def holes(self) -> list[SeqRange]:
-        """Numbers up to the mark that no chunk and nothing held stands for: the lane had no rows there."""
-        known = [r.chunk.rows for r in self.chunks] + [p.held.rows for p in self.present]
+        """Numbers up to the mark that no chunk, nothing held and no loss stands for: the lane had no rows there."""
+        known = [r.chunk.rows for r in self.chunks] + [p.held.rows for p in self.present] + list(self.lost)
         return list(without(range_or_none(self.floor + 1, self.mark), merge_ranges(known)))
 
 
@@ -148,13 +152,22 @@ def lay_out(
     *,
     set_aside: frozenset[int] = frozenset(),
     replayed: frozenset[int] = frozenset(),
+    lost: Sequence[SeqRange] = (),
     taken_is_fine: bool = False,
 ) -> Layout:
     """`intents` are all that the lane ever had, in order."""
     first = min((int(i.after or 0) for i in intents), default=int(lane.mark or 0))
-    layout = Layout(sink, lane, name, floor=min(int(start or 0), first), set_aside=set_aside, replayed=replayed)
+    layout = Layout(
+        sink, lane, name, floor=min(int(start or 0), first), set_aside=set_aside, replayed=replayed,
+        lost=tuple(merge_ranges(lost)),
+    )  # fmt: skip
     _walk_ledger(layout, intents)
-    planned = [Recorded(c, options_key(i.options)) for i in intents for c in i.chunks if c.state is ChunkState.PLANNED]
+    planned = [
+        Recorded(c, options_key(i.options))
+        for i in intents
+        for c in i.chunks
+        if c.state is ChunkState.PLANNED and not _is_lost(layout, c.rows)
+    ]
     layout.under_way = sum(1 for r in planned if r.chunk.rows.hi > layout.mark)
     ordered = sorted(held.ranges, key=lambda h: h.rows)
     for a, b in itertools.pairwise(ordered):
@@ -181,7 +194,7 @@ def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
             position = max(position, int(chunk.rows.hi))
             if chunk.state is not ChunkState.PLANNED:
                 layout.chunks.append(Recorded(chunk, key))
-            elif chunk.rows.lo <= layout.mark or intent.closed_at is not None:
+            elif (chunk.rows.lo <= layout.mark or intent.closed_at is not None) and not _is_lost(layout, chunk.rows):
                 layout.add(Kind.GAP, chunk.rows, "it was promised and never sent, and the mark passed it", options=key)
         if gap := range_or_none(position + 1, int(intent.until)):
             layout.add(Kind.GAP, gap, "no chunk of its intent has it", options=key)
@@ -189,6 +202,10 @@ def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
             lost = range_or_none(max(after, layout.mark) + 1, int(intent.until))
             layout.add(Kind.UNEXPLAINED, lost, f"it was delivered, and the mark stands at {layout.mark}", options=key)
         at = max(at, int(intent.until))
+
+
+def _is_lost(layout: Layout, rows: SeqRange) -> bool:
+    return rows.hi <= layout.mark and any(r.lo <= rows.lo and rows.hi <= r.hi for r in layout.lost)
 
 
 def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:

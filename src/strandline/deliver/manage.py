@@ -18,8 +18,9 @@ from strandline.deliver.sinks.names import overlaps, place_of
 from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, RefusedError, SchemaError, UsageError
 from strandline.heartbeat import beating
-from strandline.ledger import audit, blocks, intents, sinks
+from strandline.ledger import audit, blocks, floors, intents, losses, sinks
 from strandline.ledger.engine import Connection, utc_now
+from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.schema import Column
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Seq
 
@@ -62,6 +63,11 @@ def add_sink(
     finally:
         sink.close()
     with bench.ledger.write() as connection:
+        floors.lock(connection, dataset.id)
+        floor = floors.get(connection, dataset.id)
+        start = _start(connection, dataset, from_now=from_now)
+        if found is None:  # one that was ours before goes on where it stands, by its own record
+            start = _above(floor, start)
         added = sinks.add(
             connection,
             instance=draft.instance,
@@ -70,12 +76,14 @@ def add_sink(
             dataset=dataset.id,
             options=options,
             destination=draft.destination,
-            start=_start(connection, dataset, from_now=from_now),
+            start=start,
             generation=draft.generation,
         )
+        if floor is not None and (added.start or 0) < floor:
+            losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
         audit.record(
             connection, "sink_added", sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
-            start=added.start, generation=added.generation,
+            start=added.start, generation=added.generation, floor=floor,
         )  # fmt: skip
     return added
 
@@ -180,6 +188,11 @@ def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq |
     return None
 
 
+def _above(floor: Seq | None, start: Seq | None) -> Seq | None:
+    """Rows at or below the floor may be gone: nothing begins there."""
+    return start if floor is None or (start is not None and start >= floor) else floor
+
+
 def update_sink(
     bench: DeliverBench,
     dataset: Dataset,
@@ -235,7 +248,8 @@ def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> Non
 
 
 def reset_sink(bench: DeliverBench, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
-    """A new generation, with marks and a place of its own: from the beginning, or behind a token."""
+    """A new generation, with marks and a place of its own: from the beginning, or behind a token; above the floor,
+    wherever that lies."""
     with bench.ledger.read() as connection:
         record = sinks.get(connection, name)
         sealed = blocks.sealed(connection, dataset.id)
@@ -250,12 +264,15 @@ def reset_sink(bench: DeliverBench, dataset: Dataset, name: str, to: str | None)
             sink.close()
         generation = max(record.generation, found.generation if found else 0) + 1
         with bench.ledger.write() as connection:
+            floors.lock(connection, dataset.id)
             still_alone(connection, record, lease)
-            fresh = sinks.new_generation(connection, record.id, generation, start)
+            floor = floors.get(connection, dataset.id)
+            fresh = sinks.new_generation(connection, record.id, generation, _above(floor, start))
             dropped = intents.abandon_open(connection, fresh)
             audit.record(
-                connection, "sink_reset", sink=name, generation=generation, start=start, intents_dropped=dropped
-            )
+                connection, "sink_reset", sink=name, generation=generation, start=fresh.start, asked=start,
+                floor=floor, intents_dropped=dropped,
+            )  # fmt: skip
     return fresh
 
 

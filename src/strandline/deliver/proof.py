@@ -45,6 +45,11 @@ class LaneProof:
     """Held by the sink, and known to the ledger only by the mark that it took over from there."""
     under_way: int = 0
     bytes: int = 0
+    gone: int = 0
+    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
+    them."""
+    unprovable: int = 0
+    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,13 @@ class LakeSide:
     """Rows were deleted or changed since they came in, or the history that would tell is gone."""
     reshaped: bool = False
     """Its schema was changed, so the same rows may make other bytes."""
+    floor: int = 0
+    """Rows at or below it may be gone, by retention."""
+    purged: tuple[SeqRange, ...] = ()
+    """Between these some are gone because a person asked for it."""
+
+    def may_lack(self, rows: SeqRange) -> bool:
+        return rows.lo <= self.floor or any(rows.overlaps(p) for p in self.purged)
 
 
 def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
@@ -71,11 +83,11 @@ def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSid
         proof.withheld += chunk.withheld or 0
         if chunk.state is ChunkState.EMPTY:
             proof.empty += not any(n in chunk.rows for n in layout.set_aside)
-            _check_empty(layout, record, lake)
+            _check_empty(layout, proof, record, lake)
         else:
             there = by_chunk.get(chunk.id)
             seen = None if there is None else inspected.get(chunk.rows)
-            proof.rows += _check_with_lake(layout, record, there, seen, lake)
+            proof.rows += _check_with_lake(layout, proof, record, there, seen, lake)
     for present in layout.beyond:
         layout.add(Kind.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
     return proof
@@ -126,6 +138,11 @@ def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: 
         proof.rows += count or 0
     if same and there.count > 0:
         return
+    if lake.may_lack(rows) and there.count <= (count or 0):
+        proof.unprovable += 1
+        words = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+        layout.add(Kind.UNPROVABLE, rows, f"{words}, and rows of it were deleted from the lake since", options=options)
+        return
     why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
     words = "none of its rows" if there.count == 0 else "other rows"
     layout.add(
@@ -136,7 +153,7 @@ def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: 
     )
 
 
-def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
+def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeSide) -> None:
     chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
     if there is None:
         return
@@ -149,6 +166,8 @@ def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
         layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
     elif explained > withheld:
         return  # whether the lake still has the row or not
+    elif there.all < withheld and lake.may_lack(chunk.rows):
+        proof.gone += withheld - there.all
     elif (there.count, there.withheld) != (0, withheld):
         _differs(
             layout,
@@ -161,7 +180,12 @@ def _check_empty(layout: Layout, record: Recorded, lake: LakeSide) -> None:
 
 
 def _check_with_lake(
-    layout: Layout, record: Recorded, present: Present | None, seen: Inspected | None, lake: LakeSide
+    layout: Layout,
+    proof: LaneProof,
+    record: Recorded,
+    present: Present | None,
+    seen: Inspected | None,
+    lake: LakeSide,
 ) -> int:
     """The ledger's side, or the sink's where the ledger does not know, against the lake's; the rows of the chunk."""
     chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
@@ -175,6 +199,12 @@ def _check_with_lake(
     digest = chunk.digest or None
     if digest is None and present is not None and seen is not None and not seen.problem:
         digest = seen.digest or present.held.digest
+    known = None if count is None else count + (chunk.withheld or 0)
+    if (chunk.found or chunk.count is None) and lake.may_lack(chunk.rows) and (known is None or there.all < known):
+        proof.unprovable += 1
+        words = "a ledger that is lost delivered it, and rows of it were deleted from the lake since"
+        layout.add(Kind.UNPROVABLE, chunk.rows, words, options=record.options)
+        return count or 0
     delivered = there.count if count is None else count
     whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
     if there.all > whole:
@@ -183,6 +213,8 @@ def _check_with_lake(
             Kind.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
             "withheld", options=record.options,
         )  # fmt: skip
+    elif there.all < whole and lake.may_lack(chunk.rows):
+        proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
     elif there.all < whole:
         fewer = counted(whole - there.all, "row")
         _differs(layout, record, Kind.COUNT, f"it has {fewer} fewer than were delivered", lake)

@@ -65,6 +65,8 @@ class Rebuilding:
                 break
             tables = self._run.bench.tables()
             df = tables.read(self._run.dataset.name, snapshot)
+            if SEQ_COLUMN not in df.columns:
+                continue  # it was adopted later
             for item, rows in self._rebuild(df, list(left)).items():
                 if rows.digest == left[item]:
                     found.add(item)

@@ -13,7 +13,8 @@ from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Held, Sink
 from strandline.delivery import ChunkState, Intent, Lane
 from strandline.errors import RefusedError, TokenError, UsageError
-from strandline.ledger import audit, intents, lanes, sinks
+from strandline.ledger import audit, floors, intents, lanes, losses, sinks
+from strandline.ledger.losses import NewLoss, Reason
 from strandline.types import Dataset, Seq, SeqRange, merge_ranges
 
 
@@ -171,14 +172,19 @@ def _resend(
             hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
         )
     with run.bench.ledger.write() as connection:
+        floors.lock(connection, record.dataset)
         still_alone(connection, record, run.lease)
+        floor = floors.get(connection, record.dataset)
         fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
         dropped = intents.abandon_open(connection, fresh)
         for lane, h in zip(known, held, strict=True):
             mark = _reached(lane, h, record.start) if lane.partition in gone else lane.mark
+            if floor is not None and (mark or 0) < floor:  # what retention deleted since cannot be sent again
+                losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
+                mark = floor
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None)
         audit.record(
-            connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True,
+            connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True, floor=floor,
             lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
     named = tuple((x.partition, str(x.last)) for x, _ in lost)

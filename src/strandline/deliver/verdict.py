@@ -30,6 +30,13 @@ class SinkVerdict:
     """Rows that the sink refused: set aside, and not there."""
     replayed: int = 0
     discarded: int = 0
+    gone: int = 0
+    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
+    them."""
+    unprovable: int = 0
+    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
+    lost: int = 0
+    """Rows that it will never get, because a rule or a person said so."""
     checked_bytes: int = 0
     start: Seq | None = None
     watermark: Seq | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.deliver.bench import DeliverBench, settled
 from strandline.deliver.layout import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
+from strandline.deliver.lost import forgotten, passed_over
 from strandline.deliver.poison import REPLAY_PARTITION
 from strandline.deliver.proof import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.rebuild import Rebuilding, Wanted
@@ -21,8 +22,9 @@ from strandline.deliver.sinks.rehearse import Provable
 from strandline.deliver.verdict import SinkVerdict, VerifyProgress, VerifyReport
 from strandline.delivery import Intent, Lane, Lease, SinkRecord
 from strandline.errors import RefusedError, StorageError, StrandlineError
-from strandline.ledger import intents, lanes, quarantine
+from strandline.ledger import floors, intents, lanes, losses, quarantine
 from strandline.ledger.engine import utc_now
+from strandline.ledger.losses import Loss
 from strandline.ledger.quarantine import NOT_THERE, QuarantineState
 from strandline.tables.spark_tables import explain
 from strandline.types import Dataset, Seq, SeqRange
@@ -61,6 +63,7 @@ class _Verification:
     progress: VerifyProgress
     history: dict[str, list[Intent]] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
     extra: list[Finding] = field(default_factory=list)
     """Of no lane that the ledger knows, or of one that could not be laid out."""
 
@@ -97,6 +100,9 @@ class _Verification:
             quarantined=replays.count(*NOT_THERE),
             replayed=replays.count(QuarantineState.REPLAYED),
             discarded=replays.count(QuarantineState.DISCARDED),
+            gone=sum(p.gone for p in proofs),
+            unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Kind.UNPROVABLE for f in self.extra),
+            lost=sum(x.rows or 0 for x in self.losses),
             checked_bytes=sum(p.bytes for p in proofs),
             start=record.start,
             watermark=None if not marks or None in marks else min(m for m in marks if m is not None),
@@ -114,6 +120,7 @@ class _Verification:
         with run.bench.ledger.read() as connection:
             known = lanes.every(connection, run.record, lake=run.bench.lake, table_uuid=run.dataset.table_uuid)
             self.history = {lane.partition: list(intents.history(connection, lane.id)) for lane in known}
+            self.losses = losses.of_sink(connection, run.record)
         return known
 
     def _drop_what_is_new(self, layouts: Sequence[Layout]) -> None:
@@ -156,6 +163,7 @@ class _Verification:
                         self._namer(lane.partition),
                         set_aside=replays.set_aside(lane.partition),
                         replayed=replays.in_its_place(lane.partition),
+                        lost=passed_over(self.losses, lane.partition),
                         taken_is_fine=self.taken_is_fine,
                     )
                 )
@@ -240,6 +248,9 @@ class _Verification:
         if highest == 0:
             return [prove(x, inspected[x.lane.partition], LakeSide({}, False)) for x in layouts]
         source = settled(self.run.bench, self.run.dataset, None, Seq(highest))
+        with self.run.bench.ledger.read() as connection:  # after the table: the floor rises before rows go
+            floor = max(floors.get(connection, record.dataset) or 0, source.view.floor)
+            purged = tuple(losses.purged(connection, record.dataset))
         wanted = [w for x in layouts for w in self._wanted(x)]
         apart = [w for x in layouts for w in self._wanted_apart(x)]
         done = 0
@@ -262,12 +273,17 @@ class _Verification:
         proofs = []
         for layout in layouts:
             partition = layout.lane.partition
-            side = LakeSide(by_lane[partition], changed, reshaped=view.schemas > 1)
+            side = LakeSide(by_lane[partition], changed, view.schemas > 1, floor, purged)
             proofs.append(prove(layout, inspected[partition], side))
+        self.extra += forgotten(record.name, self.losses, layouts, self._published)
         self._say("looking for rows that nobody sent", 0, 0)
         self.extra += unsent_rows(source.df, self.run.record, layouts, by_lane, self.history)
         self._name_rows(rebuilding, layouts, proofs, inspected)
         return proofs
+
+    def _published(self, rows: SeqRange) -> int | None:
+        with self.run.bench.ledger.read() as connection:
+            return floors.rows_published(connection, self.run.dataset.id, rows)
 
     def _wanted(self, layout: Layout) -> Iterator[Wanted]:
         for r in layout.chunks:
@@ -303,7 +319,9 @@ class _Verification:
                 item = self._item(layout, p)
                 there = rebuilt.get(item)
                 digest = _digest(p, seen.get(p.held.rows))
-                if there is not None and there.digest and digest and there.digest != digest:
+                known = p.held.count if p.record is None else p.record.chunk.count
+                fewer = there is not None and known is not None and there.count < known  # no bytes would explain that
+                if there is not None and there.digest and digest and there.digest != digest and not fewer:
                     differing[item] = digest
         if not differing:
             return {}

@@ -16,8 +16,9 @@ from strandline import failpoints
 from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, floors, losses, sequence, sinks
 from strandline.ledger.engine import Connection
+from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.metadata import (
     ADOPTED_PROPERTY,
     DELIVER_BY_PROPERTY,
@@ -98,6 +99,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
+    below = [s for d in datasets.every(connection) if d.name in views for s in _take_floor(work, connection, d)]
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -117,8 +119,22 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
         fenced=fenced,
         datasets_found=found,
         unreadable=unreadable,
+        sinks_below_the_floor=below,
     )
     return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
+
+
+def _take_floor(work: Workbench, connection: Connection, dataset: Dataset) -> list[str]:
+    """The table is asked after its epoch was raised: a retention that tells its floor later looks at the epoch again,
+    and deletes nothing. The sinks that stand below it by this ledger may have got those rows, or were passed over."""
+    floor = Seq(work.tables.view(dataset.name).floor)
+    if floor <= (floors.get(connection, dataset.id) or 0):
+        return []
+    floors.rise(connection, dataset.id, floor)
+    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
+    for reach in below:
+        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
+    return [reach.sink.name for reach in below]
 
 
 def _own_tables(work: Workbench, known: set[str]) -> tuple[dict[str, TableView], list[str]]:

@@ -25,7 +25,7 @@ from strandline.ledger import schema
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 # WAL with several connections could lose committed pages before this version of SQLite.
@@ -87,7 +87,8 @@ class Ledger:
                 f"file:{quoted}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
             )
             cursor = connection.cursor()
-            mode = "WAL" if sqlite3.sqlite_version_info >= _WAL_IS_SAFE_FROM else "DELETE"
+            # PERSIST is DELETE without making a file anew, and syncing its folder, for every transaction.
+            mode = "WAL" if sqlite3.sqlite_version_info >= _WAL_IS_SAFE_FROM else "PERSIST"
             cursor.execute(f"PRAGMA journal_mode={mode}")
             cursor.execute("PRAGMA synchronous=FULL")
             cursor.execute("PRAGMA foreign_keys=ON")

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 import sqlalchemy as sa
 
 from strandline.errors import LedgerUnreadable
+from strandline.ledger import schema
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
-from strandline.ledger.schema_receive import HAS_ROWS, receive_batch, received, source
+from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, received, source
 from strandline.ledger.tokens import TokenId
 from strandline.types import SEQ_MAX, DatasetId, Seq, SeqRange, merge_ranges
 from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
@@ -76,7 +77,14 @@ class OtherBody:
     digest: str
 
 
-Decision = New | Repeat | Overlaps | OtherBody
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing was recorded: the token was revoked, or the dataset dropped, since somebody looked."""
+
+    what: Literal["token", "dataset"]
+
+
+Decision = New | Repeat | Overlaps | OtherBody | Gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +102,14 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     """The commit point of receiving: each identity is decided, and what is new is durable when this returns. Bodies of
     one call are decided in their order, so that they may repeat or overlap each other too. Files of those that are not
     new belong to nobody, and the caller removes them."""
-    decided: dict[int, Decision] = {}
-    ranges = [(n, b, b.identity) for n, b in enumerate(bodies) if isinstance(b.identity, RangeIdentity)]
-    keys = [(n, b, b.identity) for n, b in enumerate(bodies) if isinstance(b.identity, KeyIdentity)]
     if not bodies:
         return []
     now = utc_now()
     with ledger.write() as connection:
+        decided: dict[int, Decision] = dict(_gone(connection, bodies))
+        live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
+        ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
+        keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
         # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
         if ranges:
             decided |= _record_ranges(connection, ranges, now)
@@ -109,11 +118,30 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     return [decided[n] for n in range(len(bodies))]
 
 
+def _gone(connection: sa.Connection, bodies: Sequence[Body]) -> dict[int, Gone]:
+    """Whoever asked before may have asked a second ago: here it counts. A dataset stays as it is until this ends."""
+    good = sa.select(api_token.c.id).where(
+        api_token.c.id.in_({b.token for b in bodies}), api_token.c.revoked_at.is_(None)
+    )
+    there = sa.select(schema.dataset.c.id).where(
+        schema.dataset.c.id.in_({b.dataset for b in bodies}), schema.dataset.c.dropped_at.is_(None)
+    )
+    tokens = set(connection.scalars(good))
+    datasets = set(connection.scalars(there.order_by(schema.dataset.c.id).with_for_update(read=True)))
+    found: dict[int, Gone] = {}
+    for n, body in enumerate(bodies):
+        if body.token not in tokens:
+            found[n] = Gone("token")
+        elif body.dataset not in datasets:
+            found[n] = Gone("dataset")
+    return found
+
+
 def known(
     connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
 ) -> Decision | None:
-    """A look before the work is done: the answer, if there is one without it. None says nothing for certain, because
-    another may record the same meanwhile."""
+    """The answer to a body that cannot be read any more, if its identity has one already. None says nothing for
+    certain, because another may record the same meanwhile."""
     if isinstance(identity, KeyIdentity):
         return _by_key(connection, [(dataset, token, identity.key)], digest).get((dataset, token, identity.key))
     lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])

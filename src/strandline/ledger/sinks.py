@@ -214,6 +214,14 @@ def take_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
     return lease if taken else None
 
 
+def seize_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
+    """Whoever has it: its holder can record nothing more. None if the sink was removed."""
+    lease = Lease(id, uuid4().hex, utc_now() + timedelta(seconds=seconds))
+    with ledger.write() as connection:
+        taken = _change(connection, id, lease_token=lease.token, lease_until=lease.until)
+    return lease if taken else None
+
+
 def renew(ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
     """As long as nobody took it over, even if it ran out meanwhile."""
     with ledger.write() as connection:

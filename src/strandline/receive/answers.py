@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from strandline.ledger.received import Decision, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.received import Decision, Gone, New, OtherBody, Overlaps, Repeat
 from strandline.types import SeqRange
 from strandline.wire import Answer
 
@@ -51,6 +51,8 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
             return Reply(409, Answer.CONFLICT, why, {"held": _pairs(held)})
         case OtherBody(stored):
             return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
+        case Gone(what):
+            return no_token() if what == "token" else no_dataset()
         case _:
             assert_never(decision)
 

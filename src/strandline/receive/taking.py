@@ -20,10 +20,10 @@ from strandline import failpoints, wire
 from strandline.errors import BadRow, NoSuchDataset, SchemaError, StrandlineError, UsageError
 from strandline.ledger import datasets, received, tokens
 from strandline.ledger.received import Body
-from strandline.ledger.tokens import Token
 from strandline.receive import answers
 from strandline.receive.answers import Reply, Turned
 from strandline.receive.body import Packed, read_body
+from strandline.receive.callers import Caller, Callers
 from strandline.receive.committer import Committer
 from strandline.receive.gate import Gate
 from strandline.receive.parts import ReceiverParts
@@ -40,17 +40,11 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LOOKING_THREADS = 4
-_WORKING_THREADS_MIN = 4
+_WORKING_THREADS_MIN = 8
 _INSPECTING_THREADS = 2
 """They wait for Spark most of the time, and must not take the place of bodies."""
 
 _UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the same request can be sent again"
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    token: Token
-    dataset: Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +65,7 @@ class Taking:
         self.ledger = Turns(parts.ledger)
         self.committer = Committer(self.ledger, parts.spool)
         self._targets = Targets(parts.schema_of)
+        self._callers = Callers()
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
         self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
@@ -84,14 +79,19 @@ class Taking:
 
     # Who asks, and for what.
 
-    async def caller(self, request: Request, name: str) -> Caller:
+    async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
+        """Who was let in a moment ago is taken at their word, where what comes of it is decided by the ledger."""
         secret = _bearer(request.headers.get("authorization"))
         if secret is None:
             raise Turned(answers.no_token())
         measure = self.gate.wants_measure
+        found = self._callers.find(secret, name) if recently and not measure else None
+        if found is not None:
+            return found
         caller, waiting_bytes = await self.look(lambda: self._find(secret, name, measure))
         if waiting_bytes is not None:
             self.gate.measured(waiting_bytes)
+        self._callers.keep(secret, name, caller)
         return caller
 
     def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, int | None]:
@@ -136,7 +136,7 @@ class Taking:
     # A body of rows.
 
     async def take(self, request: Request, name: str) -> Reply:
-        caller = await self.caller(request, name)
+        caller = await self.caller(request, name, recently=True)
         headers = _headers(request)
         try:
             identity = wire.parse_identity(headers)
@@ -183,22 +183,25 @@ class Taking:
         if arrival.digest_header is not None and not wire.digest_fits(arrival.digest_header, data):
             return answers.bad_digest()
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        with self.ledger.read() as connection:
-            known = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
-        if known is not None:
-            return answers.decided(known, 0, digest)
         try:
             rows, dataset = self._rows(arrival)
         except BadRow as e:
-            return answers.bad_body(e.line, e.message)
+            return self._known(arrival, digest) or answers.bad_body(e.line, e.message)
         except TooLarge as e:
-            return answers.too_large(e.limit, str(e))
+            return self._known(arrival, digest) or answers.too_large(e.limit, str(e))
         failpoints.hit("receive.before_spool")
         name, size = None, 0
         if rows.num_rows:
             name, size = self.parts.spool.write(dataset.table_uuid, rows)
         failpoints.hit("receive.after_spool")
         return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
+
+    def _known(self, arrival: Arrival, digest: str) -> Reply | None:
+        """What fitted when it came first, and would not now, is still answered as it was then."""
+        caller = arrival.caller
+        with self.ledger.read() as connection:
+            found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
+        return None if found is None else answers.decided(found, 0, digest)
 
     def _rows(self, arrival: Arrival) -> tuple[pa.Table, Dataset]:
         """A table may have got a column since its columns were read: a sender that knows it must not be refused."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from strandline.config import ReconcileSettings
 from strandline.drift import Asked
 from strandline.errors import StorageError
 from strandline.ledger.engine import Ledger
 from strandline.reconcile.model import Catalog, Context, Stat, Storage, Surveyor
+from strandline.reconcile_settings import ReconcileSettings
 
 QUARANTINE_FOLDER = "_strandline/quarantine/reconcile"
 

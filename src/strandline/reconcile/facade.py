@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked, Run, RunId, Swept
-from strandline.errors import SweepRunning
+from strandline.errors import FailedError, StrandlineError, SweepRunning
 from strandline.ledger import quarantined_files, reconcile_runs
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.reconcile.ground import LakeGround, OldestJob
+from strandline.reconcile.ground import LakeGround
 from strandline.reconcile.paths import canonical
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
     from strandline.tables.spark_tables import SparkTables
 
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5.0
+"""How often the daemon looks whether a run is due."""
+
 
 class Reconciler:
     def __init__(
@@ -34,13 +41,12 @@ class Reconciler:
         ledger: Ledger,
         catalog: Callable[[], LightCatalog],
         spark: Callable[[], SparkTables],
-        oldest_job: OldestJob,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._catalog = catalog
         self._spark = spark
-        self._ground = LakeGround(config, ledger, oldest_job)
+        self._ground = LakeGround(config, ledger)
 
     # Looking at the record starts nothing.
 
@@ -63,7 +69,7 @@ class Reconciler:
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
     ) -> Run:
-        """One run. Spark starts only if there are more references than one process is to hold."""
+        """One run. Spark starts only where entries are dropped from a table of format version 3."""
         from strandline.reconcile.sweep import sweep
 
         return sweep(
@@ -76,16 +82,55 @@ class Reconciler:
 
         return Schedule(self._config.settings.reconcile, utc_now())
 
-    def run_if_due(self, *, cancelled: threading.Event | None = None) -> Run | None:
-        """What the daemon calls now and then. None if it is not the time, or another run is under way: on another
-        machine with the same schedule, for example."""
-        asked = self._schedule.due(utc_now())
-        if asked is None:
+    @property
+    def is_scheduled(self) -> bool:
+        return self._config.settings.reconcile.enabled
+
+    def run_if_due(
+        self,
+        *,
+        cancelled: threading.Event | None = None,
+        on_begin: Callable[[Asked], None] = lambda asked: None,
+    ) -> Run | None:
+        """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
+        with the same schedule, for example."""
+        asked, moment = self._schedule.due(utc_now()), self._schedule.moment
+        if asked is None or moment is None or self._is_taken(asked, moment):
             return None
+        on_begin(asked)
         try:
             return self.run(asked, cancelled=cancelled)
         except SweepRunning:
             return None
+
+    def _is_taken(self, asked: Asked, moment: datetime) -> bool:
+        """Whether somebody has done as much since, or is about to."""
+        return any(
+            run.started_at >= moment and run.aborted is None and (run.asked.act or not asked.act)
+            for run in self.runs(1)
+        )
+
+    def run_on_schedule(
+        self,
+        stopping: threading.Event,
+        on_begin: Callable[[Asked], None] = lambda asked: None,
+        on_run: Callable[[Run], None] = lambda run: None,
+        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
+            "the reconciler failed, its next turn comes: %s", error.message
+        ),
+    ) -> None:
+        """Until `stopping` is set, which calls off a run that is under way: it ends before its next batch."""
+        while not stopping.is_set():
+            try:
+                run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
+                if run is not None:
+                    on_run(run)
+            except StrandlineError as e:
+                on_trouble(e)
+            except Exception as e:
+                log.exception("the reconciler failed in a way that nobody foresaw")
+                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
+            stopping.wait(_POLL_SECONDS)
 
     def restore(self, run: int) -> Restored:
         from strandline.reconcile import quarantine

@@ -4,34 +4,30 @@ whether the catalog is the one that the ledger means."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked
-from strandline.ledger import blocks, datasets, delivered, received, reconcile_runs, spool_files
-from strandline.ledger.engine import Ledger
+from strandline.ledger import blocks, datasets, delivered, maintenance, received, reconcile_runs, spool_files
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.reconcile.model import Context, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
-
-OldestJob = Callable[[], datetime | None]
-"""When the oldest registered maintenance job began; None where there is none."""
 
 _MICROSECOND_NS = 1_000
 
 
 class LakeGround:
-    def __init__(self, config: LakeConfig, ledger: Ledger, oldest_job: OldestJob) -> None:
+    def __init__(self, config: LakeConfig, ledger: Ledger) -> None:
         self._config = config
         self._ledger = ledger
-        self._oldest_job = oldest_job
         self._spool = f"{canonical(config.warehouse_url)}/{SPOOL_FOLDER}"
 
     def context(self, asked: Asked) -> Context:
         settings = self._config.settings.reconcile
         # The clock first: what is opened after it is younger than whatever is looked at.
         now_ns = time.time_ns()
-        oldest_job = self._oldest_job()
+        self._close_dead_jobs()
         with self._ledger.read() as connection:
             known = datasets.every(connection)
             seals = {
@@ -39,6 +35,7 @@ class LakeGround:
                 for d in known
             }
             opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
+            oldest_job = maintenance.oldest_running_since(connection)
             before = reconcile_runs.references_before(connection)
             spooled = spool_files.every_spooled(connection)
         return Context(
@@ -54,6 +51,12 @@ class LakeGround:
             settings.delete_foreign,
             self.own_origin,
         )
+
+    def _close_dead_jobs(self) -> None:
+        """Files of a job that died would be spared for ever where nobody ever does maintenance again."""
+        silent_since = utc_now() - timedelta(seconds=self._config.settings.ingest.lease_seconds)
+        with self._ledger.write() as connection:
+            maintenance.close_dead(connection, silent_since)
 
     @property
     def own_origin(self) -> bool:

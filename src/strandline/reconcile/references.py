@@ -232,7 +232,7 @@ class ReferenceReader:
         if counted > self._references_max:
             raise ReferencesTooMany(
                 f"the tables reach {counted:,} files, which is more than one process is to hold",
-                hint="Raise reconcile.references_max, or let Spark compare them.",
+                hint="Raise reconcile.references_max, if this machine has the memory.",
             )
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from cronsim import CronSim
 
-from strandline.config import ReconcileSettings
 from strandline.drift import Asked
+from strandline.reconcile_settings import ReconcileSettings
 
 
 class Schedule:
@@ -17,11 +17,13 @@ class Schedule:
         self._settings = settings
         self._moments = CronSim(settings.schedule, started_at)
         self._next = next(self._moments)
+        self.moment: datetime | None = None
+        """The one that was due last."""
 
     def due(self, now: datetime) -> Asked | None:
         """What to run now, if anything. Moments that passed while nobody asked are one run, not many."""
         if not self._settings.enabled or now < self._next:
             return None
         while self._next <= now:
-            self._next = next(self._moments)
+            self.moment, self._next = self._next, next(self._moments)
         return Asked(act=not self._settings.dry_run)

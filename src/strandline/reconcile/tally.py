@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.config import ReconcileSettings
 from strandline.drift import Counts, Done, FindingKind, Outcome
 from strandline.reconcile.model import Finding, Survey
 from strandline.reconcile.rendering import document, printable
+from strandline.reconcile_settings import ReconcileSettings
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ What Spark's session opens as `lake` is opened here under the same name, from th
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,8 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     settings = config.settings
     options = {"warehouse": config.warehouse_url, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     if settings.warehouse.is_s3:
+        if settings.warehouse.endpoint is not None:
+            _send_no_trailers()
         found = {
             "s3.endpoint": settings.warehouse.endpoint,
             "s3.region": settings.warehouse.region,
@@ -126,6 +129,13 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     # Blanks and accents are taken as they are; these would be read as parts of the address.
     escaped = str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
+
+
+def _send_no_trailers() -> None:
+    """Stores other than Amazon's may leave the checksum that follows a chunked upload unread: where the connection is
+    kept, the next request is then refused (seen in one upload of ten). pyarrow's client takes this setting from the
+    environment only; what the user chose there stays."""
+    os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 class LightCatalog:

@@ -19,6 +19,8 @@ EPOCH_PROPERTY = "strandline.epoch"
 DELIVER_BY_PROPERTY = "strandline.deliver-by"
 ADOPTED_PROPERTY = "strandline.adopted"
 HISTORY_PROPERTY = "strandline.history"
+FLOOR_PREFIX = "strandline.floor."
+"""Followed by the number up to which retention may have deleted rows; set before a row goes. The highest counts."""
 BLOCK_SUMMARY = "strandline.block"
 """In the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id."""
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
@@ -89,6 +91,16 @@ class TableView:
         return int(self.properties.get(EPOCH_PROPERTY, "0"))
 
     @property
+    def floors(self) -> list[Seq]:
+        found = (n.removeprefix(FLOOR_PREFIX) for n in self.properties if n.startswith(FLOOR_PREFIX))
+        return [Seq(int(text)) for text in found if text.isdigit()]
+
+    @property
+    def floor(self) -> int:
+        """Rows at or below it may be gone, by retention; 0 where none is."""
+        return max(self.floors, default=0)
+
+    @property
     def branches(self) -> Mapping[str, SnapshotId]:
         """Only ours."""
         return {n: s for n, s in self.refs.items() if n.startswith(BRANCH_PREFIX) and n[len(BRANCH_PREFIX) :].isdigit()}
@@ -111,9 +123,12 @@ class TableView:
 
     def contains(self, snapshot: SnapshotId) -> bool | None:
         """Whether main descends from it; None where it was expired and nothing tells."""
-        if any(s.id == snapshot for s in self.ancestors(self.main)):
+        main = {s.id for s in self.ancestors(self.main)}
+        if snapshot in main:
             return True
-        return None if snapshot not in self.snapshots and not self.chain_reaches(None) else False
+        # One that a tag or a branch keeps may lie before the point where main's history was cut off.
+        forked = any(s.id in main for s in self.ancestors(snapshot))
+        return False if forked or self.chain_reaches(None) else None
 
     @property
     def deleted_from(self) -> bool:

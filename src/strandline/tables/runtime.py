@@ -93,7 +93,7 @@ def _sqlite() -> Check:
     if sqlite3.sqlite_version_info >= SQLITE_WAL_SAFE:
         return Check("sqlite", True, sqlite3.sqlite_version)
     newer = ".".join(map(str, SQLITE_WAL_SAFE))
-    reason = f"older than {newer}, so the ledger keeps its journal in DELETE mode; that is fine"
+    reason = f"older than {newer}, so the ledger keeps a rollback journal instead of WAL; that is fine"
     return Check("sqlite", True, f"{sqlite3.sqlite_version}: {reason}")
 
 

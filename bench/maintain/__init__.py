@@ -1,0 +1,1 @@
+"""What compaction costs, and what it does to reads."""

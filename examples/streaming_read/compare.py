@@ -1,0 +1,156 @@
+"""One table, two ways out of it: Iceberg's own streaming read, and Strandline. Between the passes the table gets the
+care that every table needs, by Iceberg's own procedures. At the end, who has which rows?
+
+`python compare.py [FOLDER]`, an empty or a new one; without a folder everything is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import strandline
+from strandline.tables.schema_file import parse_columns
+
+if TYPE_CHECKING:
+    from strandline import Lake
+
+TABLE = "lake.default.events"
+
+
+@dataclass
+class StreamingRead:
+    """As its documentation advises, with every option that makes it more patient, into files, with a checkpoint."""
+
+    lake: Lake
+    folder: Path
+    checkpoint: str = "checkpoint"
+
+    def run(self) -> str | None:
+        """Whatever is new; gives what went wrong."""
+        rows = (
+            self.lake.spark.readStream.format("iceberg")
+            .option("streaming-skip-delete-snapshots", "true")
+            .option("streaming-skip-overwrite-snapshots", "true")
+            .load(TABLE)
+        )
+        query = (
+            rows.writeStream.format("parquet")
+            .option("path", str(self.folder / "rows" / self.checkpoint))
+            .option("checkpointLocation", str(self.folder / self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except Exception as e:
+            return reason(e)
+        return None
+
+    def begin_again(self) -> None:
+        self.checkpoint = "second-checkpoint"
+
+    def delivered(self) -> list[int]:
+        return numbers_in(self.lake, self.folder / "rows")
+
+
+@dataclass
+class Strandline:
+    lake: Lake
+    folder: Path
+
+    def add(self) -> None:
+        self.lake.delivery.add("out", "events", "files", {"path": str(self.folder)})
+
+    def run(self) -> str | None:
+        [report] = self.lake.tick("out").sinks
+        return report.reason
+
+    def delivered(self) -> list[int]:
+        return numbers_in(self.lake, self.folder)
+
+
+def numbers_in(lake: Lake, folder: Path) -> list[int]:
+    files = [str(p) for p in folder.rglob("*.parquet")]
+    return [] if not files else [r.n for r in lake.spark.read.parquet(*files).select("n").collect()]
+
+
+def reason(error: Exception) -> str:
+    """What Spark tells, in one line."""
+    said = str(error).strip().partition("\n")[0]
+    return said.rpartition("terminated with exception: ")[2].partition(" SQLSTATE")[0]
+
+
+class Comparison:
+    def __init__(self, lake: Lake, folder: Path) -> None:
+        self.lake = lake
+        self.stream = StreamingRead(lake, folder / "streaming")
+        self.ours = Strandline(lake, folder / "strandline")
+        self.rows = 0
+
+    def run(self) -> None:
+        self.lake.create_dataset("events", parse_columns([{"name": "n", "type": "long"}]))
+        self.ours.add()
+        print(f"{'':42}{'streaming read':>16}{'Strandline':>16}")
+        self.come()
+        self.both("rows come")
+        self.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
+        self.come()
+        self.both("all files are compacted, more rows come")
+        self.lake.spark.sql(f"DELETE FROM {TABLE} WHERE n <= 5")
+        self.come()
+        self.both("old rows are deleted, more rows come")
+        self.come()
+        self.come()
+        self.call("expire_snapshots", "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1")
+        self.both("more rows come twice, snapshots expire")
+        self.stream.begin_again()
+        self.both("the stream begins anew")
+        self.say("rows that were never delivered", *(str(self.missing(w.delivered())) for w in self.ways))
+        self.say("rows that were delivered twice", *(str(self.twice(w.delivered())) for w in self.ways))
+
+    @property
+    def ways(self) -> tuple[StreamingRead, Strandline]:
+        return self.stream, self.ours
+
+    def come(self) -> None:
+        """Ten more."""
+        numbers = self.lake.spark.range(self.rows + 1, self.rows + 11, 1, 1)
+        self.lake.append("events", numbers.withColumnRenamed("id", "n"))
+        self.rows += 10
+
+    def call(self, procedure: str, arguments: str) -> None:
+        self.lake.spark.sql(f"CALL lake.system.{procedure}(table => 'default.events', {arguments})")
+
+    def both(self, what: str) -> None:
+        problems = [way.run() for way in self.ways]
+        told = [f"{len(way.delivered())}" for way in self.ways]
+        self.say(what, *(f"failed at {n}" if bad else n for n, bad in zip(told, problems, strict=True)))
+        for problem in filter(None, problems):
+            print(f"    {problem}")
+
+    def say(self, what: str, stream: str, ours: str) -> None:
+        print(f"{what:42}{stream:>16}{ours:>16}")
+
+    def missing(self, delivered: list[int]) -> int:
+        return len(set(range(1, self.rows + 1)) - set(delivered))
+
+    def twice(self, delivered: list[int]) -> int:
+        return sum(n - 1 for n in Counter(delivered).values())
+
+
+def main(folder: Path) -> None:
+    with strandline.init_lake(folder / "lake") as lake:
+        Comparison(lake, folder).run()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary))

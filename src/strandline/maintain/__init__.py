@@ -1,0 +1,1 @@
+"""Maintenance: compaction, retention, expiry of snapshots, and rows deleted on demand."""

@@ -1,0 +1,244 @@
+"""Compaction: small files become large ones, neighbours with neighbours, rows in the order of their numbers.
+
+It needs no lock. Ingest and delivery go on, since a commit replaces exactly the files that were read, or is refused.
+What is refused is looked at again, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline import failpoints
+from strandline.errors import FailedError, RefusedError
+from strandline.ledger import audit
+from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
+from strandline.tables.metadata import check_fit
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    from strandline.tables.spark_tables import SparkTables
+    from strandline.tables.upkeep import Main, NewFile
+
+__all__ = ["CompactOptions", "Compacted", "Skipped", "compact"]
+
+ROUNDS_MAX = 3
+"""How often what lost against another commit is planned again."""
+SKIPPED_SHOWN_MAX = 20
+ROW_GROUP_BYTES = 16 << 20
+"""Where the table does not say it: a read of a few numbers out of a large file opens little of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Files are data files of main. Of a dry run, what would become of them: new files are counted as planned."""
+
+    files_before: int
+    files_after: int
+    files_rewritten: int
+    files_written: int
+    bytes_rewritten: int
+    bytes_written: int
+    rows_written: int
+    delete_files_before: int
+    delete_files_after: int
+    manifests_before: int
+    manifests_after: int
+    commits: int
+    lost: int
+    """Commits that were refused, because others had changed the same files."""
+    left: int
+    """Files that would have been rewritten, and were changed by others each time."""
+    skipped: tuple[Skipped, ...]
+    """At most a few of them."""
+    skipped_files: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    files_rewritten: int = 0
+    files_written: int = 0
+    bytes_rewritten: int = 0
+    bytes_written: int = 0
+    rows_written: int = 0
+    commits: int = 0
+    lost: int = 0
+    left: int = 0
+
+    def add(self, pieces: Iterable[Piece], new: Sequence[NewFile]) -> None:
+        for piece in pieces:
+            self.files_rewritten += len(piece.files)
+            self.bytes_rewritten += piece.bytes
+        self.files_written += len(new)
+        self.bytes_written += sum(f.bytes for f in new)
+        self.rows_written += sum(f.rows for f in new)
+
+
+def compact(
+    bench: MaintainBench,
+    dataset: Dataset,
+    options: CompactOptions = CompactOptions(),
+    *,
+    dry_run: bool = False,
+    progress: Progress = quiet,
+) -> Compacted:
+    from strandline.tables import upkeep
+
+    tables = bench.tables()
+    progress("looking at files", 0, None)
+    check_fit(tables.view(dataset.name), dataset, bench.lake_id)
+    first = upkeep.list_main(tables, dataset.name)
+    if first is None:
+        return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
+    tally = _Tally()
+    chosen = plan(first.files, options, _target(first, options))
+    if dry_run:
+        return _planned(first, chosen, options)
+    now = first
+    for n in range(ROUNDS_MAX):
+        if not chosen.steps or not _round(tables, now, chosen, tally, options, progress):
+            break
+        if (found := upkeep.list_main(tables, dataset.name)) is None:
+            break
+        now = found
+        chosen = plan(now.files, options, _target(now, options))
+        if n == ROUNDS_MAX - 1:
+            tally.left = sum(len(p.files) for p in chosen.pieces)
+    _tidy(tables, first, tally, options, progress)
+    done = _result(tables, first, chosen, tally)
+    if done.commits or done.manifests_after != done.manifests_before:
+        with bench.ledger.write() as connection:
+            audit.record(
+                connection,
+                "compacted",
+                dataset=dataset.name,
+                files=done.files_rewritten,
+                into=done.files_written,
+                bytes=done.bytes_rewritten,
+                rows=done.rows_written,
+            )
+    return done
+
+
+def _target(main: Main, options: CompactOptions) -> int:
+    return main.file_bytes_target if options.file_bytes_target is None else options.file_bytes_target
+
+
+def _round(
+    tables: SparkTables, main: Main, chosen: CompactPlan, tally: _Tally, options: CompactOptions, progress: Progress
+) -> bool:
+    """Every step of a plan; whether one of them lost and is worth another look."""
+    from strandline.tables import upkeep
+
+    if not main.table.properties().get(upkeep.ROW_GROUP_PROPERTY):
+        tables.set_properties(main.name, {upkeep.ROW_GROUP_PROPERTY: str(ROW_GROUP_BYTES)})
+        main.table.refresh()
+    total = sum(len(p.files) for p in chosen.pieces)
+    done, lost = 0, False
+    for step in chosen.steps:
+        progress("rewriting files", done, total)
+        rewrite = upkeep.Rewrite(tables, main, step, _target(main, options))
+        failpoints.hit("compact.before_rewrite")
+        new = rewrite.write()
+        if why := wrong(step, new):
+            rewrite.discard()
+            raise FailedError(f"{main.name}: rewritten files are not what was read: {why}", hint="Nothing was changed.")
+        failpoints.hit("compact.before_commit")
+        try:
+            rewrite.commit()
+        except upkeep.CommitLost:
+            tally.lost += 1
+            lost = True
+        else:
+            failpoints.hit("compact.after_rewrite")
+            tally.commits += 1
+            tally.add(step, new)
+        done += sum(len(p.files) for p in step)
+    progress("rewriting files", done, total)
+    return lost
+
+
+def wrong(step: Sequence[Piece], new: Sequence[NewFile]) -> str | None:
+    """What the new files say about themselves, against what was read; None if it fits."""
+    read, written = sum(p.rows for p in step), sum(f.rows for f in new)
+    deleted = any(f.deletes for p in step for f in p.files)
+    if written > read or (written < read and not deleted):
+        return f"{written} rows were written of {read}"
+    lows, highs = [f.lo or 0 for p in step for f in p.files], [f.hi or 0 for p in step for f in p.files]
+    if new and (min(f.lo for f in new) < min(lows) or max(f.hi for f in new) > max(highs)):
+        return "numbers lie outside of those that were read"
+    return None
+
+
+def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
+    """What others keep from being committed is left for the next time."""
+    from strandline.tables import upkeep
+
+    if before.delete_files:
+        progress("removing deletes that apply to nothing", 0, None)
+        try:
+            upkeep.remove_dangling_deletes(tables, before.name)
+        except RefusedError:
+            tally.lost += 1
+    if _manifests(tables, before.name) > options.manifests_max:
+        progress("rewriting manifests", 0, None)
+        try:
+            upkeep.rewrite_manifests(tables, before.name)
+        except RefusedError:
+            tally.lost += 1
+        failpoints.hit("compact.after_manifests")
+
+
+def _manifests(tables: SparkTables, name: str) -> int:
+    table = tables.load(name)
+    return int(table.currentSnapshot().dataManifests(table.io()).size())
+
+
+def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Tally) -> Compacted:
+    table = tables.load(first.name)
+    current = table.currentSnapshot()
+    summary = current.summary()
+    return Compacted(
+        len(first.files),
+        int(summary.get("total-data-files") or 0),
+        tally.files_rewritten,
+        tally.files_written,
+        tally.bytes_rewritten,
+        tally.bytes_written,
+        tally.rows_written,
+        first.delete_files,
+        int(summary.get("total-delete-files") or 0),
+        first.manifests,
+        int(current.dataManifests(table.io()).size()),
+        tally.commits,
+        tally.lost,
+        tally.left,
+        chosen.skipped[:SKIPPED_SHOWN_MAX],
+        sum(s.files for s in chosen.skipped),
+    )
+
+
+def _planned(main: Main, chosen: CompactPlan, options: CompactOptions) -> Compacted:
+    pieces = list(chosen.pieces)
+    old, new = sum(len(p.files) for p in pieces), sum(p.outputs for p in pieces)
+    size = sum(p.bytes for p in pieces)
+    return Compacted(
+        len(main.files),
+        len(main.files) - old + new,
+        old,
+        new,
+        size,
+        size,
+        sum(p.rows for p in pieces),
+        main.delete_files,
+        main.delete_files,
+        main.manifests,
+        main.manifests,
+        0,
+        0,
+        0,
+        chosen.skipped[:SKIPPED_SHOWN_MAX],
+        sum(s.files for s in chosen.skipped),
+    )

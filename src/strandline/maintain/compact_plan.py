@@ -1,0 +1,229 @@
+"""Which files are worth rewriting, and which go together. Pure.
+
+Files of a partition are laid out by their numbers. What is put together are neighbours only, so that the new files are
+as disjoint as the old ones: a read of a few numbers opens as few files as before. Files that are not known to be in
+order, or whose numbers overlap, were written by someone else's compaction or by an UPDATE; their rows are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from strandline.tables.live_files import LiveFile
+
+Order = Literal["kept", "sorted", "shuffled"]
+"""How the rows of a piece get into order: they are; in one task; through a shuffle by ranges of numbers."""
+
+ONE_TASK_SHARE = 2
+"""Overlapping files of more than so many target sizes are sorted by more than one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    file_bytes_target: int | None = None
+    """None: what the table says itself (`write.target-file-size-bytes`)."""
+    small_share: float = 0.75
+    """A file below this share of the target is small."""
+    files_min: int = 5
+    """Fewer small files in a row are left alone, unless they fill a file."""
+    manifests_max: int = 100
+    commit_bytes_max: int = 16 << 30
+    """What is replaced in one commit: what a lost commit or a crash can cost."""
+    commit_files_max: int = 128
+    """New files in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbours of one partition that become `outputs` new files."""
+
+    spec: int
+    partition: str
+    files: tuple[LiveFile, ...]
+    order: Order
+    outputs: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    partition: str
+    files: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactPlan:
+    steps: tuple[tuple[Piece, ...], ...]
+    """Each is one Spark job and one commit."""
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        return (piece for step in self.steps for piece in step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Knot:
+    """Files whose numbers overlap, directly or through others; mostly just one file."""
+
+    files: tuple[LiveFile, ...]
+    depth: int
+    """How many of them may hold one and the same number."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+
+def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> CompactPlan:
+    pieces: list[Piece] = []
+    skipped: list[Skipped] = []
+    for (_, partition), group in groupby(sorted(files, key=_place), key=lambda f: (f.spec, f.partition)):
+        numbered: list[LiveFile] = []
+        unnumbered = 0
+        for file in group:
+            if file.lo is None or file.hi is None:
+                unnumbered += 1
+            else:
+                numbered.append(file)
+        if unnumbered:
+            skipped.append(Skipped(partition, unnumbered, "they have rows without a number: adopt numbers them first"))
+        for run in _runs(_knots(numbered), options, target):
+            chosen, left = _choose(run, partition, options, target)
+            pieces += chosen
+            skipped += left
+    return CompactPlan(tuple(_steps(pieces, options)), tuple(skipped))
+
+
+def _place(file: LiveFile) -> tuple[int, str, int, int, str]:
+    return (file.spec, file.partition, file.lo or 0, file.hi or 0, file.location)
+
+
+def _knots(files: Sequence[LiveFile]) -> Iterator[_Knot]:
+    """Of files in the order of their lowest numbers."""
+    knot: list[LiveFile] = []
+    reach = 0
+    for file in files:
+        if knot and (file.lo or 0) > reach:
+            yield _Knot(tuple(knot), _depth(knot))
+            knot = []
+        reach = max(reach, file.hi or 0) if knot else file.hi or 0
+        knot.append(file)
+    if knot:
+        yield _Knot(tuple(knot), _depth(knot))
+
+
+def _depth(files: Sequence[LiveFile]) -> int:
+    # At the same number a file begins before another one ends: both may hold it.
+    edges = sorted([(f.lo or 0, 0) for f in files] + [(f.hi or 0, 1) for f in files])
+    depth = deepest = 0
+    for _, ends in edges:
+        depth += -1 if ends else 1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _runs(knots: Iterable[_Knot], options: CompactOptions, target: int) -> Iterator[list[_Knot]]:
+    """Neighbours that are all to be rewritten, with nothing between them that is not."""
+    run: list[_Knot] = []
+    for knot in knots:
+        if _is_fine(knot, options, target):
+            if run:
+                yield run
+            run = []
+        else:
+            run.append(knot)
+    if run:
+        yield run
+
+
+def _is_fine(knot: _Knot, options: CompactOptions, target: int) -> bool:
+    """Large enough, nothing deleted from it, and a number is looked for in few files."""
+    small = options.small_share * target
+    return knot.depth < options.files_min and all(f.bytes >= small and f.deletes == 0 for f in knot.files)
+
+
+def _choose(
+    run: Sequence[_Knot], partition: str, options: CompactOptions, target: int
+) -> tuple[list[Piece], list[Skipped]]:
+    count = sum(len(knot.files) for knot in run)
+    total = sum(knot.bytes for knot in run)
+    deleted = any(f.deletes for knot in run for f in knot.files)
+    tangled = any(knot.depth >= options.files_min for knot in run)
+    if not (deleted or tangled or count >= options.files_min or (count > 1 and total >= target)):
+        return [], [Skipped(partition, count, f"too few small files in a row (fewer than {options.files_min})")]
+    pieces: list[Piece] = []
+    skipped: list[Skipped] = []
+    for cut in _cut(run, target):
+        if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
+            skipped.append(Skipped(partition, 1, "a small file that has no neighbour to go with"))
+            continue
+        pieces.append(_piece(cut, target))
+    return pieces, skipped
+
+
+def _cut(run: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
+    """Into parts of about the same size, near the target; what overlaps stays together."""
+    stretch: list[_Knot] = []
+    for knot in run:
+        if len(knot.files) > 1 and knot.bytes > ONE_TASK_SHARE * target:
+            yield from _evenly(stretch, target)
+            stretch = []
+            yield [knot]
+        else:
+            stretch.append(knot)
+    yield from _evenly(stretch, target)
+
+
+def _evenly(stretch: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
+    total = sum(knot.bytes for knot in stretch)
+    aim = total / max(1, round(total / target))
+    part: list[_Knot] = []
+    passed = parts = 0
+    for knot in stretch:
+        # Where most of it would lie beyond the part's end, it begins the next one.
+        if part and passed + knot.bytes / 2 > aim * (parts + 1):
+            yield part
+            part, parts = [], parts + 1
+        part.append(knot)
+        passed += knot.bytes
+    if part:
+        yield part
+
+
+def _piece(cut: Sequence[_Knot], target: int) -> Piece:
+    files = tuple(f for knot in cut for f in knot.files)
+    outputs = max(1, round(sum(f.bytes for f in files) / target))
+    overlapping = any(len(knot.files) > 1 for knot in cut)
+    alone = len(cut) == 1 and cut[0].bytes > ONE_TASK_SHARE * target
+    ordered = not overlapping and all(f.ordered for f in files)
+    order: Order = "kept" if ordered else "shuffled" if overlapping and alone else "sorted"
+    return Piece(files[0].spec, files[0].partition, files, order, outputs)
+
+
+def _steps(pieces: Sequence[Piece], options: CompactOptions) -> Iterator[tuple[Piece, ...]]:
+    """A write has one partitioning, and a commit is bounded."""
+    for _, group in groupby(pieces, key=lambda p: p.spec):
+        step: list[Piece] = []
+        size = files = 0
+        for piece in group:
+            full = size + piece.bytes > options.commit_bytes_max or files + piece.outputs > options.commit_files_max
+            if step and full:
+                yield tuple(step)
+                step, size, files = [], 0, 0
+            step.append(piece)
+            size += piece.bytes
+            files += piece.outputs
+        if step:
+            yield tuple(step)

@@ -1,0 +1,126 @@
+"""Expiry of snapshots. What is staged is rolled forward first, and branches and tags stay: so nothing that Strandline
+needs is in a snapshot that can go, whoever lets it go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from strandline import failpoints
+from strandline.errors import TableUnfit, UsageError
+from strandline.ledger import audit
+from strandline.ledger.engine import utc_now
+from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.maintain.expire_plan import ExpireOptions, ExpirePlan, plan, refusal
+from strandline.tables.history import TableHistory
+from strandline.tables.metadata import check_fit
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    from strandline.tables.upkeep import FilesDeleted
+
+__all__ = ["ExpireOptions", "Expired", "Gone", "expire"]
+
+SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    snapshot: int
+    at: datetime
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    cutoff: datetime
+    snapshots_before: int
+    snapshots_expired: int
+    oldest_kept_at: datetime | None
+    branches_kept: int
+    """Besides main; those of blocks that are not settled yet are among them."""
+    tags_kept: int
+    data_files_deleted: int | None
+    delete_files_deleted: int | None
+    manifests_deleted: int | None
+    manifest_lists_deleted: int | None
+    """None: a dry run does not look which files those are."""
+    sample: tuple[Gone, ...]
+    """The oldest few of those that went, or would go."""
+
+
+def expire(
+    bench: MaintainBench,
+    dataset: Dataset,
+    options: ExpireOptions = ExpireOptions(),
+    *,
+    now: datetime | None = None,
+    dry_run: bool = False,
+    progress: Progress = quiet,
+) -> Expired:
+    from strandline.tables import upkeep
+
+    if options.keep_min < 1:
+        raise UsageError("at least one snapshot of each branch is kept")
+    tables = bench.tables()
+    before = upkeep.history(tables, dataset.name)
+    _refuse(dataset, before)
+    if not dry_run:
+        progress("settling staged blocks", 0, None)
+        bench.recover()
+        failpoints.hit("expire.after_settle")
+        before = upkeep.history(tables, dataset.name)
+        _refuse(dataset, before)
+    check_fit(tables.view(dataset.name), dataset, bench.lake_id)
+    moment = utc_now() if now is None else now
+    chosen = plan(before, options, moment)
+    if dry_run:
+        return _expired(before, chosen, None, len(chosen.expired))
+    if not chosen.expired:
+        return _expired(before, chosen, upkeep.FilesDeleted(0, 0, 0, 0), 0)
+    progress("expiring snapshots", 0, len(chosen.expired))
+    cutoff_ms = int(chosen.cutoff.timestamp() * 1000)
+    deleted = upkeep.expire_snapshots(tables, dataset.name, cutoff_ms=cutoff_ms, keep_min=options.keep_min)
+    failpoints.hit("expire.after_expire")
+    after = upkeep.history(tables, dataset.name)
+    gone = len(before.snapshots.keys() - after.snapshots.keys())
+    progress("expiring snapshots", gone, gone)
+    done = _expired(before, chosen, deleted, gone)
+    with bench.ledger.write() as connection:
+        audit.record(
+            connection,
+            "expired",
+            dataset=dataset.name,
+            snapshots=gone,
+            older_than=chosen.cutoff,
+            data_files=deleted.data,
+            delete_files=deleted.deletes,
+        )
+    return done
+
+
+def _refuse(dataset: Dataset, history: TableHistory) -> None:
+    if why := refusal(history):
+        raise TableUnfit(
+            f"snapshots of {dataset.name} are not expired: {why}",
+            hint="Unset that (ALTER TABLE … UNSET TBLPROPERTIES, or ALTER TABLE … REPLACE BRANCH), then run it again.",
+        )
+
+
+def _expired(before: TableHistory, chosen: ExpirePlan, deleted: FilesDeleted | None, gone: int) -> Expired:
+    going = {s.id for s in chosen.expired}
+    kept = [s for s in before.snapshots.values() if s.id not in going]
+    return Expired(
+        chosen.cutoff,
+        len(before.snapshots),
+        gone,
+        min((s.at for s in kept), default=None),
+        sum(1 for ref in before.refs if ref.is_branch and ref.name != "main"),
+        sum(1 for ref in before.refs if not ref.is_branch),
+        None if deleted is None else deleted.data,
+        None if deleted is None else deleted.deletes,
+        None if deleted is None else deleted.manifests,
+        None if deleted is None else deleted.manifest_lists,
+        tuple(Gone(s.id, s.at, s.operation) for s in chosen.expired[:SHOWN_MAX]),
+    )

@@ -1,0 +1,86 @@
+"""Which snapshots go. Pure: what Iceberg will decide by the same rules, said before it is done.
+
+Every branch keeps its newest snapshots and those that are young; a tag keeps its one. What neither a branch nor a tag
+reaches goes when it is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from strandline.tables.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
+from strandline.types import SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    older_than: timedelta = timedelta(days=5)
+    keep_min: int = 10
+    """So many of the newest of each branch stay, however old they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirePlan:
+    cutoff: datetime
+    expired: tuple[PastSnapshot, ...]
+    """The oldest first."""
+    kept: int
+
+
+def refusal(history: TableHistory) -> str | None:
+    """Why expiry would take more than snapshots: a branch that ages away takes staged rows with it."""
+    if MAX_REF_AGE_PROPERTY in history.properties:
+        return f"its property {MAX_REF_AGE_PROPERTY} would expire branches, and with them rows that are staged there"
+    aging = next((r for r in history.refs if r.max_ref_age_ms is not None and r.name != "main"), None)
+    if aging is not None:
+        what = "branch" if aging.is_branch else "tag"
+        return f"its {what} {aging.name} has a maximal age, and expiry would remove it"
+    if history.properties.get("gc.enabled", "true").lower() == "false":
+        return "its property gc.enabled is false: its files may belong to other tables too"
+    return None
+
+
+def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> ExpirePlan:
+    cutoff = _millis(now - options.older_than)
+    kept: set[SnapshotId] = set()
+    reached: set[SnapshotId] = set()
+    for ref in history.refs:
+        kept.add(ref.snapshot)
+        reached.add(ref.snapshot)
+        if ref.is_branch:
+            reached.update(s.id for s in _ancestors(history, ref.snapshot))
+            kept.update(_of_branch(history, ref, options, _millis(now), cutoff))
+    kept.update(s.id for s in history.snapshots.values() if s.id not in reached and s.at_ms >= cutoff)
+    expired = [s for s in history.snapshots.values() if s.id not in kept]
+    return ExpirePlan(
+        datetime.fromtimestamp(cutoff / 1000, UTC),
+        tuple(sorted(expired, key=lambda s: (s.at_ms, s.id))),
+        len(history.snapshots) - len(expired),
+    )
+
+
+def _of_branch(
+    history: TableHistory, ref: Ref, options: ExpireOptions, now_ms: int, cutoff: int
+) -> Sequence[SnapshotId]:
+    """A branch may have rules of its own; then those hold."""
+    oldest = cutoff if ref.max_snapshot_age_ms is None else now_ms - ref.max_snapshot_age_ms
+    at_least = options.keep_min if ref.min_snapshots is None else ref.min_snapshots
+    kept: list[SnapshotId] = []
+    for snapshot in _ancestors(history, ref.snapshot):
+        if len(kept) >= at_least and snapshot.at_ms < oldest:
+            break
+        kept.append(snapshot.id)
+    return kept
+
+
+def _ancestors(history: TableHistory, of: SnapshotId) -> Iterator[PastSnapshot]:
+    at: SnapshotId | None = of
+    while at is not None and (found := history.snapshots.get(at)) is not None:
+        yield found
+        at = found.parent
+
+
+def _millis(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,291 @@
+"""Maintenance as a lake offers it: each kind by hand, all of them by schedule, and what became of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from strandline.errors import FailedError, StrandlineError, UsageError
+from strandline.ledger import datasets, maintenance
+from strandline.ledger.engine import utc_now
+from strandline.ledger.maintenance import Kind, Run, RunId
+from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.maintain.runs import Done, recorded, rehearsed, take_turn
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    from strandline.maintain.compact import Compacted
+    from strandline.maintain.expire import Expired
+    from strandline.maintain.purge import Purged
+    from strandline.maintain.retain import Retained, RetainRule
+    from strandline.maintain.schedule import Job
+    from strandline.maintain_settings import RetainSettings
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5.0
+"""How often the daemon looks whether something is due."""
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """`lake.maintenance`. Everything here is safe beside ingest, delivery and itself."""
+
+    bench: MaintainBench
+    catch_up: Callable[[], None]
+    """A ledger that was restored is opened before it is asked what may be deleted."""
+
+    # By hand.
+
+    def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> Done[Compacted]:
+        """Small files become large ones, with rows in the order of their numbers."""
+        target = self._ready(dataset)
+        return self._run(target, Kind.COMPACT, lambda: self._compact(target, dry_run, progress), dry_run)
+
+    def retain(
+        self,
+        dataset: str,
+        *,
+        older_than: timedelta | None = None,
+        column: str | None = None,
+        on_lag: Literal["hold", "drop"] | None = None,
+        drop_after: timedelta | None = None,
+        paused_sinks: Literal["count", "ignore"] | None = None,
+        accept_clock: bool = False,
+        dry_run: bool = False,
+        progress: Progress = quiet,
+    ) -> Done[Retained]:
+        """Rows that are old enough, and that every sink has, are deleted. What is left out is as the dataset's rule in
+        the settings says it; without a rule, `older_than` must be said."""
+        target = self._ready(dataset)
+        given = {
+            "older_than": older_than,
+            "column": column,
+            "on_lag": on_lag,
+            "drop_after": drop_after,
+            "paused_sinks": paused_sinks,
+        }
+        rule = self._rule(target, {k: v for k, v in given.items() if v is not None})
+        work = lambda: self._retain(target, rule, accept_clock, dry_run, progress)  # noqa: E731
+        return self._run(target, Kind.RETAIN, work, dry_run)
+
+    def expire(
+        self,
+        dataset: str,
+        *,
+        older_than: timedelta | None = None,
+        keep_min: int | None = None,
+        dry_run: bool = False,
+        progress: Progress = quiet,
+    ) -> Done[Expired]:
+        """Snapshots that nobody needs any more are removed, and the files that only they had."""
+        target = self._ready(dataset)
+        work = lambda: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
+        return self._run(target, Kind.EXPIRE, work, dry_run)
+
+    def purge(
+        self,
+        dataset: str,
+        where: str,
+        *,
+        keep_snapshots: bool = False,
+        dry_run: bool = False,
+        progress: Progress = quiet,
+    ) -> Done[Purged]:
+        """Rows that fit a condition are deleted wherever the lake has them. What sinks hold stays; they are named."""
+        target = self._ready(dataset)
+
+        def work() -> Purged:
+            from strandline.maintain.purge import purge
+
+            return purge(self.bench, target, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
+
+        return self._run(target, Kind.PURGE, work, dry_run)
+
+    def _run(self, target: Dataset, kind: Kind, work: Callable[[], Any], dry_run: bool) -> Done[Any]:
+        return rehearsed(self.bench, target, kind, work) if dry_run else recorded(self.bench, target, kind, work)
+
+    # What is done, by hand or by schedule.
+
+    def _compact(self, target: Dataset, dry_run: bool, progress: Progress) -> Compacted:
+        from strandline.maintain.compact import compact
+        from strandline.maintain.compact_plan import CompactOptions
+
+        s = self.bench.config.settings.maintain.compact
+        options = CompactOptions(
+            file_bytes_target=s.file_bytes_target,
+            small_share=s.small_share,
+            files_min=s.files_min,
+            manifests_max=s.manifests_max,
+        )
+        return compact(self.bench, target, options, dry_run=dry_run, progress=progress)
+
+    def _retain(
+        self, target: Dataset, rule: RetainRule, accept_clock: bool, dry_run: bool, progress: Progress
+    ) -> Retained:
+        from strandline.maintain.retain import retain
+
+        return retain(
+            self.bench, target, rule, now=utc_now(), accept_clock=accept_clock, dry_run=dry_run, progress=progress
+        )
+
+    def _expire(
+        self,
+        target: Dataset,
+        older_than: timedelta | None,
+        keep_min: int | None,
+        dry_run: bool,
+        progress: Progress,
+    ) -> Expired:
+        from strandline.maintain.expire import expire
+        from strandline.maintain.expire_plan import ExpireOptions
+
+        s = self.bench.config.settings.maintain.expire
+        options = ExpireOptions(
+            s.older_than if older_than is None else older_than, s.keep_min if keep_min is None else keep_min
+        )
+        return expire(self.bench, target, options, dry_run=dry_run, progress=progress)
+
+    def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
+        from pydantic import ValidationError
+
+        from strandline.maintain.retain import RetainRule
+        from strandline.maintain_settings import RetainSettings
+
+        known = self._rules().get(target.name)
+        values = ({} if known is None else known.model_dump()) | given
+        if given.get("on_lag") == "hold":
+            values["drop_after"] = given.get("drop_after")
+        if "older_than" not in values:
+            raise UsageError(
+                f"nothing says how long rows of {target.name} are kept",
+                hint='Say --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
+            )
+        try:
+            rule = RetainSettings(**values)
+        except ValidationError as e:
+            said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
+            raise UsageError(f"this rule cannot be: {said}") from e
+        return RetainRule(rule.older_than, rule.column, rule.on_lag, rule.drop_after, rule.paused_sinks)
+
+    def _rules(self) -> dict[str, RetainSettings]:
+        return self.bench.config.settings.maintain.rules()
+
+    # By schedule.
+
+    @property
+    def is_scheduled(self) -> bool:
+        s = self.bench.config.settings.maintain
+        return any((s.compact_schedule, s.retain_schedule, s.expire_schedule))
+
+    def rules_without_dataset(self) -> list[str]:
+        """A rule that is for nothing is likely a slip of somebody's pen."""
+        with self.bench.ledger.read() as connection:
+            known = {d.name for d in datasets.every(connection)}
+        return sorted(set(self._rules()) - known)
+
+    def run(
+        self,
+        stopping: threading.Event,
+        on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
+        on_run: Callable[[Run], None] = lambda run: None,
+        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
+            "maintenance failed, trying again: %s", error.message
+        ),
+    ) -> None:
+        """Until `stopping` is set: what is due by its schedule is done, one after the other. Several daemons over one
+        ledger share the turns. What is under way when `stopping` is set is finished."""
+        watching_since = utc_now()
+        while not stopping.is_set():
+            try:
+                watching_since = min(watching_since, utc_now())  # a clock that was set back
+                self.take_turns(stopping, watching_since, on_begin, on_run)
+            except StrandlineError as e:
+                on_trouble(e)
+            except Exception as e:
+                log.exception("maintenance failed in a way that nobody foresaw")
+                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
+            stopping.wait(_POLL_SECONDS)
+
+    def take_turns(
+        self,
+        stopping: threading.Event,
+        watching_since: datetime,
+        on_begin: Callable[[Dataset, Kind], None],
+        on_run: Callable[[Run], None],
+    ) -> None:
+        """Everything that is due now. One that fails does not keep the next from its turn."""
+        from strandline.maintain.schedule import is_due, jobs
+
+        with self.bench.ledger.read() as connection:
+            known = datasets.every(connection)
+        for job in jobs(self.bench.config.settings.maintain, known, self._rules()):
+            if stopping.is_set():
+                return
+            with self.bench.ledger.read() as connection:
+                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            began = None if last is None else last.started_at
+            if is_due(job.cron, last=began, watching_since=watching_since, now=utc_now()):
+                self._turn(job, None if last is None else last.id, on_begin, on_run)
+
+    def _turn(
+        self,
+        job: Job,
+        after: RunId | None,
+        on_begin: Callable[[Dataset, Kind], None],
+        on_run: Callable[[Run], None],
+    ) -> None:
+        def work() -> Any:
+            on_begin(job.dataset, job.kind)
+            self.catch_up()
+            match job.kind:
+                case Kind.COMPACT:
+                    return self._compact(job.dataset, False, quiet)
+                case Kind.EXPIRE:
+                    return self._expire(job.dataset, None, None, False, quiet)
+                case _:
+                    return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
+
+        try:
+            taken = take_turn(self.bench, job.dataset, job.kind, work, after=after)
+        except Exception as e:
+            # How it ended is stored, and is told like every other end; what cannot even be stored is trouble.
+            with self.bench.ledger.read() as connection:
+                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            if last is None or last.id == after or last.outcome is None:
+                raise
+            if not isinstance(e, StrandlineError):
+                log.exception("%s of %s failed in a way that nobody foresaw", job.kind.value, job.dataset.name)
+            on_run(last)
+            return
+        if taken is not None:
+            on_run(taken.run)
+
+    # What became of it.
+
+    def runs(self, dataset: str | None = None, kind: str | None = None, *, runs_max: int = 20) -> list[Run]:
+        """The newest first."""
+        chosen = None if dataset is None else self._dataset(dataset).id
+        with self.bench.ledger.read() as connection:
+            return maintenance.latest(
+                connection, dataset=chosen, kind=None if kind is None else Kind(kind), runs_max=runs_max
+            )
+
+    def get(self, run: int) -> Run:
+        with self.bench.ledger.read() as connection:
+            return maintenance.get(connection, run)
+
+    def _ready(self, name: str) -> Dataset:
+        target = self._dataset(name)  # a wrong name is told before anything is started
+        self.catch_up()
+        return target
+
+    def _dataset(self, name: str) -> Dataset:
+        from strandline.tables.identifier import full_name
+
+        with self.bench.ledger.read() as connection:
+            return datasets.get(connection, full_name(name))

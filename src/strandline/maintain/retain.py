@@ -1,0 +1,398 @@
+"""Retention: rows that are old enough, and that every sink has, are deleted.
+
+Durable, in this order: the floor in the ledger (with it, where a rule drops rows that a sink has not got, the marks
+that are moved past them and what is lost), the floor in the table, the delete. Whoever is stopped in between and goes
+on later deletes what the floor already covers, and nothing else; `tests/model/floor_model.py` goes through the ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from strandline import failpoints
+from strandline.continuation import Continuation
+from strandline.delivery import Lease, SinkRecord
+from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, Superseded
+from strandline.ledger import audit, blocks, drops, floors, holds, losses, sequence, sinks
+from strandline.ledger.drops import LaneDrop, Standing
+from strandline.ledger.engine import Connection
+from strandline.ledger.floors import Reach
+from strandline.ledger.losses import NewLoss, Reason
+from strandline.maintain import clock, rows
+from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.maintain.leases import alone
+from strandline.maintain.retain_plan import (
+    Verdict,
+    cutoff,
+    drop_point,
+    due_condition,
+    judge,
+    numbers_condition,
+    owed,
+    range_or_none,
+    settle_point,
+)
+from strandline.tables import floor as table_floor
+from strandline.types import Dataset, Seq
+
+_ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RetainRule:
+    older_than: timedelta
+    column: str | None = None
+    """None: by when rows were ingested."""
+    on_lag: Literal["hold", "drop"] = "hold"
+    drop_after: timedelta | None = None
+    paused_sinks: Literal["count", "ignore"] = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    sink: str
+    rows: int
+    since: datetime
+    """When retention first wanted to delete rows that this sink has not got."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    sink: str
+    rows: int
+    lanes: int
+    """In how many partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    cutoff: datetime
+    column: str | None
+    sealed: int | None
+    due_up_to: int | None
+    """The highest number of a row that is old enough; None where none is."""
+    deleted_up_to: int | None
+    deleted_rows: int
+    floor_before: int | None
+    floor: int | None
+    held: tuple[HeldRows, ...]
+    """Due, and a sink has not got them: they stay."""
+    lost: tuple[LostRows, ...]
+    """Due, and deleted although a sink has not got them, because the rule says so."""
+    released: tuple[str, ...]
+    """Sinks for which nothing is held any more."""
+
+
+def retain(
+    bench: MaintainBench,
+    dataset: Dataset,
+    rule: RetainRule,
+    *,
+    now: datetime,
+    accept_clock: bool = False,
+    dry_run: bool = False,
+    progress: Progress = quiet,
+) -> Retained:
+    jump = timedelta(seconds=bench.config.settings.maintain.clock_jump_seconds)
+    clock.check(bench.ledger, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            return _Retention(bench, dataset, rule, now, progress).run(dry_run=dry_run)
+        except (OpeningNeeded, MarkMoved, LeaseLost):
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+            bench.recover()
+    raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A sink that loses rows: held by its lease, so that nobody delivers to it meanwhile."""
+
+    record: SinkRecord
+    lease: Lease | None
+    """None in a dry run."""
+    standings: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    passed: _Passed
+    lanes: tuple[LaneDrop, ...]
+    dropped: tuple[NewLoss, ...]
+    """Their marks go past them."""
+    deleted: tuple[NewLoss, ...]
+    """Their marks stay: rows that are not due lie between them."""
+
+    @property
+    def rows(self) -> int:
+        return sum(x.rows or 0 for x in (*self.dropped, *self.deleted))
+
+
+@dataclass
+class _Retention:
+    bench: MaintainBench
+    dataset: Dataset
+    rule: RetainRule
+    now: datetime
+    progress: Progress
+    table: rows.Table | None = field(default=None)
+
+    def run(self, *, dry_run: bool) -> Retained:
+        with self.bench.ledger.read() as connection:
+            sealed = blocks.sealed(connection, self.dataset.id)
+            before = floors.get(connection, self.dataset.id)
+            reached = floors.reaches(connection, self.dataset.id)
+            known = holds.of_dataset(connection, self.dataset.id)
+        due = None if sealed is None else self._due(sealed, self.cutoff)
+        drop_due = None if sealed is None or self.drop_cutoff is None else self._due(sealed, self.drop_cutoff)
+        verdict = judge(
+            reached,
+            due=due,
+            drop_due=drop_due,
+            holds=known,
+            held_before=self.now - (self.rule.drop_after or timedelta()),
+            paused_sinks=self.rule.paused_sinks,
+        )
+        held: tuple[tuple[Reach, int], ...] = ()
+        lost: tuple[_Drop, ...] = ()
+        deleted, end, floor = 0, None, before
+        if sealed is not None and due is not None:
+            with self._passed(verdict.passed_over, dry_run=dry_run) as passed:
+                end = settle_point(verdict.up_to, [s for p in passed for s in p.standings])
+                if end is not None:
+                    lost, deleted, floor = self._delete(sealed, reached, verdict, passed, end, before, dry_run=dry_run)
+            if deleted and not dry_run:
+                self.table = None
+            held = self._held(verdict.holding, sealed, due, lost if dry_run else ())
+        released = () if dry_run else self._record(held, deleted, end, due)
+        since = {h.sink: h.since for h in known}
+        return Retained(
+            self.cutoff,
+            self.rule.column,
+            sealed,
+            due,
+            end if deleted else None,
+            deleted,
+            before,
+            floor,
+            tuple(HeldRows(r.sink.name, n, since.get(r.sink.id, self.now)) for r, n in held),
+            tuple(LostRows(d.passed.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
+            released,
+        )
+
+    # --- what is due ---
+
+    @property
+    def cutoff(self) -> datetime:
+        return cutoff(self.now, self.rule.older_than)
+
+    @property
+    def drop_cutoff(self) -> datetime | None:
+        """Rows that were due for as long as the rule lets them be held."""
+        after = self.rule.drop_after
+        return cutoff(self.cutoff, after) if self.rule.on_lag == "drop" and after is not None else None
+
+    def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
+        """The highest number that is old enough."""
+        if self.rule.column is None:
+            with self.bench.ledger.read() as connection:
+                return floors.published_before(connection, self.dataset.id, moment, sealed)
+        self.progress("looking for rows that are due", 0, None)
+        return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
+
+    def _table(self, sealed: Seq) -> rows.Table:
+        if self.table is None:
+            self.table = rows.look(self.bench, self.dataset, sealed)
+        return self.table
+
+    def _condition(self, sealed: Seq, moment: datetime) -> str:
+        """Of a row that is old enough, beside its number."""
+        if self.rule.column is None:
+            return "true"
+        found = self._table(sealed).view.column(self.rule.column)
+        if found is None:
+            raise SchemaError(f"{self.dataset.name} has no column {self.rule.column!r}")
+        return due_condition(self.rule.column, str(found["type"]), moment)
+
+    # --- what stays ---
+
+    def _held(
+        self, holding: Sequence[Reach], sealed: Seq, due: Seq, rehearsed: Sequence[_Drop]
+    ) -> tuple[tuple[Reach, int], ...]:
+        """As it is after the delete; what a dry run only says to be lost is not held."""
+        found = []
+        lost = {d.passed.record.id: d.rows for d in rehearsed}
+        condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
+        for n, reach in enumerate(holding):
+            self.progress("counting rows that are held", n, len(holding))
+            with self.bench.ledger.read() as connection:
+                standings = drops.standings(connection, reach.sink)
+            counted = self._owed(sealed, reach.sink, standings, due, condition)
+            if (total := sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0)) > 0:
+                found.append((reach, total))
+        return tuple(found)
+
+    def _owed(
+        self, sealed: Seq, record: SinkRecord, standings: Sequence[Standing], until: Seq, condition: str
+    ) -> dict[str, rows.Counted]:
+        lanes = {s.partition: owed(s, until) for s in standings}
+        others = range_or_none(int(record.planned or 0), int(until))
+        return rows.count_owed(
+            self._table(sealed).df, rows.Owed(lanes, others, record.options.get("where") or None), condition
+        )
+
+    # --- what goes ---
+
+    @contextmanager
+    def _passed(self, chosen: Sequence[Reach], *, dry_run: bool) -> Iterator[list[_Passed]]:
+        """Their leases are held until the rows are gone: what is counted as lost is then really lost."""
+        with ExitStack() as stack:
+            passed = []
+            for reach in chosen:
+                lease = None if dry_run else stack.enter_context(alone(self.bench, reach.sink))
+                with self.bench.ledger.read() as connection:
+                    record = self._current(connection, reach.sink)
+                    if record is None or (record.generation, record.state) != (reach.sink.generation, reach.sink.state):
+                        raise MarkMoved(f"sink {reach.sink.name} was changed meanwhile", hint="Try again.")
+                    passed.append(_Passed(record, lease, tuple(drops.standings(connection, record))))
+            yield passed
+
+    def _current(self, connection: Connection, record: SinkRecord) -> SinkRecord | None:
+        return next((s for s in sinks.of_dataset(connection, self.dataset.id) if s.id == record.id), None)
+
+    def _delete(
+        self,
+        sealed: Seq,
+        reached: Sequence[Reach],
+        verdict: Verdict,
+        passed: Sequence[_Passed],
+        end: Seq,
+        before: Seq | None,
+        *,
+        dry_run: bool,
+    ) -> tuple[tuple[_Drop, ...], int, Seq | None]:
+        table = self._table(sealed)
+        condition = self._what_goes(sealed, reached, verdict, end)
+        self.progress("counting rows that go", 0, None)
+        found = rows.count(table.df, condition)
+        lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
+        if dry_run or not (found.rows or any(d.lanes for d in lost)):
+            return lost, found.rows, before
+        # No further than is needed: a sink that is added later begins above it.
+        epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost)
+        failpoints.hit("retain.after_floor")
+        self.progress("deleting rows", 0, found.rows)
+        table_floor.tell(table.tables, self.dataset.name, floor)
+        if table.tables.view(self.dataset.name).epoch > epoch:
+            raise Superseded(
+                "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
+            )
+        table_floor.delete(table.tables, self.dataset.name, condition)
+        failpoints.hit("retain.after_delete")
+        self.progress("deleting rows", found.rows, found.rows)
+        return lost, found.rows, floor
+
+    def _what_goes(self, sealed: Seq, reached: Sequence[Reach], verdict: Verdict, end: Seq) -> str:
+        """Where a rule goes by a column, rows above what all sinks have go only if they may be dropped."""
+        owned = self._table(sealed).owned
+        upper = numbers_condition(end, owned)
+        if self.rule.column is None:
+            return upper
+        due = self._condition(sealed, self.cutoff)
+        ignored = {r.sink.id for r in verdict.passed_over if r.sink.state == "paused"}
+        ignored = ignored if self.rule.paused_sinks == "ignore" else set()
+        safe = min([int(end), *(int(r.number or 0) for r in reached if r.sink.id not in ignored)])
+        if safe >= end or self.drop_cutoff is None:
+            return f"{upper} AND ({due})"
+        drop = self._condition(sealed, self.drop_cutoff)
+        return f"{upper} AND (({drop}) OR (`_ingest_seq` <= {safe} AND ({due})))"
+
+    def _drop(self, sealed: Seq, passed: _Passed, end: Seq, condition: str) -> _Drop:
+        self.progress(f"counting what {passed.record.name} loses", 0, None)
+        counted = self._owed(sealed, passed.record, passed.standings, end, condition)
+        moved, dropped, deleted = [], [], []
+        for standing in passed.standings:
+            found = counted.pop(standing.partition, None)
+            point = drop_point(standing, end)
+            if point is None:
+                continue
+            count = 0 if found is None else found.rows
+            if found is None or found.first_kept is None:
+                moved.append(LaneDrop(standing, point))
+                if count or standing.intent is not None:  # a promise that is not kept is explained by it, rows or not
+                    dropped.append(NewLoss(standing.partition, standing.mark, point, count))
+            elif count:
+                deleted.append(NewLoss(standing.partition, standing.mark, end, count))
+        for partition, found in counted.items():  # new ones: they begin at what is planned
+            (deleted if found.first_kept else dropped).append(
+                NewLoss(partition, passed.record.planned, end, found.rows)
+            )
+        return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows))
+
+    def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
+        """One transaction; a sink that was added since, or that does not stand where it did, ends it unchanged."""
+        with self.bench.ledger.write() as connection:
+            floors.lock(connection, self.dataset.id)
+            passed = {d.passed.record.id for d in lost}
+            reached = floors.reaches(connection, self.dataset.id)
+            if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
+                raise MarkMoved("a sink was added or reset meanwhile", hint="Try again.")
+            for drop in lost:
+                self._move(connection, drop, end)
+            if (floors.get(connection, self.dataset.id) or 0) < end or lost:
+                floors.take_number(connection, self.bench.witness)
+            floor = floors.rise(connection, self.dataset.id, end)
+            epoch = sequence.read(connection).epoch
+        if lost:
+            failpoints.hit("retain.after_drop_marks")
+        return epoch, floor
+
+    def _move(self, connection: Connection, drop: _Drop, end: Seq) -> None:
+        record = drop.passed.record
+        lease = drop.passed.lease
+        current = self._current(connection, record)
+        if current is None or current.state != record.state or lease is None:
+            raise MarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")
+        stays = any(x.after == record.planned and x.until == end for x in drop.deleted)
+        planned = record.planned if stays else end
+        if not drops.move(connection, record, lease, drop.lanes, planned=planned, token=self._token):
+            raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
+        losses.add(connection, record, Reason.DROPPED, drop.dropped)
+        losses.add(connection, record, Reason.DELETED, drop.deleted)
+        if drop.rows:
+            audit.record(
+                connection, "rows_lost", sink=record.name, dataset=self.dataset.name, rows=drop.rows, up_to=end,
+                partitions=len(drop.dropped) + len(drop.deleted), state=record.state.value, rule=self.rule.on_lag,
+            )  # fmt: skip
+
+    def _token(self, mark: Seq | None) -> str:
+        return Continuation(self.bench.lake_id, self.dataset.table_uuid, mark).encode()
+
+    # --- what is said ---
+
+    def _record(
+        self, held: Sequence[tuple[Reach, int]], deleted: int, end: Seq | None, due: Seq | None
+    ) -> tuple[str, ...]:
+        with self.bench.ledger.write() as connection:
+            current = {s.id for s in sinks.of_dataset(connection, self.dataset.id)}
+            held = [(r, n) for r, n in held if r.sink.id in current]
+            for reach, count in held:
+                new = holds.keep(
+                    connection, self.dataset.id, reach.sink.id, rows=count, up_to=due or Seq(1), now=self.now
+                )
+                if new:
+                    audit.record(
+                        connection, "retention_held", dataset=self.dataset.name, sink=reach.sink.name, rows=count,
+                        up_to=due,
+                    )  # fmt: skip
+            released = holds.release(connection, self.dataset.id, but=[r.sink.id for r, _ in held])
+            for name in released:
+                audit.record(connection, "retention_released", dataset=self.dataset.name, sink=name)
+            if deleted:
+                audit.record(connection, "retained", dataset=self.dataset.name, rows=deleted, up_to=end)
+        return tuple(released)

@@ -1,0 +1,156 @@
+"""Decisions of retention, as functions over values: what is due, what must stay, and how far a lane can be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from strandline.delivery import ChunkState, SinkState
+from strandline.errors import SchemaError
+from strandline.ledger.drops import Standing
+from strandline.ledger.floors import Reach
+from strandline.ledger.holds import Hold
+from strandline.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
+
+RANGES_MAX = 500
+"""In a condition that names every range: beyond that a statement is no longer one."""
+
+
+def range_or_none(after: int, until: int) -> SeqRange | None:
+    return SeqRange(Seq(after + 1), Seq(until)) if after < until else None
+
+
+# --- what is due -----------------------------------------------------------------------------------------------------
+
+
+def due_condition(column: str, kind: str, cutoff: datetime) -> str:
+    """In Spark's SQL; `kind` is Iceberg's name of the column's type. NULL is never due."""
+    moment = cutoff.astimezone(UTC).replace(tzinfo=None)
+    name = "`" + column.replace("`", "``") + "`"
+    match kind:
+        case "date":
+            return f"{name} < DATE'{moment:%Y-%m-%d}'"
+        case "timestamp":
+            return f"{name} < TIMESTAMP_NTZ'{moment:%Y-%m-%d %H:%M:%S.%f}'"
+        case "timestamptz":
+            return f"{name} < TIMESTAMP'{moment:%Y-%m-%d %H:%M:%S.%f}Z'"
+    raise SchemaError(
+        f"column {column} is of type {kind}, which does not say when a row is from",
+        hint="Retention needs a date or a timestamp, or no column: then it goes by when rows were ingested.",
+    )
+
+
+def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
+    """`owned` is given where the table has rows that are not ours: those stay, whatever number they carry."""
+    number = f"`{SEQ_COLUMN}`"
+    upper = f"{number} <= {until}"
+    if owned is None:
+        return upper
+    ranges = [f"{number} BETWEEN {r.lo} AND {min(int(r.hi), int(until))}" for r in owned if r.lo <= until]
+    return f"{upper} AND ({' OR '.join(ranges) or 'false'})"
+
+
+# --- who holds what --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of the rows that are due."""
+
+    up_to: Seq | None
+    """Every row that is due up to here goes."""
+    holding: tuple[Reach, ...]
+    """Sinks for which due rows beyond that stay."""
+    passed_over: tuple[Reach, ...]
+    """Sinks that lose what they have not got, because a person chose so."""
+
+
+def judge(
+    reached: Sequence[Reach],
+    *,
+    due: Seq | None,
+    drop_due: Seq | None,
+    holds: Iterable[Hold],
+    held_before: datetime,
+    paused_sinks: str,
+) -> Verdict:
+    """`due` is the highest number that is old enough, `drop_due` that of the rows which may be dropped; a sink is
+    passed over if rows were held for it since `held_before`, or longer."""
+    if due is None:
+        return Verdict(None, (), ())
+    since = {h.sink: h.since for h in holds}
+    ends: list[int] = [int(due)]
+    holding, passed = [], []
+    for reach in reached:
+        at = int(reach.number or 0)
+        if at >= due:
+            continue
+        if reach.sink.state is SinkState.PAUSED and paused_sinks == "ignore":
+            passed.append(reach)
+            continue
+        held = since.get(reach.sink.id)
+        if drop_due is not None and drop_due > at and held is not None and held <= held_before:
+            passed.append(reach)
+            at = int(drop_due)
+        ends.append(at)
+        if at < due:
+            holding.append(reach)
+    end = min(ends)
+    return Verdict(Seq(end) if end else None, tuple(holding), tuple(passed))
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def drop_point(standing: Standing, target: Seq) -> Seq | None:
+    """How far the lane can go towards the target; None where it stays. Never into a chunk that may still land: the sink
+    would then hold a range with the lane's mark inside. One that landed is behind it as a whole."""
+    at = int(standing.mark or 0)
+    if at >= target:
+        return None
+    begun = standing.intent
+    if begun is None or target >= begun.until:
+        return target
+    inside = next(c for c in begun.chunks if target <= c.rows.hi)
+    settled = inside.state is not ChunkState.PLANNED
+    point = int(inside.rows.hi) if settled or target == inside.rows.hi else int(inside.rows.lo) - 1
+    return Seq(point) if point > at else None
+
+
+def owed(standing: Standing, until: Seq) -> list[SeqRange]:
+    """The numbers up to the bound that the lane has not got: neither landed nor found to be empty."""
+    after = int(standing.mark or 0)
+    begun = standing.intent
+    if begun is None:
+        whole = range_or_none(after, int(until))
+        return [] if whole is None else [whole]
+    left = [c.rows for c in begun.chunks if c.state is ChunkState.PLANNED and c.rows.lo <= until]
+    clipped = [SeqRange(r.lo, Seq(min(int(r.hi), int(until)))) for r in left]
+    beyond = range_or_none(int(begun.until), int(until))
+    return merge_ranges([*clipped, *([] if beyond is None else [beyond])])
+
+
+def settle_point(up_to: Seq | None, standings: Sequence[Standing]) -> Seq | None:
+    """The highest point at or below the bound that lies in no chunk that may still land. Lanes are cut differently, so
+    going down for one may be into a chunk of another."""
+    at = int(up_to or 0)
+    while at:
+        inside = [
+            int(c.rows.lo) - 1
+            for s in standings
+            if s.intent is not None
+            for c in s.intent.chunks
+            if c.state is ChunkState.PLANNED and c.rows.lo <= at < c.rows.hi
+        ]
+        if not inside:
+            return Seq(at)
+        at = min(inside)
+    return None
+
+
+def cutoff(now: datetime, older_than: timedelta) -> datetime:
+    try:
+        return now - older_than
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)

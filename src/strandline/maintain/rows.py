@@ -1,0 +1,141 @@
+"""Rows of a dataset as maintenance counts them: on the executors, a line per lane comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from strandline import counting, read
+from strandline.continuation import Bounds
+from strandline.delivery import NOT_PARTITIONED
+from strandline.errors import RefusedError, UsageError
+from strandline.ledger import blocks, losses
+from strandline.maintain.bench import MaintainBench
+from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.tables.metadata import TableView, check_fit
+from strandline.tables.spark_tables import explain
+from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
+
+if TYPE_CHECKING:
+    from strandline.tables.spark_tables import SparkTables
+
+
+@dataclass(frozen=True)
+class Table:
+    """A dataset's table at one snapshot, checked, and its settled rows."""
+
+    tables: SparkTables
+    dataset: Dataset
+    view: TableView
+    df: DataFrame
+    """Settled rows that are ours, every column."""
+    owned: Sequence[SeqRange] | None
+    """Which numbers are ours, where the table has others, too."""
+
+
+def look(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table:
+    """The ledger first, the table after, as everywhere. A table that was rolled back is left alone."""
+    with bench.ledger.read() as connection:
+        settled = blocks.last_settled(connection, dataset.id)
+        owned = blocks.owned_ranges(connection, dataset.id, until=sealed)
+        purged = losses.purged(connection, dataset.id)
+    tables = bench.tables()
+    view = tables.view(dataset.name)
+    check_fit(view, dataset, bench.lake_id)
+    read.check_descends(tables, dataset, view, settled, purged)
+    counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
+    others = None if counts is not None and counts.foreign == 0 else owned
+    if others is not None and len(others) > RANGES_MAX:
+        raise RefusedError(
+            f"{dataset.name} has rows whose numbers are not ours, among {len(others):,} ranges of ours",
+            hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
+        )
+    return Table(tables, dataset, view, read.settled_rows(tables, dataset, view, Bounds(None, sealed), others), others)
+
+
+def lane_of(df: DataFrame) -> Column:
+    if PARTITION_COLUMN not in df.columns:
+        return F.lit(NOT_PARTITIONED)
+    return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    rows: int
+    """That fit the condition."""
+    first: Seq | None
+    last: Seq | None
+    first_kept: Seq | None
+    """The first of those that do not."""
+
+
+def count(df: DataFrame, condition: str) -> Counted:
+    """Over all of them."""
+    found = _collect(_aggregated(df, condition))
+    return found[0][1] if found else Counted(0, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a sink has not got, lane by lane."""
+
+    lanes: Mapping[str, Sequence[SeqRange]]
+    others: SeqRange | None
+    """For partitions that have no lane yet."""
+    where: str | None
+    """Only rows that fit it are for the sink."""
+
+
+def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, Counted]:
+    """By lane; those without any such row are left out."""
+    number = F.col(SEQ_COLUMN)
+    named = [(p, int(r.lo), int(r.hi)) for p, ranges in owed.lanes.items() for r in ranges]
+    if owed.where is not None:
+        with suppress(PySparkException):  # a condition that no longer fits the table lets nothing through, nor back
+            df = df.where(F.expr(owed.where))
+    if PARTITION_COLUMN not in df.columns:
+        spans = [number.between(lo, hi) for _, lo, hi in named]
+        if not owed.lanes and owed.others is not None:
+            spans = [number.between(int(owed.others.lo), int(owed.others.hi))]
+        inside = df.where(reduce(Column.__or__, spans, F.lit(False)))
+    else:
+        laned = df.withColumn("_lane", lane_of(df))
+        known = df.sparkSession.createDataFrame(named, "_lane string, _from long, _to long")
+        inside = laned.join(F.broadcast(known), "_lane").where(number.between(F.col("_from"), F.col("_to")))
+        if owed.others is not None:
+            lanes = df.sparkSession.createDataFrame([(p,) for p in owed.lanes], "_lane string")
+            new = laned.where(number.between(int(owed.others.lo), int(owed.others.hi)))
+            inside = inside.drop("_from", "_to").unionByName(new.join(F.broadcast(lanes), "_lane", "left_anti"))
+    return dict(_collect(_aggregated(inside, condition, lane_of(inside))))
+
+
+def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> DataFrame:
+    number = F.col(SEQ_COLUMN)
+    try:
+        fits = F.coalesce(F.expr(condition), F.lit(False))
+        judged = df.select((F.lit("") if lane is None else lane).alias("_of"), number, fits.alias("_fits"))
+    except PySparkException as e:
+        raise UsageError(f"this condition cannot be used: {explain(e, condition).message}") from e
+    goes, stays = F.when(F.col("_fits"), number), F.when(~F.col("_fits"), number)
+    return judged.groupBy("_of").agg(
+        F.count(goes).alias("rows"), F.min(goes).alias("first"), F.max(goes).alias("last"), F.min(stays).alias("kept")
+    )
+
+
+def _collect(df: DataFrame) -> list[tuple[str, Counted]]:
+    try:
+        rows = df.collect()  # a line per lane
+    except Exception as e:
+        raise explain(e, "rows cannot be counted") from e
+    return [(r["_of"], Counted(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
+
+
+def _seq(value: int | None) -> Seq | None:
+    return None if value is None else Seq(value)

@@ -1,0 +1,152 @@
+"""A run of maintenance as the ledger knows it: registered before it begins, kept alive, and its result stored."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from strandline import failpoints
+from strandline.errors import RefusedError, Skipped, StrandlineError
+from strandline.heartbeat import beating
+from strandline.ledger import audit, maintenance
+from strandline.ledger.engine import utc_now
+from strandline.ledger.maintenance import Kind, NewRun, Outcome, Run, RunId
+from strandline.maintain.bench import MaintainBench
+from strandline.types import Dataset
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """What came of a run, and how it is stored."""
+
+    run: Run
+    result: T
+
+
+def node() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def rehearsed(bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
+    """A dry run: it stands in nobody's way, and nothing need be spared for it."""
+    new, started_at = NewRun(dataset.id, kind, node()), utc_now()
+    try:
+        result = work()
+    except Exception as e:
+        outcome, reason = _how_it_ended(e, kind)
+        with bench.ledger.write() as connection:
+            maintenance.record_rehearsal(
+                connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None
+            )
+        raise
+    with bench.ledger.write() as connection:
+        run = maintenance.record_rehearsal(
+            connection, new, started_at=started_at, outcome=Outcome.DONE, reason=None, result=plain(result)
+        )
+        _forget_old(bench, connection, dataset, kind)
+        return Done(maintenance.get(connection, run), result)
+
+
+def recorded(bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
+    """By hand: refused where the same is under way."""
+    run = _begin(bench, NewRun(dataset.id, kind, node()), None)
+    if run is None:
+        raise RuntimeError("only a turn of the schedule can be somebody else's")
+    return _work(bench, dataset, kind, run, work)
+
+
+def take_turn(
+    bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T], *, after: RunId | None
+) -> Done[T] | None:
+    """By schedule: None where another daemon took this turn, or the same is under way."""
+    run = _begin(bench, NewRun(dataset.id, kind, node(), by_schedule=True), after)
+    return None if run is None else _work(bench, dataset, kind, run, work)
+
+
+def _begin(bench: MaintainBench, new: NewRun, after: RunId | None) -> RunId | None:
+    with bench.ledger.write() as connection:
+        run = maintenance.begin(connection, new, lease_seconds=_lease_seconds(bench), after=after)
+    failpoints.hit("maintain.after_begin")
+    return run
+
+
+def _work(bench: MaintainBench, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T]) -> Done[T]:
+    def beat() -> bool:
+        with bench.ledger.write() as connection:
+            return maintenance.beat(connection, run)
+
+    try:
+        with beating(beat, lease_seconds=_lease_seconds(bench)):
+            result = work()
+    except BaseException as e:
+        outcome, reason = _how_it_ended(e, kind)
+        with bench.ledger.write() as connection:
+            maintenance.end(connection, run, outcome, reason=reason, result=None)
+            if outcome is Outcome.SKIPPED:
+                audit.record(
+                    connection, "maintenance_skipped", dataset=dataset.name, kind=kind.value, run=run, reason=reason
+                )
+        raise
+    failpoints.hit("maintain.before_end")
+    with bench.ledger.write() as connection:
+        maintenance.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
+        _forget_old(bench, connection, dataset, kind)
+        return Done(maintenance.get(connection, run), result)
+
+
+def _lease_seconds(bench: MaintainBench) -> int:
+    return bench.config.settings.ingest.lease_seconds
+
+
+def _forget_old(bench: MaintainBench, connection: Any, dataset: Dataset, kind: Kind) -> None:
+    maintenance.forget_old(connection, dataset.id, kind, runs_kept=bench.config.settings.maintain.runs_kept)
+
+
+def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
+    match error:
+        case Skipped():
+            outcome, said = Outcome.SKIPPED, error.message
+        case RefusedError():
+            outcome, said = Outcome.REFUSED, error.message
+        case StrandlineError():
+            outcome, said = Outcome.FAILED, error.message
+        case KeyboardInterrupt():
+            outcome, said = Outcome.FAILED, "interrupted"
+        case _:
+            first = str(error).strip().partition("\n")[0]
+            outcome, said = Outcome.FAILED, f"unexpected {type(error).__name__}: {first[:500]}"
+    if kind is Kind.PURGE:
+        said = f"{type(error).__name__}; its words are not kept, since they may repeat the condition"
+    return outcome, said
+
+
+def plain(result: DataclassInstance) -> dict[str, Any]:
+    """As JSON has it, so that what is shown now is what is shown when it is looked up later."""
+    document: dict[str, Any] = json.loads(json.dumps(asdict(result), default=_plain))
+    return document
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+        case set() | frozenset():
+            return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

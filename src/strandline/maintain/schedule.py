@@ -1,0 +1,47 @@
+"""When maintenance is due. Pure: from moments to a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from cronsim import CronSim
+
+from strandline.ledger.maintenance import Kind
+from strandline.maintain_settings import MaintainSettings
+from strandline.types import Dataset
+
+ORDER = (Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
+"""What is due at once runs in this order: rows that are to go are not written anew first, and what both leave behind is
+given back last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    dataset: Dataset
+    kind: Kind
+    cron: str
+
+
+def is_due(cron: str, *, last: datetime | None, watching_since: datetime, now: datetime) -> bool:
+    """Whether a moment of the schedule has passed since it last began. One that was missed while nobody watched counts,
+    once, unless it never ran: a schedule that is new begins when it is first seen. A run in the future was stamped by a
+    clock that has been set back since; it tells nothing."""
+    since = last if last is not None and last <= now else watching_since
+    return since <= now and next(CronSim(cron, since)) <= now
+
+
+def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
+    """Everything that has a schedule. Retention only where there is a rule: a dataset without one keeps its rows."""
+    crons = {
+        Kind.RETAIN: settings.retain_schedule,
+        Kind.COMPACT: settings.compact_schedule,
+        Kind.EXPIRE: settings.expire_schedule,
+    }
+    return [
+        Job(d, kind, cron)
+        for d in datasets
+        for kind in ORDER
+        if (cron := crons[kind]) is not None and (kind is not Kind.RETAIN or d.name in with_rule)
+    ]

@@ -1,0 +1,80 @@
+"""What a read may give, and is checked against, before Spark plans it: the ledger first, the table after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline import continuation as tokens
+from strandline import counting, read
+from strandline.config import LakeConfig
+from strandline.continuation import Bounds, Continuation
+from strandline.errors import UsageError
+from strandline.ledger import blocks
+from strandline.ledger.engine import Ledger
+from strandline.partition import choose_partition
+from strandline.tables.metadata import check_fit
+from strandline.types import Dataset, Published, Seq, SeqRange
+
+if TYPE_CHECKING:
+    from strandline.read import Rows
+    from strandline.tables.spark_tables import SparkTables
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request, its token read."""
+
+    token: Continuation | None
+    until: int | None
+    partition: str | Mapping[str, str | None] | None
+    columns: Sequence[str] | None
+    limit: int | None
+    internal: bool
+
+
+def bounds(
+    ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted
+) -> tuple[Bounds, list[Published], list[SeqRange]]:
+    """What to read, the blocks that were published last, and which of the numbers are ours. Says what is wrong with a
+    request, too, which needs no JVM."""
+    until = wanted.until
+    if until is not None and until < 1:
+        raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
+    after = None
+    with ledger.read() as connection:
+        seal = blocks.sealed(connection, target.id)
+        if wanted.token is not None:
+            after = tokens.check(wanted.token, lake=lake_id, table=target.table_uuid, name=target.name, sealed=seal)
+        if until is not None and (seal is None or until > seal):
+            raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
+        found = Bounds(after, seal if until is None else Seq(until))
+        settled = blocks.last_settled(connection, target.id)
+        return found, settled, blocks.owned_ranges(connection, target.id, after=after, until=found.until)
+
+
+def rows(
+    config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: Wanted
+) -> Rows:
+    found, settled, owned = bounds(ledger, lake_id, target, wanted)
+    view = tables.view(target.name)
+    check_fit(view, target, lake_id)
+    read.check_descends(tables, target, view, settled)
+    counts = counting.count(config, ledger, target, view, lake_id)
+    clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
+    partition = wanted.partition
+    if isinstance(partition, Mapping):
+        partition = choose_partition(target.deliver_by, partition)
+    return read.bounded(
+        tables,
+        target,
+        view,
+        found,
+        Continuation(lake_id, target.table_uuid, found.after),
+        owned=None if clean else owned,
+        partition=partition,
+        columns=wanted.columns,
+        limit=wanted.limit,
+        internal=wanted.internal,
+    )

@@ -1,0 +1,37 @@
+"""Who was let in a moment ago. SQLite lets nobody read while somebody commits: a client that sends body after body need
+not wait for that each time, because the commit point looks at its token and its dataset again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from time import monotonic
+
+from strandline.ledger.tokens import Token
+from strandline.types import Dataset
+
+_KEPT_SECONDS = 1.0
+_KEPT_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    token: Token
+    dataset: Dataset
+
+
+class Callers:
+    """Used from one event loop only, so it needs no locks."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], tuple[Caller, float]] = OrderedDict()
+
+    def find(self, secret: str, name: str) -> Caller | None:
+        found = self._kept.get((secret, name))
+        return None if found is None or monotonic() - found[1] > _KEPT_SECONDS else found[0]
+
+    def keep(self, secret: str, name: str, caller: Caller) -> None:
+        self._kept.pop((secret, name), None)
+        self._kept[secret, name] = (caller, monotonic())
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)

@@ -1,0 +1,171 @@
+"""Maintenance that dies before and after each of its durable steps: the next run finishes what it left, and no sink
+loses a row by it or gets one twice.
+
+At every point within one JVM, by an error that nothing survives: the run stays open in the ledger, and not a word of
+how it ended gets there. At the most telling ones real processes are killed: each costs the start of a JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline import failpoints
+from strandline.errors import AlreadyRunning
+from strandline.ledger import losses, maintenance
+from tests.conftest import MakeHome
+from tests.servers import S3, Postgres
+from tests.spark.deliveries import LEASE_SECONDS, in_folder
+from tests.spark.shore import Shore, open_shore
+
+pytestmark = pytest.mark.timeout(240)
+
+WAIT_SECONDS_MAX = 180
+
+
+@pytest.fixture(scope="module")
+def shore(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_home: MakeHome,
+    s3: S3,
+    postgres_server: Postgres,
+    spark_started: object,
+) -> Iterator[Shore]:
+    folder, kinds = tmp_path_factory.mktemp("shore"), ("files", "postgres")
+    with open_shore(folder, make_home, s3, postgres_server, by_lane=False, kinds=kinds) as made:
+        yield made
+
+
+def work_of(shore: Shore, kind: str) -> Callable[[], None]:
+    works: dict[str, Callable[[], None]] = {
+        "compact": shore.compact,
+        "retain": shore.retain,
+        "expire": shore.expire,
+        "purge": lambda: shore.purge(forgotten(shore)),
+    }
+    return works[kind]
+
+
+def forgotten(shore: Shore) -> str:
+    """A row that was delivered, and that a person asks to be forgotten."""
+    return f"n = {shore.rows - 10}"
+
+
+COMMANDS = {
+    "compact": ["compact", "events"],
+    "retain": ["retain", "events", "--older-than", "0s", "--accept-clock"],
+    "expire": ["expire", "events", "--older-than", "0s", "--keep-min", "1"],
+}
+DROP_MARKS = "retain.after_drop_marks"
+"""Only where rows are dropped that a sink has not got."""
+
+
+def points(kind: str, *stages: str) -> list[tuple[str, str]]:
+    return [(kind, p) for p in failpoints.POINTS if p.partition(".")[0] in stages and p != DROP_MARKS]
+
+
+STEPS = [
+    *points("compact", "compact"),
+    *points("retain", "retain", "floor", "maintain"),
+    *points("expire", "expire"),
+    *points("purge", "purge"),
+]
+
+
+def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as dead:
+        dead.setattr(maintenance, "end", lambda *_, **__: None)
+        failpoints.arm(f"{point}=fail")
+        try:
+            with pytest.raises(failpoints.FailpointError, match=point):
+                work()
+        finally:
+            failpoints.arm("")
+
+
+def killed_at(shore: Shore, kind: str, point: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "strandline.cli.main", *COMMANDS[kind], "--json"],
+        cwd=shore.lake.config.home, env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=kill"},
+        capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {process.stdout} {process.stderr}"
+
+
+def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
+    """Rows come and are delivered while the dead run seems to be under way, and the next one does its work."""
+    shore.ingest()
+    shore.ingest()
+    shore.drain()
+    shore.ingest(5)
+    waiting = {seq for seq, _ in shore.known[-5:]}
+    death()
+    died_at = time.monotonic()
+    assert waiting <= set(shore.left()), "no sink has them"
+    shore.deliver()
+    time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
+    work_of(shore, kind)()
+    outcomes = [run.outcome for run in shore.lake.maintenance.runs("events", kind, runs_max=2)]
+    assert outcomes == [maintenance.Outcome.DONE, maintenance.Outcome.DIED]
+    if kind == "retain":
+        assert shore.left() == [], "every sink has every row"
+    if kind == "purge":
+        assert shore.left(forgotten(shore)) == []
+    for name, destination in shore.sinks.items():
+        assert destination.see().rows == shore.wanted(name), name
+
+
+@pytest.mark.parametrize(("kind", "point"), STEPS)
+def test_maintenance_that_dies_at_any_step_is_done_by_the_next_run(
+    shore: Shore, kind: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def death() -> None:
+        dies_at(point, work_of(shore, kind), monkeypatch)
+        with pytest.raises(AlreadyRunning):  # nobody knows yet that it is dead
+            work_of(shore, kind)()
+
+    survives(shore, kind, death)
+
+
+@pytest.mark.parametrize("point", [DROP_MARKS])
+def test_retention_that_dies_when_it_has_passed_a_sink_over_deletes_what_it_counted_as_lost(
+    shore: Shore, point: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shore.drain()
+    shore.lake.delivery.add("late", "events", "files", {"path": str(tmp_path / "late")}, from_now=True)
+    shore.lake.delivery.pause("late")
+    shore.ingest()
+    shore.deliver()
+    assert shore.left() != []
+    dies_at(point, lambda: shore.retain(paused_sinks="ignore"), monkeypatch)
+    time.sleep(LEASE_SECONDS + 0.1)
+    shore.retain(paused_sinks="ignore")
+    assert shore.left() == []
+    with shore.lake.ledger.read() as connection:
+        assert losses.lost_rows(connection, shore.lake.delivery.get("late")) == 10
+    shore.lake.delivery.resume("late")
+    shore.ingest()
+    shore.drain()
+    late = in_folder(tmp_path / "late").see().rows
+    shore.lake.delivery.remove("late")
+    assert late == sorted(shore.known[-10:]), "it goes on behind what it lost"
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [("compact", "compact.before_commit"), ("retain", "retain.after_floor"), ("expire", "expire.after_settle")],
+)
+def test_maintenance_that_is_killed_is_done_by_the_next_run(shore: Shore, kind: str, point: str) -> None:
+    survives(shore, kind, lambda: killed_at(shore, kind, point))
+
+
+def test_after_all_of_it_every_sink_is_proved_to_be_whole(shore: Shore) -> None:
+    shore.drain()
+    shore.is_whole()

@@ -1,0 +1,201 @@
+"""Runs of maintenance: one at a time of a kind, the dead give way, a turn of the schedule is taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from strandline.errors import AlreadyRunning, NoSuchRun
+from strandline.ledger import maintenance
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
+from strandline.types import Dataset
+from tests.ledger.conftest import Bench
+from tests.ledger.delivery_bench import open_shared
+from tests.ledger.receive_bench import at_once
+
+LEASE = 60
+_names = count(1)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from open_shared(request, request.param)
+
+
+@pytest.fixture
+def dataset(shared: Bench) -> Dataset:
+    return shared.add_dataset(f"default.kept{next(_names)}")
+
+
+def begin(
+    bench: Bench,
+    dataset: Dataset,
+    kind: Kind = Kind.COMPACT,
+    *,
+    by_schedule: bool = False,
+    after: RunId | None = None,
+    lease_seconds: float = LEASE,
+) -> RunId | None:
+    with bench.ledger.write() as connection:
+        new = NewRun(dataset.id, kind, "here:1", by_schedule)
+        return maintenance.begin(connection, new, lease_seconds=lease_seconds, after=after)
+
+
+def end(bench: Bench, run: RunId | None, outcome: Outcome = Outcome.DONE, reason: str | None = None) -> bool:
+    assert run is not None
+    with bench.ledger.write() as connection:
+        return maintenance.end(connection, run, outcome, reason=reason, result={"rows": 7})
+
+
+def get(bench: Bench, run: RunId | None) -> maintenance.Run:
+    assert run is not None
+    with bench.ledger.read() as connection:
+        return maintenance.get(connection, run)
+
+
+def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset: Dataset) -> None:
+    run = begin(shared, dataset)
+    under_way = get(shared, run)
+    assert (under_way.outcome, under_way.ended_at, under_way.seconds, under_way.result) == (None, None, None, None)
+    assert end(shared, run)
+    found = get(shared, run)
+    assert (found.dataset, found.kind, found.outcome, found.result) == (dataset.name, "compact", "done", {"rows": 7})
+    assert found.seconds is not None and found.seconds >= 0 and not found.dry_run and not found.by_schedule
+    with shared.ledger.read() as connection:
+        assert maintenance.latest(connection, dataset=dataset.id) == [found]
+        assert maintenance.latest(connection, dataset=dataset.id, kind=Kind.EXPIRE) == []
+        with pytest.raises(NoSuchRun, match="999999"):
+            maintenance.get(connection, 999_999)
+
+
+def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench, dataset: Dataset) -> None:
+    run = begin(shared, dataset)
+    with pytest.raises(AlreadyRunning, match=f"run {run} on here:1") as refused:
+        begin(shared, dataset)
+    assert refused.value.retryable and "60 s" in str(refused.value.hint)
+    assert begin(shared, dataset, by_schedule=True) is None
+    expiry = begin(shared, dataset, Kind.EXPIRE)
+    other = begin(shared, shared.add_dataset(f"{dataset.name}_b"))
+    for each in (expiry, other, run):
+        assert end(shared, each)
+    assert end(shared, begin(shared, dataset))
+
+
+def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(shared: Bench, dataset: Dataset) -> None:
+    run = begin(shared, dataset)
+    with pytest.raises(DBAPIError), shared.ledger.write() as connection:
+        maintenance._insert(
+            connection,
+            NewRun(dataset.id, Kind.COMPACT, "there:2"),
+            dry_run=False,
+            started_at=utc_now(),
+            heartbeat_at=utc_now(),
+        )
+    assert end(shared, run)
+    with pytest.raises(DBAPIError), shared.ledger.write() as connection:
+        connection.execute(sa.text("UPDATE maintenance_run SET reason = 'x' WHERE id = :id"), {"id": run})
+    assert not end(shared, run, Outcome.FAILED, "late")
+    assert get(shared, run).outcome == "done"
+
+
+def test_whoever_gives_no_sign_of_life_is_closed_as_dead_and_cannot_end_its_run(
+    shared: Bench, dataset: Dataset
+) -> None:
+    run = begin(shared, dataset)
+    next_one = begin(shared, dataset, lease_seconds=-1)  # every sign of life is older than that
+    assert next_one is not None and next_one != run
+    dead = get(shared, run)
+    assert dead.outcome == "died" and dead.reason is not None and "no sign of life" in dead.reason
+    assert run is not None
+    with shared.ledger.write() as connection:
+        assert not maintenance.beat(connection, run)
+        assert maintenance.beat(connection, next_one)
+    assert not end(shared, run)
+    assert get(shared, run).outcome == "died"
+    assert end(shared, next_one)
+
+
+def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: Bench, dataset: Dataset) -> None:
+    run = begin(shared, dataset)
+    assert run is not None
+    began = get(shared, run).heartbeat_at
+    with shared.ledger.write() as connection:
+        assert maintenance.beat(connection, run)
+        assert maintenance.close_dead(connection, began) == 0
+    assert get(shared, run).heartbeat_at > began
+    assert end(shared, run)
+
+
+def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared: Bench, dataset: Dataset) -> None:
+    def take(ledger: Ledger) -> RunId | None:
+        with ledger.write() as connection:
+            return maintenance.begin(
+                connection, NewRun(dataset.id, Kind.COMPACT, "here:1", by_schedule=True), lease_seconds=LEASE
+            )
+
+    taken = [r for r in at_once(shared, [take] * 4) if r is not None]
+    assert len(taken) == 1
+    end(shared, taken[0])
+    # One that looked before the first began and comes after it ended: the turn is gone.
+    assert begin(shared, dataset, by_schedule=True, after=None) is None
+    following = begin(shared, dataset, by_schedule=True, after=taken[0])
+    assert following is not None
+    end(shared, following)
+    by_hand = begin(shared, dataset)
+    end(shared, by_hand)
+    with shared.ledger.read() as connection:
+        last = maintenance.last_scheduled(connection, dataset.id, Kind.COMPACT)
+    assert last is not None and last.id == following, "what is done by hand takes no turn"
+
+
+def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: Dataset) -> None:
+    run = begin(shared, dataset)
+    with shared.ledger.write() as connection:
+        dry = maintenance.record_rehearsal(
+            connection,
+            NewRun(dataset.id, Kind.COMPACT, "here:1"),
+            started_at=utc_now() - timedelta(seconds=2),
+            outcome=Outcome.DONE,
+            reason=None,
+            result={"rows": 3},
+        )
+    found = get(shared, dry)
+    assert found.dry_run and found.result == {"rows": 3} and found.seconds is not None and found.seconds >= 2
+    with shared.ledger.read() as connection:
+        assert [r.id for r in maintenance.last_of_each_kind(connection, dataset.id)] == [run]
+    assert end(shared, run)
+
+
+def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from(
+    shared: Bench, dataset: Dataset
+) -> None:
+    turn = begin(shared, dataset, by_schedule=True)
+    end(shared, turn)
+    made = []
+    for _ in range(5):
+        made.append(begin(shared, dataset))
+        end(shared, made[-1])
+    with shared.ledger.write() as connection:
+        assert maintenance.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 3
+        left = [r.id for r in maintenance.latest(connection, dataset=dataset.id)]
+        assert left == [made[4], made[3], turn]
+        assert maintenance.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 0
+
+
+def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Bench, dataset: Dataset) -> None:
+    with shared.ledger.read() as connection:
+        assert maintenance.oldest_running_since(connection) is None
+    first = begin(shared, dataset)
+    second = begin(shared, dataset, Kind.EXPIRE)
+    with shared.ledger.read() as connection:
+        assert maintenance.oldest_running_since(connection) == get(shared, first).started_at
+    end(shared, first)
+    with shared.ledger.read() as connection:
+        assert maintenance.oldest_running_since(connection) == get(shared, second).started_at
+    end(shared, second)

@@ -1,0 +1,53 @@
+"""Maintenance by schedule, on a real table: the daemon's loop does what is due, and delivery goes on beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline.config import LakeConfig
+from strandline.ledger.maintenance import Run
+from tests.spark.lakes import count, create, numbers, values
+from tests.spark.upkeep import data_files
+
+
+def test_what_is_due_runs_beside_delivery_and_nothing_is_missed(
+    tmp_path: Path, make_home: Callable[..., LakeConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.maintain.facade._POLL_SECONDS", 0.2)
+    every = "* * * * * *"
+    settings = {
+        "maintain": {"compact_schedule": every, "retain_schedule": every, "expire_schedule": every},
+        "maintain.retain.events": {"older_than": "0s"},
+        "maintain.expire": {"older_than": "0s", "keep_min": 1},
+    }
+    make_home(tmp_path, settings)
+    with strandline.init_lake(tmp_path) as lake:
+        create(lake, "events", {"n": "long"})
+        lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out"), "format": "jsonl"})
+        stopping, ended = threading.Event(), list[Run]()
+        with ThreadPoolExecutor(1) as pool:
+            loop = pool.submit(lake.maintenance.run, stopping, on_run=ended.append)
+            try:
+                for n in range(4):
+                    lake.append("events", numbers(lake, 10 * n + 1, 10 * n + 10))
+                    lake.tick()
+                deadline = time.monotonic() + 60
+                while time.monotonic() < deadline and (
+                    count(lake, "events") or {r.kind.value for r in ended} != {"compact", "retain", "expire"}
+                ):
+                    time.sleep(0.1)
+            finally:
+                stopping.set()
+            loop.result(60)
+        assert {r.outcome for r in ended} == {"done"}, [r.reason for r in ended]
+        assert count(lake, "events") == 0 and data_files(lake, "events") == 0 and values(lake, "events") == []
+        assert lake.delivery.verify().ok
+        [sink] = lake.status().sinks
+        assert (sink.exported, sink.held_rows, sink.lost_rows) == (40, 0, 0)

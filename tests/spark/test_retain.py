@@ -1,0 +1,310 @@
+"""Retention beside delivery, on real tables: what a sink is owed stays, what goes is counted, and verify knows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from strandline.deliver.layout import Kind
+from strandline.errors import SchemaError, Skipped
+from strandline.failpoints import FailpointError
+from strandline.ledger import audit, floors, holds, losses
+from strandline.maintain.retain import Retained, RetainRule, retain
+from tests.spark.lakes import create, in_main, new_lake, numbers, sql
+from tests.spark.sinks import armed, objects, tick
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+    from tests.conftest import MakeHome
+
+OLD = timedelta(days=30)
+LATER = timedelta(days=31)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
+    with new_lake(tmp_path / "lake", make_home) as lake:
+        create(lake, "events", {"n": "long", "at": "timestamptz"})
+        yield lake
+
+
+def append(lake: Lake, lo: int, hi: int, at: str = "NULL") -> None:
+    lake.append("events", numbers(lake, lo, hi).selectExpr("n", f"CAST({at} AS TIMESTAMP) AS at"))
+
+
+def add(lake: Lake, out: Path, **options: str) -> None:
+    lake.delivery.add(out.name, "events", "files", {"path": str(out), "chunk_rows_max": "10", **options})
+
+
+def run(lake: Lake, later: timedelta = LATER, *, dry_run: bool = False, **rule: Any) -> Retained:
+    """As if it were later; a person says that this is so."""
+    now = datetime.now(UTC) + later
+    target = lake.dataset("events")
+    return retain(lake.maintenance.bench, target, RetainRule(OLD, **rule), now=now, accept_clock=True, dry_run=dry_run)
+
+
+def left(lake: Lake) -> list[int]:
+    return [n for _, n in in_main(lake, "events")]
+
+
+def events(lake: Lake, name: str) -> list[dict[str, Any]]:
+    with lake.ledger.read() as connection:
+        return [e.detail for e in reversed(audit.latest(connection)) if e.event == name]
+
+
+def floor(lake: Lake) -> int | None:
+    with lake.ledger.read() as connection:
+        return floors.get(connection, lake.dataset("events").id)
+
+
+def held(lake: Lake) -> list[tuple[str, int | None]]:
+    with lake.ledger.read() as connection:
+        return [(h.name, h.rows) for h in holds.of_dataset(connection, lake.dataset("events").id)]
+
+
+def proved(lake: Lake) -> dict[str, tuple[int, int, int]]:
+    """Every sink without a finding: rows that it holds, those of them that the lake has no more, and what it lost."""
+    report = lake.delivery.verify()
+    assert [(f.kind, f.what, f.detail) for s in report.sinks for f in s.findings] == []
+    return {s.name: (s.rows, s.gone, s.lost) for s in report.sinks}
+
+
+def test_what_the_slowest_sink_has_goes_the_rest_is_held_and_a_new_sink_starts_above_it(
+    lake: Lake, tmp_path: Path
+) -> None:
+    add(lake, tmp_path / "fast")
+    add(lake, tmp_path / "slow")
+    append(lake, 1, 20)
+    lake.tick()
+    append(lake, 21, 50)
+    tick(lake, "fast")
+    assert run(lake, timedelta(days=29)).due_up_to is None, "nothing is old yet"
+
+    before = left(lake)
+    rehearsed = run(lake, dry_run=True)
+    assert (rehearsed.deleted_rows, [(h.sink, h.rows) for h in rehearsed.held]) == (20, [("slow", 30)])
+    assert left(lake) == before and floor(lake) is None and held(lake) == []
+
+    done = run(lake)
+    assert (done.deleted_rows, done.deleted_up_to, done.floor, done.due_up_to) == (20, 20, 20, 50)
+    assert left(lake) == list(range(21, 51)) and held(lake) == [("slow", 30)]
+    assert lake.tables().view("default.events").floor == 20
+    assert [e["sink"] for e in events(lake, "retention_held")] == ["slow"]
+
+    lake.delivery.add("new", "events", "files", {"path": str(tmp_path / "new")})
+    assert lake.delivery.get("new").start == 20
+    assert events(lake, "sink_added")[-1]["floor"] == 20
+    lake.tick()
+    assert run(lake).released == ("slow",)
+    assert left(lake) == [] and floor(lake) == 50 and held(lake) == []
+    assert run(lake).deleted_rows == 0
+    append(lake, 51, 60)
+    lake.tick()
+    assert proved(lake) == {"fast": (60, 50, 0), "slow": (60, 50, 0), "new": (40, 30, 0)}
+    again = lake.delivery.reset("new", to=None)
+    assert (again.start, again.generation) == (50, 2)
+    lake.tick()
+    assert proved(lake)["new"] == (10, 0, 0)
+    with lake.ledger.read() as connection:
+        assert losses.lost_rows(connection, lake.delivery.get("slow")) == 0
+
+
+def test_a_sink_that_lost_what_the_lake_no_longer_has_is_still_found_out(lake: Lake, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    add(lake, out)
+    append(lake, 1, 30)
+    lake.tick()
+    run(lake)
+    first, second, _ = objects(out).values()
+    first.unlink()
+    body = bytearray(second.read_bytes())
+    body[len(body) // 3] ^= 1
+    second.write_bytes(body)
+    found = {f.kind for f in lake.delivery.verify("out").sinks[0].findings}
+    assert found in ({Kind.MISSING, Kind.CORRUPT}, {Kind.MISSING, Kind.DIGEST})
+
+
+def test_an_open_intent_keeps_its_rows_until_it_is_closed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, tmp_path / "out")
+    append(lake, 1, 30)
+    with armed(monkeypatch, "deliver.after_send=fail@1"):
+        assert tick(lake, "out").reason is not None
+    done = run(lake)
+    assert (done.deleted_rows, left(lake)) == (0, list(range(1, 31)))
+    assert tick(lake, "out").reason is None
+    assert run(lake).deleted_rows == 30
+    assert proved(lake) == {"out": (30, 30, 0)}
+
+
+def test_what_is_dropped_is_counted_and_delivery_goes_on_above_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, tmp_path / "fine")
+    add(lake, tmp_path / "stuck")
+    append(lake, 1, 20)
+    lake.tick()
+    append(lake, 21, 40)
+    tick(lake, "fine")
+    with armed(monkeypatch, "deliver.before_send=fail@1"):
+        assert tick(lake, "stuck").reason is not None
+    rule: dict[str, Any] = {"on_lag": "drop", "drop_after": timedelta(days=7)}
+    assert run(lake, **rule).deleted_rows == 20, "held for the first time"
+    assert run(lake, LATER + timedelta(days=6), **rule).deleted_rows == 0
+    with armed(monkeypatch, "retain.after_drop_marks=fail"), pytest.raises(FailpointError):
+        run(lake, LATER + timedelta(days=8), **rule)
+    assert left(lake) == list(range(21, 41)) and events(lake, "rows_lost")[-1]["rows"] == 20
+    lake.tick()  # a deliverer comes before the rows are gone: what is counted as lost is not sent
+    done = run(lake, LATER + timedelta(days=8), **rule)
+    assert (done.deleted_rows, left(lake), held(lake)) == (20, [], [])
+    append(lake, 41, 50)
+    lake.tick()
+    assert proved(lake) == {"fine": (50, 40, 0), "stuck": (30, 20, 20)}
+
+
+def test_a_paused_sink_holds_unless_a_person_chose_otherwise(lake: Lake, tmp_path: Path) -> None:
+    add(lake, tmp_path / "away", where="n % 2 = 0")
+    append(lake, 1, 10)
+    lake.delivery.pause("away")
+    assert run(lake).deleted_rows == 0 and held(lake) == [("away", 5)]
+    done = run(lake, paused_sinks="ignore")
+    assert (done.deleted_rows, [(x.sink, x.rows) for x in done.lost], held(lake)) == (10, [("away", 5)], [])
+    append(lake, 11, 20)
+    lake.delivery.resume("away")
+    lake.tick()
+    assert proved(lake) == {"away": (5, 0, 5)}
+
+
+def test_a_column_says_what_is_old_and_rows_without_a_value_stay(lake: Lake, tmp_path: Path) -> None:
+    add(lake, tmp_path / "out")
+    append(lake, 1, 10, "TIMESTAMP'2020-01-01 00:00:00Z'")
+    append(lake, 11, 15)
+    append(lake, 16, 20, "current_timestamp() + INTERVAL 40 DAYS")
+    append(lake, 21, 30, "TIMESTAMP'2020-01-01 00:00:00Z'")
+    rule: dict[str, Any] = {"column": "at", "on_lag": "drop", "drop_after": timedelta(days=7)}
+    assert run(lake, **rule).deleted_rows == 0 and held(lake) == [("out", 20)]
+    done = run(lake, LATER + timedelta(days=8), **rule)
+    assert (done.deleted_rows, [(x.sink, x.rows) for x in done.lost]) == (20, [("out", 20)])
+    assert left(lake) == list(range(11, 21))
+    lake.tick()
+    assert proved(lake) == {"out": (10, 0, 20)}, "rows between them that are not old are delivered all the same"
+    with pytest.raises(SchemaError):
+        run(lake, column="n")
+
+
+def test_a_row_that_is_not_settled_is_never_deleted(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, 10)
+    with armed(monkeypatch, "stage.after_mark=fail"), pytest.raises(FailpointError):
+        append(lake, 11, 20)
+    with armed(monkeypatch, "stage.after_mark=fail"), pytest.raises(FailpointError):
+        append(lake, 21, 30)
+    assert run(lake).deleted_rows == 10
+    lake.recover()
+    assert left(lake) == list(range(11, 31))
+
+
+def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_cannot_know(
+    lake: Lake, tmp_path: Path
+) -> None:
+    add(lake, tmp_path / "got")
+    add(lake, tmp_path / "passed")
+    append(lake, 1, 20)
+    assert lake.ledger.path is not None
+    lake.ledger.backup(tmp_path / "copy.db")
+    tick(lake, "got")
+    lake.delivery.pause("passed")
+    assert run(lake, paused_sinks="ignore").deleted_rows == 20
+    lake.ledger.close()
+    shutil.copy(tmp_path / "copy.db", lake.ledger.path)
+    lake.recover()
+    assert floor(lake) == 20
+    assert events(lake, "ledger_opened")[-1]["sinks_below_the_floor"] == ["got", "passed"]
+    lake.delivery.add("new", "events", "files", {"path": str(tmp_path / "new")})
+    assert lake.delivery.get("new").start == 20
+    append(lake, 21, 30)
+    lake.tick()
+    report = {s.name: s for s in lake.delivery.verify().sinks}
+    assert {n: (s.ok, s.unprovable > 0) for n, s in report.items()} == {
+        "got": (True, True), "passed": (True, True), "new": (True, False),
+    }  # fmt: skip
+    assert report["got"].rows == 30
+
+
+def test_after_a_jump_of_the_clock_a_run_is_skipped_and_says_so(lake: Lake) -> None:
+    append(lake, 1, 10)
+    target, bench = lake.dataset("events"), lake.maintenance.bench
+    now = datetime.now(UTC)
+    retain(bench, target, RetainRule(OLD), now=now)
+    for jump in (timedelta(days=31), timedelta(days=-31)):
+        with pytest.raises(Skipped, match="clock"):
+            retain(bench, target, RetainRule(OLD), now=now + jump)
+        now += jump
+        if jump > timedelta():
+            assert left(lake) == list(range(1, 11))
+    assert retain(bench, target, RetainRule(OLD), now=now).deleted_rows == 0
+    assert [e["accepted"] for e in events(lake, "clock_jumped")] == [False, False]
+
+
+def test_compaction_and_expiry_of_everything_else_leave_a_retained_table_readable(lake: Lake, tmp_path: Path) -> None:
+    add(lake, tmp_path / "out")
+    append(lake, 1, 10)
+    lake.tick()
+    run(lake)
+    sql(lake, "CALL lake.system.rewrite_manifests('default.events')")
+    sql(
+        lake,
+        "CALL lake.system.expire_snapshots(table => 'default.events', retain_last => 1, "
+        "older_than => TIMESTAMP '2100-01-01')",
+    )
+    append(lake, 11, 20)
+    lake.tick()
+    assert proved(lake) == {"out": (20, 10, 0)}
+
+
+def test_a_place_that_is_delivered_to_again_goes_on_and_what_went_meanwhile_is_said(lake: Lake, tmp_path: Path) -> None:
+    add(lake, tmp_path / "out")
+    append(lake, 1, 20)
+    lake.tick()
+    lake.delivery.remove("out")
+    append(lake, 21, 40)
+    assert run(lake).deleted_rows == 40, "a sink that was removed holds nothing"
+    append(lake, 41, 50)
+    add(lake, tmp_path / "out")
+    lake.tick()
+    (again,) = lake.delivery.verify().sinks
+    assert again.ok and [f.range for f in again.findings if f.kind is Kind.UNPROVABLE and f.range] != []
+    assert sorted(n for o in objects(tmp_path / "out").values() for n in _numbers(o)) == [*range(1, 21), *range(41, 51)]
+
+
+def _numbers(path: Path) -> list[int]:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path).read(columns=["n"])["n"].to_pylist()
+
+
+@pytest.mark.parametrize("point", ["floor.before_witness", "floor.after_witness", "retain.after_floor"])
+def test_a_run_that_died_is_gone_on_with(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    add(lake, tmp_path / "out")
+    append(lake, 1, 20)
+    lake.tick()
+    with armed(monkeypatch, f"{point}=fail"), pytest.raises(FailpointError):
+        run(lake)
+    assert left(lake) == list(range(1, 21)), "the floor comes first"
+    add(lake, tmp_path / "new")
+    assert lake.delivery.get("new").start == (20 if point == "retain.after_floor" else None)
+    lake.tick()
+    assert run(lake).deleted_rows == 20 and left(lake) == []
+    append(lake, 21, 30)
+    lake.tick()
+    report = lake.delivery.verify()
+    assert [f.detail for s in report.sinks for f in s.findings] == []

@@ -1,0 +1,293 @@
+"""What a person sees of maintenance, without Spark: commands, stored runs, status, and the daemon's lines."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from strandline.cli import render_maintain
+from strandline.cli.deliver_commands import Journal
+from strandline.cli.main import run
+from strandline.errors import Skipped, StorageError, UsageError
+from strandline.lake import open_lake
+from strandline.ledger import holds, losses, sinks
+from strandline.ledger.engine import utc_now
+from strandline.ledger.losses import NewLoss, Reason
+from strandline.ledger.maintenance import Kind, Outcome, Run, RunId
+from strandline.maintain.compact import Compacted
+from strandline.maintain.compact_plan import Skipped as LeftAlone
+from strandline.maintain.expire import Expired
+from strandline.maintain.purge import AtSink, Purged
+from strandline.maintain.retain import HeldRows, LostRows, Retained
+from strandline.maintain.runs import plain, recorded
+from strandline.types import Seq
+from tests.unit.test_cli import document, error, plain_error
+
+COMPACTED = Compacted(
+    files_before=12,
+    files_after=3,
+    files_rewritten=10,
+    files_written=1,
+    bytes_rewritten=3 << 20,
+    bytes_written=1 << 20,
+    rows_written=4000,
+    delete_files_before=2,
+    delete_files_after=0,
+    manifests_before=120,
+    manifests_after=1,
+    commits=1,
+    lost=1,
+    left=2,
+    skipped=(LeftAlone("day=1", 2, "too few to gain anything"),),
+    skipped_files=2,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sample.jsonl").write_text('{"id": 1, "who": "ada"}\n')
+    assert run(["init"]) == 0
+    assert run(["dataset", "create", "events", "--like", "sample.jsonl"]) == 0
+    assert run(["sink", "add", "partner", "--dataset", "events", "--kind", "files", "--option", "path=out"]) == 0
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def told(kind: Kind, result: Any, *, dry_run: bool = False) -> str:
+    now = utc_now()
+    run = Run(
+        RunId(7), "default.events", kind, "here:1", dry_run, False, now, now, now, Outcome.DONE, None, plain(result)
+    )
+    out = Console(file=io.StringIO(), width=250)
+    for line in render_maintain.told(run):
+        out.print(line)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+# Commands that end before Spark starts.
+
+
+def test_what_cannot_be_is_told_before_spark_starts_and_is_no_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("compact", "retain", "expire"):
+        assert error(capsys, command, "nothing", code=2)["type"] == "NoSuchDataset"
+    assert "--older-than 30d" in plain_error(capsys, "retain", "events", code=2)
+    assert "90s" in plain_error(capsys, "retain", "events", "--older-than", "soon", code=2)
+    assert "drop_after" in plain_error(capsys, "retain", "events", "--older-than", "1d", "--on-lag", "drop", code=2)
+    assert error(capsys, "expire", "events", "--keep-min", "0", code=2)["type"] == "UsageError"
+    assert "--where" in plain_error(capsys, "purge", "events", code=2)
+    assert "--yes" in plain_error(capsys, "purge", "events", "--where", "who = 'ada'", code=3)
+    assert document(capsys, "maintenance", "runs") == {"runs": []}
+
+
+def test_settings_that_cannot_be_are_told_with_their_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (home / "strandline.toml").open("a") as file:
+        file.write('\n[maintain]\ncompact_schedule = "at night"\n')
+    refused = error(capsys, "status", code=2)
+    assert "maintain.compact_schedule: `at night` is not a schedule" in refused["message"]
+
+
+# Stored runs.
+
+
+def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_lake(home) as lake:
+        done = recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+    [listed] = document(capsys, "maintenance", "runs")["runs"]
+    assert document(capsys, "maintenance", "show", str(done.run.id)) == listed
+    assert (listed["kind"], listed["outcome"], listed["dry_run"]) == ("compact", "done", False)
+    assert listed["result"]["files_rewritten"] == 10 and listed["result"]["skipped"][0]["partition"] == "day=1"
+    assert document(capsys, "maintenance", "runs", "events", "--kind", "expire") == {"runs": []}
+    assert "compact" in said(capsys, "maintenance", "runs", "--limit", "1")
+    shown = said(capsys, "maintenance", "show", str(done.run.id))
+    assert "10 files became 1" in shown and '"bytes_rewritten": 3145728' in shown
+    assert error(capsys, "maintenance", "show", "99", code=2)["type"] == "NoSuchRun"
+
+
+def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_a_person(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Purged:
+        raise UsageError("the condition `who = 'ada lovelace'` does not fit")
+
+    with open_lake(home) as lake, pytest.raises(UsageError):
+        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.PURGE, fail)
+    [listed] = document(capsys, "maintenance", "runs")["runs"]
+    assert listed["outcome"] == "failed" and "UsageError" in listed["reason"]
+    assert "lovelace" not in json.dumps(document(capsys, "ledger", "audit")) + json.dumps(listed)
+    assert b"lovelace" not in (home / "ledger.db").read_bytes()
+
+
+# Status.
+
+
+def test_status_tells_what_is_held_and_lost_and_for_whom(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [sink] = document(capsys, "status")["sinks"]
+    assert (sink["held_rows"], sink["held_since"], sink["lost_rows"]) == (0, None, 0)
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        record, target = sinks.get(connection, "partner"), lake.dataset("events")
+        since = utc_now() - timedelta(hours=5)
+        holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
+        losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
+    found = document(capsys, "status")
+    [sink] = found["sinks"]
+    assert (sink["held_rows"], sink["lost_rows"]) == (300, 20) and sink["held_since"] is not None
+    [kept] = found["maintenance"]["datasets"]
+    assert [(h["sink"], h["rows"]) for h in kept["held_by"]] == [("partner", 300)]
+    text = said(capsys, "status")
+    assert "sink partner holds retention back: 300 rows are due and wait for it, since 5 h" in text
+    assert "sink partner will not get 20 rows" in text
+    shown = said(capsys, "sink", "show", "partner")
+    assert "300 rows that are due for deletion, since 5 h" in shown and "20 rows" in shown
+
+
+def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def skip() -> Compacted:
+        raise Skipped("the clock was set 24.0 hours ahead")
+
+    with open_lake(home) as lake:
+        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        with pytest.raises(Skipped):
+            recorded(lake.maintenance.bench, lake.dataset("events"), Kind.RETAIN, skip)
+    with (home / "strandline.toml").open("a") as file:
+        file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
+    found = document(capsys, "status")["maintenance"]
+    assert found["schedules"] == {"retain": "0 3 * * *", "compact": None, "expire": None}
+    assert found["rules_without_dataset"] == ["default.evnts"]
+    assert {r["kind"]: r["outcome"] for r in found["datasets"][0]["last"]} == {"compact": "done", "retain": "skipped"}
+    text = said(capsys, "status")
+    assert "last compact" in text
+    assert "default.events: retain skipped a run: the clock was set 24.0 hours ahead" in text
+    assert "for default.evnts is for nothing" in text
+
+
+# What each kind says.
+
+
+def test_compaction_says_what_became_of_the_files_and_what_it_left_alone() -> None:
+    text = told(Kind.COMPACT, COMPACTED)
+    for part in (
+        "10 files became 1, with 4,000 rows and 3.0 MiB",
+        "manifests: 120, now 1",
+        "delete files: 2, now 0",
+        "1 commit lost against others, and 2 files are left for the next run",
+        "left alone: 2 files of day=1: too few to gain anything",
+    ):
+        assert part in text
+    assert "would become 1" in told(Kind.COMPACT, COMPACTED, dry_run=True)
+    assert "nothing was changed" in told(Kind.COMPACT, COMPACTED, dry_run=True)
+    nothing = Compacted(3, 3, *[0] * 12, skipped=(), skipped_files=0)
+    assert "nothing to gain in 3 files" in told(Kind.COMPACT, nothing)
+
+
+def test_retention_says_what_went_what_is_held_and_what_is_lost() -> None:
+    now = utc_now()
+    result = Retained(
+        now, "day", 900, 800, 600, 600, None, 600, (HeldRows("partner", 200, now),), (LostRows("slow", 9, 1),), ("x",)
+    )
+    text = told(Kind.RETAIN, result)
+    for part in ("600 rows with day before", "are deleted", "held: 200 rows that partner does not have yet"):
+        assert part in text
+    assert "lost: slow will not get 9 rows" in text and "held any more for x" in text and "the floor is at 600" in text
+    assert "would be deleted" in told(Kind.RETAIN, result, dry_run=True)
+    assert "can go" in told(Kind.RETAIN, Retained(now, None, None, None, None, 0, None, None, (), (), ()))
+
+
+def test_expiry_says_what_went_and_what_stays() -> None:
+    result = Expired(utc_now(), 9, 8, None, 1, 2, 4, 0, 5, 8, ())
+    text = told(Kind.EXPIRE, result)
+    assert "8 snapshots are gone, 1 stays" in text and "4 data files" in text
+    assert "kept: 1 other branch and 2 tags" in text
+    assert "no snapshot is old enough; 9 stay" in told(
+        Kind.EXPIRE, Expired(utc_now(), 9, 0, None, 0, 0, 0, 0, 0, 0, ())
+    )
+
+
+def purged(**values: Any) -> Purged:
+    empty: dict[str, Any] = {
+        name: (() if name in ("holding", "undelivered") else None if name in ("first", "last", "floor") else 0)
+        for name in Purged.__dataclass_fields__
+    }
+    return Purged(**(empty | {"rejects_folder": "rejects"} | values))
+
+
+def test_a_purge_names_who_holds_such_rows_and_what_it_could_not_reach() -> None:
+    at = AtSink("partner", "files", "file:///out", 5)
+    text = told(
+        Kind.PURGE,
+        purged(
+            deleted_rows=5,
+            holding=(at,),
+            undelivered=(AtSink("late", "files", "file:///late", 2),),
+            quarantined=1,
+            rejects=2,
+            rejects_not_judged=3,
+            not_settled=1,
+            snapshots_expired=None,
+            floor=90,
+            refs_kept=1,
+        ),
+    )
+    for part in (
+        "5 rows are deleted",
+        "partner was sent 5 rows; delete them there: file:///out",
+        "late will not get 2 rows",
+        "1 quarantined row deleted",
+        "2 lines of reject files deleted",
+        "3 rejected lines in rejects",
+        "not settled yet",
+        "old snapshots are kept, and still show the rows",
+        "rows up to 90 were deleted before by retention",
+        "1 other branch or tag",
+    ):
+        assert part in text
+    assert "no row of the table fits" in told(Kind.PURGE, purged())
+
+
+# The daemon.
+
+
+def test_the_daemon_tells_of_every_run_and_of_the_same_trouble_once(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (home / "strandline.toml").open("a") as file:
+        file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
+    capsys.readouterr()
+    journal = Journal(as_json=True)
+    with open_lake(home) as lake:
+        target = lake.dataset("events")
+        assert lake.maintenance.is_scheduled
+        journal.scheduled(lake)
+        journal.begun(target, Kind.COMPACT)
+        journal.ended(recorded(lake.maintenance.bench, target, Kind.COMPACT, lambda: COMPACTED).run)
+    for _ in range(2):
+        journal.maintenance_trouble(StorageError("the ledger did not answer"))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "scheduled",
+        "rule_without_dataset",
+        "maintaining",
+        "maintained",
+        "maintenance_failed",
+    ]
+    assert (lines[3]["kind"], lines[3]["dataset"], lines[3]["outcome"]) == ("compact", "default.events", "done")

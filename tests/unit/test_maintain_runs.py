@@ -1,0 +1,334 @@
+"""Runs of maintenance around the work itself: registered, stored, taken in turns. The work stands in for Spark's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline import failpoints
+from strandline.config import LakeConfig
+from strandline.errors import AlreadyRunning, RefusedError, Skipped, UsageError
+from strandline.failpoints import FailpointError
+from strandline.founding import init_lake
+from strandline.lake import Lake
+from strandline.ledger import audit, datasets, maintenance
+from strandline.ledger.engine import utc_now
+from strandline.ledger.maintenance import Kind, NewRun, Run
+from strandline.maintain.facade import Maintenance
+from strandline.maintain.runs import plain, recorded, rehearsed
+from strandline.types import Dataset
+
+EVERY_SECOND = "* * * * * *"
+
+
+@dataclass(frozen=True)
+class Worked:
+    rows: int
+    at: datetime
+    kept_for: timedelta = timedelta(days=1)
+    why: tuple[str, ...] = ()
+
+
+def worked() -> Worked:
+    return Worked(7, datetime(2026, 3, 2, tzinfo=UTC), why=("so",))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with init_lake(tmp_path) as made:
+        with made.ledger.write() as connection:
+            for name in ("default.a", "default.b"):
+                datasets.add(connection, name=name, table_uuid=f"uuid-of-{name}")
+        yield made
+
+
+def scheduled(lake: Lake, **settings: Any) -> LakeConfig:
+    values = lake.config.settings.model_dump() | {"maintain": settings}
+    return LakeConfig(type(lake.config.settings)(**values), lake.config.home)
+
+
+@dataclass(frozen=True)
+class Pretended(Maintenance):
+    """Does everything but the work on tables."""
+
+    work: Callable[[Dataset, Kind], Any] = lambda dataset, kind: worked()
+    done: list[tuple[str, str]] = field(default_factory=list)
+
+    def _do(self, target: Dataset, kind: Kind) -> Any:
+        self.done.append((target.name, kind.value))
+        return self.work(target, kind)
+
+    def _compact(self, target: Dataset, *rest: Any) -> Any:
+        return self._do(target, Kind.COMPACT)
+
+    def _expire(self, target: Dataset, *rest: Any) -> Any:
+        return self._do(target, Kind.EXPIRE)
+
+    def _retain(self, target: Dataset, *rest: Any) -> Any:
+        return self._do(target, Kind.RETAIN)
+
+
+def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **settings: Any) -> Pretended:
+    bench = type(lake.maintenance.bench)(
+        **{
+            name: getattr(lake.maintenance.bench, name)
+            for name in lake.maintenance.bench.__dataclass_fields__
+            if name != "config"
+        },
+        config=scheduled(lake, **settings),
+    )
+    return Pretended(bench, lambda: None, work or (lambda dataset, kind: worked()))
+
+
+def turns(keeper: Maintenance, since: datetime | None = None) -> list[Run]:
+    told: list[Run] = []
+    long_ago = utc_now() - timedelta(hours=1)
+    keeper.take_turns(threading.Event(), since or long_ago, lambda dataset, kind: None, told.append)
+    return told
+
+
+def events(lake: Lake) -> list[str]:
+    with lake.ledger.read() as connection:
+        return [e.event for e in audit.latest(connection)]
+
+
+# By hand.
+
+
+def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
+    done = recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    assert done.result == worked()
+    assert done.run == lake.maintenance.get(done.run.id)
+    assert (
+        done.run.result
+        == plain(worked())
+        == {
+            "rows": 7,
+            "at": "2026-03-02T00:00:00Z",
+            "kept_for": 86_400.0,
+            "why": ["so"],
+        }
+    )
+    assert done.run.node.endswith(f":{os.getpid()}")
+    assert [r.id for r in lake.maintenance.runs("a")] == [done.run.id]
+    assert lake.maintenance.runs("b") == lake.maintenance.runs("a", "expire") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Skipped("the clock jumped"), "skipped"),
+        (RefusedError("the table is not fit"), "refused"),
+        (UsageError("no such column"), "failed"),
+        (ZeroDivisionError("division"), "failed"),
+        (KeyboardInterrupt(), "failed"),
+    ],
+)
+def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
+    lake: Lake, error: BaseException, outcome: str
+) -> None:
+    def fail() -> Worked:
+        raise error
+
+    with pytest.raises(type(error)):
+        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.RETAIN, fail)
+    [run] = lake.maintenance.runs()
+    assert run.outcome == outcome and run.reason and run.result is None
+    assert ("maintenance_skipped" in events(lake)) == (outcome == "skipped")
+    if not isinstance(error, KeyboardInterrupt):
+        with pytest.raises(type(error)):
+            rehearsed(lake.maintenance.bench, lake.dataset("a"), Kind.RETAIN, fail)
+        assert (lake.maintenance.runs()[0].outcome, lake.maintenance.runs()[0].dry_run) == (outcome, True)
+
+
+def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:
+    target, bench = lake.dataset("a"), lake.maintenance.bench
+
+    def meanwhile() -> Worked:
+        with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
+            recorded(bench, target, Kind.COMPACT, worked)
+        assert rehearsed(bench, target, Kind.COMPACT, worked).run.dry_run
+        return worked()
+
+    assert recorded(bench, target, Kind.COMPACT, meanwhile).run.outcome == "done"
+    assert [r.dry_run for r in lake.maintenance.runs()] == [True, False], "the refused one was never begun"
+
+
+def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = pretended(lake)
+    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: 0.1)
+    beaten = threading.Event()
+
+    def work() -> Worked:
+        began = lake.maintenance.runs()[0].heartbeat_at
+        for _ in range(200):
+            if lake.maintenance.runs()[0].heartbeat_at > began:
+                beaten.set()
+                break
+            threading.Event().wait(0.02)
+        return worked()
+
+    recorded(keeper.bench, lake.dataset("a"), Kind.COMPACT, work)
+    assert beaten.is_set()
+
+
+@pytest.mark.parametrize("point", ["maintain.after_begin", "maintain.before_end"])
+def test_a_run_that_is_cut_off_stays_registered_until_the_next_takes_it_for_dead(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    failpoints.arm(f"{point}=fail")
+    try:
+        with pytest.raises(FailpointError):
+            recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    finally:
+        failpoints.arm("")
+    assert lake.maintenance.runs()[0].outcome is None
+    with pytest.raises(AlreadyRunning):
+        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: -1)
+    with monkeypatch.context() as patched:
+        patched.setattr("strandline.maintain.runs.beating", lambda beat, lease_seconds: nullcontext())
+        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    assert [r.outcome for r in lake.maintenance.runs()] == ["done", "died"]
+
+
+def test_only_so_many_results_of_a_kind_are_kept(lake: Lake) -> None:
+    keeper = pretended(lake, runs_kept=3)
+    for _ in range(5):
+        recorded(keeper.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    recorded(keeper.bench, lake.dataset("a"), Kind.EXPIRE, worked)
+    assert [r.kind for r in lake.maintenance.runs()] == ["expire", "compact", "compact", "compact"]
+
+
+# The rule of a dataset.
+
+
+def test_what_is_said_by_hand_goes_before_the_rule_and_the_rule_before_the_defaults(lake: Lake) -> None:
+    keeper = pretended(lake, retain={"a": {"older_than": "30d", "on_lag": "drop", "drop_after": "7d"}})
+    rule = keeper._rule(lake.dataset("a"), {})
+    assert (rule.older_than, rule.on_lag, rule.drop_after, rule.paused_sinks) == (
+        timedelta(days=30),
+        "drop",
+        timedelta(days=7),
+        "count",
+    )
+    changed = keeper._rule(lake.dataset("a"), {"older_than": timedelta(days=1), "on_lag": "hold", "column": "at"})
+    assert (changed.older_than, changed.column, changed.on_lag, changed.drop_after) == (
+        timedelta(days=1),
+        "at",
+        "hold",
+        None,
+    )
+    with pytest.raises(UsageError, match=r"how long rows of default\.b are kept") as refused:
+        keeper.retain("b")
+    assert "--older-than" in str(refused.value.hint)
+    with pytest.raises(UsageError, match="drop_after"):
+        keeper.retain("b", older_than=timedelta(days=1), on_lag="drop")
+    assert keeper.done == [] and keeper.runs() == [], "what cannot be is no run"
+
+
+def test_a_rule_for_a_dataset_that_is_not_there_is_told(lake: Lake) -> None:
+    keeper = pretended(lake, retain={"a": {"older_than": "1d"}, "typo": {"older_than": "1d"}})
+    assert keeper.rules_without_dataset() == ["default.typo"]
+
+
+# By schedule.
+
+
+def test_what_is_due_is_done_once_in_order_for_every_dataset(lake: Lake) -> None:
+    keeper = pretended(
+        lake,
+        compact_schedule="0 3 * * *",
+        retain_schedule="0 3 * * *",
+        expire_schedule="0 3 * * *",
+        retain={"b": {"older_than": "30d"}},
+    )
+    yesterday = utc_now() - timedelta(days=1, minutes=1)
+    told = turns(keeper, yesterday)
+    assert keeper.done == [
+        ("default.a", "compact"),
+        ("default.a", "expire"),
+        ("default.b", "retain"),
+        ("default.b", "compact"),
+        ("default.b", "expire"),
+    ]
+    assert all(r.by_schedule and r.outcome == "done" for r in told) and len(told) == 5
+    assert turns(keeper, yesterday) == []
+
+
+def test_nothing_runs_without_a_schedule(lake: Lake) -> None:
+    keeper = pretended(lake, retain={"a": {"older_than": "1d"}})
+    assert not keeper.is_scheduled and turns(keeper) == [] and keeper.done == []
+    assert pretended(lake, expire_schedule=EVERY_SECOND).is_scheduled
+
+
+def test_one_that_fails_is_stored_and_told_and_keeps_no_other_from_its_turn(lake: Lake) -> None:
+    def work(dataset: Dataset, kind: Kind) -> Worked:
+        if dataset.name == "default.a":
+            raise ZeroDivisionError("division") if kind is Kind.COMPACT else Skipped("the clock jumped")
+        return worked()
+
+    keeper = pretended(
+        lake,
+        work,
+        compact_schedule=EVERY_SECOND,
+        retain_schedule=EVERY_SECOND,
+        retain={"a": {"older_than": "1d"}, "b": {"older_than": "1d"}},
+    )
+    told = turns(keeper)
+    assert [(r.dataset, r.kind.value, r.outcome) for r in told] == [
+        ("default.a", "retain", "skipped"),
+        ("default.a", "compact", "failed"),
+        ("default.b", "retain", "done"),
+        ("default.b", "compact", "done"),
+    ]
+    assert told[0].reason == "the clock jumped" and "ZeroDivisionError" in str(told[1].reason)
+
+
+def test_two_daemons_share_the_turns(lake: Lake) -> None:
+    keeper = pretended(lake, compact_schedule="0 3 * * *")
+    yesterday = utc_now() - timedelta(days=1, minutes=1)
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(turns, keeper, yesterday) for _ in range(2)]:
+            each.result()
+    assert sorted(keeper.done) == [("default.a", "compact"), ("default.b", "compact")]
+
+
+def test_a_turn_waits_while_the_same_is_under_way_by_hand(lake: Lake) -> None:
+    keeper = pretended(lake, compact_schedule=EVERY_SECOND)
+    with lake.ledger.write() as connection:
+        new = NewRun(lake.dataset("a").id, Kind.COMPACT, "elsewhere:1")
+        held = maintenance.begin(connection, new, lease_seconds=60)
+    assert [r.dataset for r in turns(keeper)] == ["default.b"]
+    assert held is not None
+    with lake.ledger.write() as connection:
+        maintenance.end(connection, held, maintenance.Outcome.DONE, reason=None, result={})
+    assert "default.a" in [r.dataset for r in turns(keeper)]
+
+
+def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.maintain.facade._POLL_SECONDS", 0.05)
+    stopping, failures = threading.Event(), iter([RefusedError("the ledger is away"), ZeroDivisionError("zero")])
+    told: list[str] = []
+
+    @dataclass(frozen=True)
+    class Troubled(Pretended):
+        def take_turns(self, *rest: Any) -> None:
+            if (error := next(failures, None)) is not None:
+                raise error
+            stopping.set()
+
+    keeper = pretended(lake, compact_schedule=EVERY_SECOND)
+    Troubled(keeper.bench, keeper.catch_up).run(stopping, on_trouble=lambda error: told.append(error.message))
+    assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]
