@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from strandline.deliver import kinds
+from strandline.deliver import build, kinds
+from strandline.deliver.build import Shipment
+from strandline.deliver.sink import Address
 from strandline.founding import rebuild_ledger
 from strandline.ledger import lanes
+from strandline.types import Seq, SeqRange
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import armed, digests, names, objects, rows, tick
@@ -387,3 +390,15 @@ def test_fifteen_hundred_partitions_and_none_of_them_starves(tmp_path: Path, mak
             marks = {lane.mark for lane in lanes.unchecked(connection, standing)}
         assert marks == {3010}  # every lane has passed what was not for it
         assert sorted(rows(out)) == expected(1, 3010)
+
+
+def test_lines_that_lie_in_place_are_built_by_a_task_for_each_run(lake: Lake) -> None:
+    """A union of frames of one partition each would be one partition, and so one task, if Spark had its way."""
+    lake.append("events", numbers(lake, 1, 100))
+    df = lake.spark.table("lake.default.events")
+    address = Address("lake", "sink", 1, "default.events", "")
+    chunks = [Shipment(n, address, SeqRange(Seq(10 * n + 1), Seq(10 * n + 10)), 10) for n in range(10)]
+    placed = build._in_place(df, chunks, build.Cargo("jsonl", tuple(df.schema.fields), None), 2)
+    assert placed.rdd.getNumPartitions() == len(build.in_runs(chunks, 4)) == 4
+    held = placed.groupBy(F.spark_partition_id()).agg(F.min("_sl_number"), F.max("_sl_number"), F.count("*"))
+    assert sorted(tuple(r)[1:] for r in held.collect()) == [(1, 30, 30), (31, 60, 30), (61, 90, 30), (91, 100, 10)]

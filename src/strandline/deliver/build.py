@@ -93,14 +93,13 @@ class Cargo:
         return tuple(f.name for f in self.fields)
 
 
-def prepare_rows(df: DataFrame, cargo: Cargo) -> DataFrame:
+def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
     """The internal columns that the tasks need, and then what is delivered."""
     columns = selected(cargo.fields) if cargo.form == "rows" else [line(cargo.form, cargo.fields).alias("line")]
     keep = _condition(df, cargo.where)
     if keep is not None:  # rows that are left out are counted where they are dropped; they travel light
         columns = [F.when(keep, c).alias(n) for c, n in zip(columns, _names(cargo), strict=True)]
     flags = [] if keep is None else [keep.alias("_sl_keep")]
-    marks = [F.col("_sl_chunk")] if "_sl_chunk" in df.columns else []
     return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *flags, *columns)
 
 
@@ -130,12 +129,13 @@ def ship(
     ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
     lanes = {s.address.partition for s in ordered}
     cores = df.sparkSession.sparkContext.defaultParallelism
-    if len(lanes) > 1:
+    of_lanes = len(lanes) > 1
+    if of_lanes:
         rows = _of_lanes(df, ordered, cargo, cores * TASKS_PER_CORE)
     else:
         df = df.where(lane_of(df) == lanes.pop())
         rows = _in_place(df, ordered, cargo, cores) if in_place else _moved(df, ordered, cargo, cores * TASKS_PER_CORE)
-    work = _Task(ordered, cargo, tuple(_names(cargo)), sender, arming())
+    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming())
     try:
         found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
     except Exception as e:
@@ -144,7 +144,9 @@ def ship(
 
 
 def in_runs(ordered: Sequence[Shipment], runs_max: int) -> list[tuple[Shipment, ...]]:
-    """One after the other, for a task each."""
+    """One after the other, for a task each. Chunks that overlap would get each other's rows."""
+    if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ordered)):
+        raise ValueError("chunks of one lane overlap")
     each = -(-len(ordered) // runs_max)
     return [tuple(ordered[at : at + each]) for at in range(0, len(ordered), each)]
 
@@ -185,7 +187,9 @@ def _of_lanes(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_ma
     )
     df = df.where(F.col(SEQ_COLUMN).between(ordered[0].rows.lo, max(s.rows.hi for s in ordered)))
     joined = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
-    rows = prepare_rows(joined.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))), cargo)
+    rows = prepare_rows(
+        joined.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))), cargo, known["_sl_chunk"]
+    )
     tasks, first = min(len(ordered), tasks_max), min(s.index for s in ordered)
     task = F.floor((F.col("_sl_chunk") - first) * tasks / len(ordered)).cast("int")
     return rows.repartitionById(tasks, task).sortWithinPartitions("_sl_chunk", "_sl_number")
@@ -213,6 +217,7 @@ def result_batch(shipped: Shipped) -> pa.RecordBatch:
 @dataclass(frozen=True)
 class _Task:
     shipments: tuple[Shipment, ...]
+    of_lanes: bool
     cargo: Cargo
     names: tuple[str, ...]
     sender: Sender
@@ -230,15 +235,11 @@ class _Task:
             self.sender.close()
 
     def _chunks(self, parts: Iterator[pa.Table]) -> Iterator[tuple[Shipment, pa.Table]]:
-        first = next(parts, None)
-        if first is None:
-            return
-        every = itertools.chain([first], parts)
-        if "_sl_chunk" not in first.column_names:
-            yield from cut(every, "_sl_number", self.shipments)
+        if not self.of_lanes:
+            yield from cut(parts, "_sl_number", self.shipments)
             return
         known = {s.index: s for s in self.shipments}
-        for index, rows in by_chunk(every):
+        for index, rows in by_chunk(parts):
             yield known[index], rows
 
     def _send(self, shipment: Shipment, rows: pa.Table) -> Shipped:
@@ -247,7 +248,7 @@ class _Task:
         if (number := twice(rows["_sl_number"])) is not None:
             return Shipped(shipment.index, Twice(number), 0)
         every = rows["_sl_number"].to_numpy()
-        if "_sl_keep" in rows.column_names:
+        if self.cargo.where is not None:
             rows = rows.filter(pc.field("_sl_keep"))
         numbers = rows["_sl_number"].to_numpy()
         if self.cargo.form != "rows":

@@ -18,7 +18,7 @@ from strandline.deliver.sinks.names import overlaps, place_of
 from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, RefusedError, SchemaError, UsageError
 from strandline.heartbeat import beating
-from strandline.ledger import audit, blocks, floors, intents, losses, sinks
+from strandline.ledger import audit, blocks, floors, holds, intents, losses, sinks
 from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.schema import Column
@@ -269,6 +269,7 @@ def reset_sink(bench: DeliverBench, dataset: Dataset, name: str, to: str | None)
             floor = floors.get(connection, dataset.id)
             fresh = sinks.new_generation(connection, record.id, generation, _above(floor, start))
             dropped = intents.abandon_open(connection, fresh)
+            holds.forget(connection, record.id)
             audit.record(
                 connection, "sink_reset", sink=name, generation=generation, start=fresh.start, asked=start,
                 floor=floor, intents_dropped=dropped,

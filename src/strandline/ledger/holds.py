@@ -50,6 +50,11 @@ def keep(
     return known is None
 
 
+def forget(connection: sa.Connection, sink_id: SinkId) -> None:
+    """Of a sink that begins anew: what is held for it from now on is held since now."""
+    connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
+
+
 def release(connection: sa.Connection, id: DatasetId, *, but: Collection[SinkId] = ()) -> list[str]:
     """Every hold that no longer is one; the names of their sinks."""
     over = (hold.c.dataset_id == id, hold.c.sink_id.not_in(list(but)))

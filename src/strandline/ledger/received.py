@@ -119,14 +119,14 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
 
 
 def _gone(connection: sa.Connection, bodies: Sequence[Body]) -> dict[int, Gone]:
-    """Whoever asked before may have asked a second ago: here it counts. A dataset stays as it is until this ends."""
+    """Whoever asked before may have asked a second ago: here it counts. Both stay as they are until this ends."""
     good = sa.select(api_token.c.id).where(
         api_token.c.id.in_({b.token for b in bodies}), api_token.c.revoked_at.is_(None)
     )
     there = sa.select(schema.dataset.c.id).where(
         schema.dataset.c.id.in_({b.dataset for b in bodies}), schema.dataset.c.dropped_at.is_(None)
     )
-    tokens = set(connection.scalars(good))
+    tokens = set(connection.scalars(good.order_by(api_token.c.id).with_for_update(read=True)))
     datasets = set(connection.scalars(there.order_by(schema.dataset.c.id).with_for_update(read=True)))
     found: dict[int, Gone] = {}
     for n, body in enumerate(bodies):

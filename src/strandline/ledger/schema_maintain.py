@@ -8,7 +8,7 @@ Triggers, made by the migration, refuse every other move.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Integer, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, text
 
 from strandline.ledger.schema import RowId, UtcMicros, metadata
 
@@ -110,10 +110,11 @@ maintenance_run = Table(
 clock = Table(
     "clock",
     metadata,
-    Column("id", Integer, CheckConstraint("id = 1", name="one_clock"), primary_key=True),
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
     Column("wall", UtcMicros, nullable=False),
     Column("boot", Text),
     Column("boottime_us", BigInteger),
     CheckConstraint("(boot IS NULL) = (boottime_us IS NULL)", name="boot_whole"),
 )
-"""The last moment that maintenance saw, and how long the machine had been up at it."""
+"""The last moment that retention saw, and how long the machine had been up at it; of each dataset, so that a jump is
+seen for every one of them."""

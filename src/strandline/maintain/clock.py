@@ -11,6 +11,7 @@ from pathlib import Path
 from strandline.errors import Skipped
 from strandline.ledger import audit, clocks
 from strandline.ledger.engine import Ledger
+from strandline.types import DatasetId
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 UNSEEN_MAX = timedelta(days=1)
@@ -72,10 +73,13 @@ def here(wall: datetime) -> Moment:
     return Moment(wall, boot or None, timedelta(seconds=up) if boot else None)
 
 
-def check(ledger: Ledger, now: Moment, *, jump: timedelta, accept: bool, rehearse: bool = False) -> None:
-    """Skips the run after a jump. The new moment is stored either way, so that the next run is judged from there."""
+def check(
+    ledger: Ledger, dataset: DatasetId, now: Moment, *, jump: timedelta, accept: bool, rehearse: bool = False
+) -> None:
+    """Skips the run after a jump. The new moment is stored either way, so that the next run of this dataset is judged
+    from there; those of the others are skipped, too."""
     with ledger.read() as connection:
-        found, newest = clocks.get(connection), clocks.newest(connection)
+        found, newest = clocks.get(connection, dataset), clocks.newest(connection)
     stored = None
     if found is not None:
         wall, boot, micros = found
@@ -84,7 +88,7 @@ def check(ledger: Ledger, now: Moment, *, jump: timedelta, accept: bool, rehears
     if not rehearse:
         with ledger.write() as connection:
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))
-            clocks.put(connection, now.wall, now.boot, up)
+            clocks.put(connection, dataset, now.wall, now.boot, up)
             if jumped is not None:
                 audit.record(connection, "clock_jumped", words=jumped.words, accepted=accept)
     if jumped is not None and not accept:

@@ -98,7 +98,7 @@ def retain(
     progress: Progress = quiet,
 ) -> Retained:
     jump = timedelta(seconds=bench.config.settings.maintain.clock_jump_seconds)
-    clock.check(bench.ledger, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
+    clock.check(bench.ledger, dataset.id, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
     for attempt in range(_ATTEMPTS_MAX):
         try:
             return _Retention(bench, dataset, rule, now, progress).run(dry_run=dry_run)
@@ -127,6 +127,8 @@ class _Drop:
     """Their marks go past them."""
     deleted: tuple[NewLoss, ...]
     """Their marks stay: rows that are not due lie between them."""
+    planned_stays: bool
+    """A partition that has no lane yet begins at what is planned, and has rows that are not due."""
 
     @property
     def rows(self) -> int:
@@ -242,9 +244,11 @@ class _Retention:
     ) -> dict[str, rows.Counted]:
         lanes = {s.partition: owed(s, until) for s in standings}
         others = range_or_none(int(record.planned or 0), int(until))
-        return rows.count_owed(
-            self._table(sealed).df, rows.Owed(lanes, others, record.options.get("where") or None), condition
-        )
+        where = record.options.get("where") or None
+        promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
+        if promised - {where}:
+            where = None  # an open intent was promised by another condition: rather too many rows than too few
+        return rows.count_owed(self._table(sealed).df, rows.Owed(lanes, others, where), condition)
 
     # --- what goes ---
 
@@ -292,7 +296,8 @@ class _Retention:
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
             )
-        table_floor.delete(table.tables, self.dataset.name, condition)
+        # What has become due since it was counted is above the floor: a sink that was added meanwhile is to get it.
+        table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
         self.progress("deleting rows", found.rows, found.rows)
         return lost, found.rows, floor
@@ -328,11 +333,12 @@ class _Retention:
                     dropped.append(NewLoss(standing.partition, standing.mark, point, count))
             elif count:
                 deleted.append(NewLoss(standing.partition, standing.mark, end, count))
+        planned_stays = any(found.first_kept is not None for found in counted.values())
         for partition, found in counted.items():  # new ones: they begin at what is planned
             (deleted if found.first_kept else dropped).append(
                 NewLoss(partition, passed.record.planned, end, found.rows)
             )
-        return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows))
+        return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
         """One transaction; a sink that was added since, or that does not stand where it did, ends it unchanged."""
@@ -358,7 +364,7 @@ class _Retention:
         current = self._current(connection, record)
         if current is None or current.state != record.state or lease is None:
             raise MarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")
-        stays = any(x.after == record.planned and x.until == end for x in drop.deleted)
+        stays = drop.planned_stays or any(x.after == record.planned and x.until == end for x in drop.deleted)
         planned = record.planned if stays else end
         if not drops.move(connection, record, lease, drop.lanes, planned=planned, token=self._token):
             raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")

@@ -28,7 +28,14 @@ class Callers:
 
     def find(self, secret: str, name: str) -> Caller | None:
         found = self._kept.get((secret, name))
-        return None if found is None or monotonic() - found[1] > _KEPT_SECONDS else found[0]
+        if found is not None and monotonic() - found[1] > _KEPT_SECONDS:
+            del self._kept[secret, name]
+            return None
+        return None if found is None else found[0]
+
+    def forget(self, caller: Caller) -> None:
+        for key in [key for key, (kept, _) in self._kept.items() if kept == caller]:
+            del self._kept[key]
 
     def keep(self, secret: str, name: str, caller: Caller) -> None:
         self._kept.pop((secret, name), None)

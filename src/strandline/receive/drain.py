@@ -24,15 +24,17 @@ def drain(bench: IntakeBench, dataset: Dataset) -> int:
     settings = bench.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(bench, config=LakeConfig(settings, bench.config.home)))
     deadline = time.monotonic() + _WAIT_FOR_OTHERS_SECONDS
-    while _waiting(bench, dataset):
-        intake.step()
-        if time.monotonic() > deadline:
-            raise RefusedError(
-                f"rows that were received for {dataset.name} cannot be ingested",
-                hint="`strandline status` says what they wait for; purge them when they are in.",
-            )
-        time.sleep(0.1)
-    intake.close()
+    try:
+        while _waiting(bench, dataset):
+            intake.step()
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"rows that were received for {dataset.name} cannot be ingested",
+                    hint="`strandline status` says what they wait for; purge them when they are in.",
+                )
+            time.sleep(0.1)
+    finally:
+        intake.close()
     return waiting
 
 

@@ -152,7 +152,7 @@ class Taking:
             made = await self._in(self._working, lambda: self._spooled(arrival))
             if isinstance(made, Reply):
                 return made
-            return await self._recorded(made)
+            return await self._recorded(made, caller)
 
     async def read(self, request: Request) -> bytes:
         """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
@@ -220,13 +220,15 @@ class Taking:
     def _read(self, packed: Packed, target: Target) -> pa.Table:
         return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
 
-    async def _recorded(self, body: Body) -> Reply:
+    async def _recorded(self, body: Body, caller: Caller) -> Reply:
         try:
             decision = await asyncio.wrap_future(self.committer.submit(body))
         except Exception as e:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):
             self.gate.added(body.spool_bytes)
+        elif isinstance(decision, received.Gone):
+            self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)
 
 

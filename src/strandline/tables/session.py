@@ -54,6 +54,8 @@ def open_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Else a union of frames of one partition each is one partition: all of it one task.
+        "spark.sql.unionOutputPartitioning": "false",
         # A Spark of the user's own was not started with our pattern; this one is the session's.
         "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }

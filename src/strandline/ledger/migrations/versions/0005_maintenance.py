@@ -102,7 +102,7 @@ def _runs_and_the_clock() -> None:
     op.create_index("runs_by_kind", "maintenance_run", ["dataset_id", "kind", "id"])
     op.create_table(
         "clock",
-        sa.Column("id", sa.Integer, sa.CheckConstraint("id = 1", name="one_clock"), primary_key=True),
+        sa.Column("dataset_id", sa.BigInteger, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
         sa.Column("wall", sa.BigInteger, nullable=False),
         sa.Column("boot", sa.Text),
         sa.Column("boottime_us", sa.BigInteger),
