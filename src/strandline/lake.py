@@ -389,7 +389,7 @@ class Lake:
         """Drift between tables and storage: runs, their record, and what they have set aside."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables)
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.recover)
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from strandline.delivery import SinkId
 from strandline.drift import AbortReason, Asked, Counts, Done, FindingKind, Outcome, RunId, StorageKind, SweptState
 from strandline.errors import UsageError
-from strandline.ledger import delivered, quarantined_files, reconcile_runs, sinks
+from strandline.ledger import audit, delivered, dropped_entries, losses, quarantined_files, reconcile_runs, sinks
+from strandline.ledger.delivered import SinkMark
+from strandline.ledger.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
 from strandline.ledger.quarantined_files import NewSwept
-from strandline.types import Seq
+from strandline.types import Seq, SeqRange
 from tests.ledger.conftest import Bench
 
 ASKED = Asked(act=True)
@@ -160,13 +163,56 @@ def test_the_path_of_a_file_never_changes(bench: Bench) -> None:
 def test_a_batch_that_was_taken_for_undone_may_turn_out_done_but_not_the_other_way(bench: Bench) -> None:
     run = new_run(bench)
     with bench.ledger.write() as connection:
-        batch = quarantined_files.begin_drop(connection, run, token="t", table="ns.t", entries=3, samples=["/a"])
-        assert quarantined_files.begun_drops(connection) == [batch]
-        assert quarantined_files.end_drop(connection, batch, None)
-        assert quarantined_files.begun_drops(connection) == []
-        assert quarantined_files.end_drop(connection, batch, 3)
-        assert not quarantined_files.end_drop(connection, batch, None)
-        assert [b.dropped for b in quarantined_files.drops_of(connection, run)] == [3]
+        batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 3, ["/a"]))
+        assert dropped_entries.begun(connection) == [batch]
+        assert dropped_entries.end(connection, batch, None)
+        assert dropped_entries.begun(connection) == []
+        assert dropped_entries.end(connection, batch, 3)
+        assert not dropped_entries.end(connection, batch, None)
+        assert [b.dropped for b in dropped_entries.of_run(connection, run)] == [3]
+
+
+def span(lo: int, hi: int) -> SeqRange:
+    return SeqRange(Seq(lo), Seq(hi))
+
+
+def test_what_a_sink_loses_is_what_lies_above_its_mark() -> None:
+    def lost(mark: int | None, *gone: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        at = SinkMark(SinkId(1), "s", 2, None if mark is None else Seq(mark))
+        found = given_up([at], [GoneRows(span(lo, hi), count) for lo, hi, count in gone])
+        assert all((x.sink, x.name, x.generation) == (1, "s", 2) for x in found)
+        return [(x.rows.lo, x.rows.hi, x.count) for x in found]
+
+    assert lost(None, (1, 10, 10)) == [(1, 10, 10)]
+    assert lost(10, (1, 10, 10)) == []
+    assert lost(4, (1, 10, 10)) == [(5, 10, 6)]
+    assert lost(4, (1, 10, 3)) == [(5, 10, 3)], "which of them it has got cannot be told: so many at most"
+    assert lost(None, (1, 10, 10), (11, 20, 10), (31, 40, 4)) == [(1, 20, 20), (31, 40, 4)]
+    assert lost(None, (1, 10, 5), (2, 9, 5)) == [(1, 10, 10)], "files whose rows interleave"
+    assert lost(None) == []
+
+
+def test_a_batch_that_landed_says_what_is_gone_and_what_each_sink_will_not_get_and_says_it_once(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        sink = sinks.add(
+            connection, instance="s", name="s", kind="files", dataset=bench.dataset.id, options={}, destination="s",
+            start=None,
+        )  # fmt: skip
+        lost = [SinkLoss(sink.id, "s", 1, span(1, 3), 3), SinkLoss(sink.id, "s", 1, span(8, 9), 2)]
+        new = NewBatch("t", bench.dataset.name, 2, ["/a"], [GoneRows(span(1, 3), 3), GoneRows(span(7, 9), 3)], lost)
+        batch = dropped_entries.begin(connection, run, new)
+        assert losses.of_sink(connection, sink) == [] and losses.purged(connection, bench.dataset.id) == []
+        assert dropped_entries.end(connection, batch, None)
+        assert losses.of_sink(connection, sink) == [], "it did not land"
+        (known,) = dropped_entries.of_run(connection, run)
+        assert dropped_entries.end(connection, known, 2), "it did, after all"
+        assert not dropped_entries.end(connection, known, 2)
+        assert losses.purged(connection, bench.dataset.id) == [span(1, 3), span(7, 9)]
+        assert losses.lost_rows(connection, sink) == 5
+        assert [(x.after, x.until) for x in losses.of_sink(connection, sink)] == [(None, 3), (7, 9)]
+        told = [e for e in audit.latest(connection) if e.event == "rows_lost"]
+        assert len(told) == 1
 
 
 # ---- what sinks hold -------------------------------------------------------------------------------------------------

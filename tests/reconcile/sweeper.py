@@ -1,4 +1,5 @@
-"""A reconciler in a process of its own, to be killed: `HOME act`, `HOME delete`, `HOME restore RUN`, `HOME purge`."""
+"""A reconciler in a process of its own, to be killed: `HOME act`, `HOME give-up`, `HOME delete`, `HOME restore RUN`,
+`HOME purge`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ def main(home: str, what: str, *arguments: str) -> None:
         match what:
             case "act":
                 lake.reconciler.run(Asked(act=True))
+            case "give-up":
+                lake.reconciler.run(Asked(act=True, accept_loss=True))
             case "delete":
                 lake.reconciler.run(Asked(act=True, delete=True))
             case "restore":

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from strandline import failpoints
-from strandline.drift import AbortReason, SweptState
+from strandline.drift import AbortReason, Asked, SweptState
+from strandline.ledger import losses, sinks
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 
 pytestmark = pytest.mark.timeout(120)
@@ -134,6 +135,27 @@ def test_a_run_killed_while_it_drops_entries_says_whether_it_did(lake: WholeLake
     assert report.outcome.planned.missing == (0 if committed else 2)
     again = lake.run(ACT)
     assert again.outcome.done.missing == (0 if committed else 2) and lake.count() == 6
+
+
+@pytest.mark.parametrize("point", DROP_POINTS)
+def test_what_a_sink_loses_by_a_run_that_is_killed_is_on_record_once_it_is_lost(lake: WholeLake, point: str) -> None:
+    with lake.lake.ledger.write() as connection:
+        sink = sinks.add(
+            connection, instance="s", name="s", kind="files", dataset=lake.dataset.id, options={}, destination="s",
+            start=None,
+        )  # fmt: skip
+    os.unlink(lake.data_files()[0])
+
+    def lost() -> int:
+        with lake.lake.ledger.read() as connection:
+            return losses.lost_rows(connection, sink)
+
+    killed_at(lake, point, "give-up")
+    committed = len(lake.data_files()) == 3
+    lake.run(REPORT)
+    assert lost() == (3 if committed else 0)
+    lake.run(Asked(act=True, accept_loss=True))
+    assert lost() == 3 and len(lake.data_files()) == 3
 
 
 @pytest.mark.parametrize("point", RESTORE_POINTS)

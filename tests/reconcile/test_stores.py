@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import obstore
 import pytest
@@ -13,12 +14,14 @@ from obstore.store import S3Store as ObjectStore
 
 from strandline.config import WarehouseSettings
 from strandline.errors import CommitUnknown, StorageError
+from strandline.reconcile.listing import Listing
 from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Move, Stat, Storage
+from strandline.reconcile.object_inventory import Bucket, list_bucket
 from strandline.reconcile.s3_store import S3Store
 from strandline.tables import light_drop
 from tests.reconcile.whole_lakes import WholeLake
-from tests.servers import S3
+from tests.servers import S3, Toxiproxy
 
 Put = Callable[[str, bytes], str]
 
@@ -177,3 +180,43 @@ def test_a_token_that_was_voided_cannot_land_any_more(tmp_path: Path) -> None:
     light_drop.void(catalog, "default.events", "late")
     assert _drop(lake, [first], "another") == 1
     lake.lake.close()
+
+
+# ---- listing a bucket ------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3, toxiproxy: Toxiproxy) -> None:
+    bucket = s3.make_bucket()
+    for table in ("a", "b"):
+        folder = s3.server.folder / "data" / bucket / "wh/ns" / table / "data"
+        folder.mkdir(parents=True)
+        for n in range(1_200 if table == "b" else 3):
+            (folder / f"{n:05}.parquet").write_bytes(b"x")
+
+    def listed(port: int) -> Listing:
+        address = Bucket(bucket, s3.region, f"http://127.0.0.1:{port}", s3.access_key, s3.secret_key)
+        roots = [f"s3://{bucket}/wh/ns/{table}" for table in ("a", "b")]
+        return list_bucket(address, roots, timeout_seconds=60)
+
+    whole = listed(s3.port)
+    assert len(whole) == 1_203 and not whole.failures
+    proxy = toxiproxy.proxy_to(s3.port)
+    assert len(listed(proxy.port)) == 1_203
+    proxy.toxic("limit_data", bytes=50_000)  # a first page of a thousand keys is longer than that
+    cut = listed(proxy.port)
+    assert any(f"s3://{bucket}/wh/ns/b/data/".startswith(failure.prefix) for failure in cut.failures)
+    assert len(cut) < len(whole)
+
+
+def test_one_key_that_cannot_be_deleted_does_not_fail_the_others(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(WarehouseSettings(url="s3://b/lake", endpoint=s3.endpoint), requests_at_once=1)
+    asked: list[int] = []
+
+    def delete_objects(Bucket: str, Delete: dict[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:
+        asked.append(len(Delete["Objects"]))
+        held = [o["Key"] for o in Delete["Objects"] if o["Key"] == "lake/7"]
+        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in held]}
+
+    monkeypatch.setattr(store, "_client", SimpleNamespace(delete_objects=delete_objects), raising=False)
+    failed = store.delete([f"s3://b/lake/{n}" for n in range(2_500)])
+    assert failed == {"s3://b/lake/7": "AccessDenied"} and asked == [1_000, 1_000, 500]

@@ -275,6 +275,51 @@ def test_storage_that_is_away_is_not_a_table_without_files(some_lake: SomeLake) 
     assert facts.stopped in (Protection.NOTHING_LISTED, Protection.TABLE_UNREAD)
 
 
+def test_data_of_which_nothing_is_listed_is_not_missing_file_by_file(some_lake: SomeLake) -> None:
+    some_lake.create()
+    some_lake.append()
+    some_lake.append()
+    data = some_lake.path("ns/t/data")
+    data.rename(some_lake.warehouse.with_name("unmounted"))
+    late = some_lake.context(now_ns=time.time_ns() + 9 * DAY_NS)
+    survey = some_lake.survey(late)
+    assert [f.protected for f in survey.drift.missing()] == [Protection.NOTHING_LISTED] * 2
+    assert all(finding.rows is not None for finding in survey.drift.missing()), "they are described all the same"
+    some_lake.put("ns/t/data/another.parquet")
+    assert len(acted_on(some_lake.survey(late).drift.missing())) == 2
+
+
+def test_metadata_that_lies_apart_does_not_count_as_data_that_was_listed(some_lake: SomeLake) -> None:
+    some_lake.create()
+    with some_lake.catalog.load("ns.t").transaction() as change:
+        change.set_properties({"write.metadata.path": f"file://{some_lake.path('ns/apart')}"})
+    some_lake.append()
+    table = some_lake.append()
+    assert "/ns/apart/" in table.metadata_location
+    for path in data_files(table):
+        Path(path).unlink()
+    survey = some_lake.survey(some_lake.context(now_ns=time.time_ns() + 9 * DAY_NS))
+    assert {f.protected for f in survey.drift.missing()} == {Protection.NOTHING_LISTED}
+
+
+def test_files_on_other_storage_are_missing_only_if_some_of_them_are_there(some_lake: SomeLake, tmp_path: Path) -> None:
+    some_lake.create()
+    table = some_lake.append()
+    (live,) = data_files(table)
+    other = tmp_path / "another disk"
+    other.mkdir()
+    for n in range(2):
+        (other / f"{n}.parquet").write_bytes(Path(live).read_bytes())
+    table.add_files([f"file://{other}/{n}.parquet" for n in range(2)], check_duplicate_files=False)
+    late = some_lake.context(now_ns=time.time_ns() + 9 * DAY_NS)
+    assert not list(some_lake.survey(late).drift.missing())
+    (other / "0.parquet").unlink()
+    assert acted_on(some_lake.survey(late).drift.missing()) == [str(other / "0.parquet")]
+    other.rename(tmp_path / "unmounted")
+    survey = some_lake.survey(late)
+    assert [f.protected for f in survey.drift.missing()] == [Protection.NOTHING_LISTED] * 2
+
+
 def test_a_reference_set_that_shrank_while_the_files_are_there_stops_the_table(some_lake: SomeLake) -> None:
     some_lake.create()
     some_lake.append()
@@ -493,4 +538,4 @@ def test_a_table_folder_that_is_gone_is_told_and_its_entries_stay(some_lake: Som
     some_lake.append()
     shutil.rmtree(some_lake.path("ns/t/data"))
     survey = some_lake.survey(some_lake.context(now_ns=time.time_ns() + 9 * DAY_NS))
-    assert len(acted_on(survey.drift.missing())) == 1
+    assert [f.protected for f in survey.drift.missing()] == [Protection.NOTHING_LISTED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,16 @@ from typing import Any
 
 import pytest
 
+import strandline
 from strandline.drift import AbortReason, Asked, SweptState
-from strandline.errors import StorageError, SweepRunning
-from strandline.ledger import maintenance, reconcile_runs, sinks
+from strandline.errors import RefusedError, StorageError, SweepRunning
+from strandline.ledger import losses, maintenance, reconcile_runs, sequence, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
+from strandline.reconcile import survey as survey_module
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.model import Finding, Phase
-from strandline.types import Seq
+from strandline.types import Seq, SeqRange
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
 
@@ -79,6 +82,31 @@ def test_a_missing_file_is_told_with_its_range_and_who_holds_it(lake: WholeLake)
     assert run.outcome.protected == {"undelivered": 1}
     run = lake.run(Asked(act=True, accept_loss=True))
     assert run.outcome.done.missing == 1 and lake.count() == 3
+    with lake.lake.ledger.read() as connection:
+        ahead, behind = (sinks.get(connection, name) for name in ("ahead", "behind"))
+        assert losses.lost_rows(connection, ahead) == 0 and losses.lost_rows(connection, behind) == 3
+        assert losses.purged(connection, lake.dataset.id) == [SeqRange(Seq(1), Seq(3))]
+    assert {s.name: s.lost_rows for s in lake.lake.status().sinks} == {"ahead": 0, "behind": 3}
+    assert lake.details("rows_lost") == [
+        {"sink": "behind", "dataset": "default.events", "rows": 3, "rule": "reconcile"}
+    ]
+    assert lake.details("entries_dropped")[0]["lost_to"] == {"behind": 3}
+
+
+def test_a_sink_that_came_after_the_run_began_keeps_its_rows(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.unlink(lake.data_files()[0])
+
+    def added() -> None:
+        with lake.lake.ledger.write() as connection:
+            sinks.add(
+                connection, instance="s", name="late", kind="files", dataset=lake.dataset.id, options={},
+                destination="s", start=None,
+            )  # fmt: skip
+
+    _after_survey(monkeypatch, added)
+    run = lake.run(ACT)
+    assert run.outcome.planned.missing == 1 and run.outcome.done.missing == 0
+    assert run.outcome.done.skipped_recheck == 1 and len(lake.data_files()) == 2
 
 
 def test_the_record_survives_and_is_newest_first_and_bounded(make_lake: MakeLake) -> None:
@@ -342,6 +370,42 @@ def test_a_catalog_that_does_not_know_the_datasets_is_not_acted_by(lake: WholeLa
     assert all(there(lake.warehouse.glob("default/events/data/*.parquet")))  # type: ignore[arg-type]
 
 
+def test_a_ledger_that_was_restored_from_an_older_copy_is_opened_before_anything_is_touched(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan, kept = lake.put("stray.parquet"), lake.put("kept.parquet")
+    first = lake.run(ACT)
+    lake.lake.reconciler.restore(first.id)
+    ledger = lake.lake.config.path("ledger.db")
+    old = ledger.read_bytes()
+    lake.append()
+    lake.lake.close()
+    ledger.write_bytes(old)
+    lake.lake = strandline.open(lake.home)
+    opened: list[bool] = []
+    monkeypatch.setattr(lake.lake.reconciler, "_open_ledger", lambda: opened.append(True))
+    assert lake.run(REPORT).aborted is None and not opened, "a report touches nothing"
+    run = lake.run(ACT)
+    assert opened and run.aborted is AbortReason.GUARD and "witness" in (run.why or "")
+    assert all(there([orphan, kept])) and len(lake.data_files()) == 3
+    for work in (lake.lake.reconciler.purge, lambda: lake.lake.reconciler.restore(first.id)):
+        with pytest.raises(RefusedError, match="witness"):
+            work()
+    # As opening does it.
+    highest = lake.lake.witness.read().highest
+    with lake.lake.ledger.write() as connection:
+        sequence.move(connection, last=highest, epoch=2)
+    assert lake.run(ACT).outcome.done.orphans == 2
+
+
+def test_without_a_witness_nothing_is_touched(lake: WholeLake) -> None:
+    orphan = lake.put("stray.parquet")
+    (lake.warehouse / "_strandline" / "witness").write_bytes(b"damaged")
+    lake.lake.reconciler._open_ledger = lambda: None
+    run = lake.run(ACT)
+    assert run.aborted is AbortReason.GUARD and Path(orphan).exists()
+
+
 def test_a_lost_lease_ends_the_run_and_what_was_done_is_recorded(
     make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,14 +505,97 @@ def test_a_table_that_shrank_since_the_last_run_is_left_alone(lake: WholeLake) -
     table = lake.table()
     first = table.metadata.metadata_log[1].metadata_file
     catalog = lake.lake.config.path("catalog.db")
-    import sqlite3
-
     with sqlite3.connect(catalog) as connection:
         connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (first,))
     for file in (lake.warehouse / "default" / "events").rglob("*.*"):
         os.utime(file, (1e9, 1e9))
     run = lake.run(ACT)
     assert run.outcome.done.orphans == 0 and "references_shrunk" in run.outcome.protected
+
+
+def test_what_a_table_referenced_before_outlives_the_record_of_the_run_that_counted(make_lake: MakeLake) -> None:
+    lake = make_lake(history_runs=2)
+    for _ in range(6):
+        lake.append()
+    lake.run(REPORT)
+    old = lake.table().metadata.metadata_log[1].metadata_file
+    with sqlite3.connect(lake.lake.config.path("catalog.db")) as connection:
+        connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (old,))
+    for file in (lake.warehouse / "default" / "events").rglob("*.*"):
+        os.utime(file, (1e9, 1e9))
+    for _ in range(5):
+        run = lake.run(ACT)
+        assert run.outcome.done.orphans == 0 and "references_shrunk" in run.outcome.protected
+    assert len(lake.lake.reconciler.runs(100)) == 2
+
+
+def test_runs_that_end_early_are_bounded_too(make_lake: MakeLake) -> None:
+    lake, off = make_lake(history_runs=3), threading.Event()
+    lake.append()
+    off.set()
+    for _ in range(6):
+        assert lake.run(REPORT, cancelled=off).aborted is AbortReason.CANCELLED
+    assert len(lake.lake.reconciler.runs(100)) == 3
+
+
+def test_under_a_prefix_that_was_not_listed_whole_nothing_is_touched_and_elsewhere_it_goes_on(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = lake.put("p=1/stray.parquet"), lake.put("p=2/stray.parquet")
+    (gone,) = [lake.data_files()[0]]
+    os.unlink(gone)
+    failed = [str(Path(inside).parent), gone]
+    real = survey_module.list_local
+
+    def listed(*arguments: Any, **options: Any) -> Any:
+        listing = real(*arguments, **options)
+        for prefix, timed_out in zip(failed, (True, False), strict=True):
+            listing.fail(prefix, "no answer", timed_out=timed_out)
+        return listing
+
+    monkeypatch.setattr(survey_module, "list_local", listed)
+    run = lake.run(ACT)
+    assert run.aborted is None and run.outcome.partial
+    assert there([inside, outside]) == [True, False]
+    assert run.outcome.done.missing == 0 and len(lake.data_files()) == 2
+    assert run.outcome.protected["prefix_failed"] == 1
+    assert all(any(prefix in failure for failure in run.outcome.failures) for prefix in failed)
+
+
+def test_a_symlink_loop_in_a_table_is_told_and_the_rest_is_repaired(lake: WholeLake) -> None:
+    orphan = lake.put("stray.parquet")
+    loop = Path(orphan).parent / "loop"
+    loop.symlink_to(Path(orphan).parent)
+    run = lake.run(ACT)
+    assert run.outcome.partial and run.outcome.done.orphans == 1 and loop.is_symlink()
+    assert lake.count() == 6
+
+
+def test_every_batch_that_acts_says_on_what_storage_and_what_was_skipped(lake: WholeLake) -> None:
+    lake.puts(2)
+    os.unlink(lake.data_files()[0])
+    lake.run(ACT)
+    for event in ("entries_dropped", "files_quarantined"):
+        (detail,) = lake.details(event)
+        assert {"run", "storage", "partial", "cap_hit", "skipped_recheck", "samples"} <= detail.keys()
+        assert detail["storage"] == "local" and detail["samples"]
+    (detail,) = lake.details("run_completed")
+    assert {"storage", "partial", "cap_hit", "skipped_recheck", "planned", "done"} <= detail.keys()
+
+
+def test_a_batch_warns_once_and_not_once_for_each_file(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.puts(5)
+
+    def denied(self: Path, target: Any) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", denied)
+    run = lake.run(ACT)
+    assert run.outcome.done.failed == 5
+    (warning,) = [r for r in caplog.records if r.name.startswith("strandline.reconcile")]
+    assert "could not be moved: 5" in warning.getMessage()
 
 
 # ---- elsewhere -------------------------------------------------------------------------------------------------------

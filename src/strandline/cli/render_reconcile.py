@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -23,7 +24,7 @@ _PROTECTED = {
     "overlap": "another table's location overlaps",
     "references_empty": "the table references nothing, and has files",
     "references_shrunk": "the table references far less than last time",
-    "nothing_listed": "of the whole table nothing was listed",
+    "nothing_listed": "nothing was listed of the whole table, or of all its data",
     "layout": "outside every table's layout",
     "unknown_root": "in a folder that no table owns",
     "own_folder": "the lake's own",
@@ -172,13 +173,15 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for sample in samples:
         size = "" if sample["size"] is None else f" {size_of(sample['size'])}"
+        when = None if sample["modified"] is None else datetime.fromisoformat(sample["modified"])
+        old = "" if when is None or when > datetime.now(UTC) else f", {age(when)} old"
         rows = "" if not sample.get("rows") else f" rows {sample['rows']['lo']}..{sample['rows']['hi']}"
         lacking = sample.get("undelivered_to")
         sinks = "" if not lacking else f" not at {', '.join(lacking)}"
         note = f" ({sample['protected']})" if sample["protected"] else ""
         lines.append(
             Text.assemble(
-                (f"  {sample['kind']:<8}", "dim"), _one_line(sample["path"]), (f"{size}{rows}{sinks}{note}", "dim")
+                (f"  {sample['kind']:<8}", "dim"), _one_line(sample["path"]), (f"{size}{old}{rows}{sinks}{note}", "dim")
             )
         )
     return lines

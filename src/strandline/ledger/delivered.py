@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 
+from strandline.delivery import SinkId
 from strandline.ledger.schema import lane, sink
 from strandline.ledger.sinks import seq_or_none
 from strandline.types import DatasetId, Seq
 
 
+@dataclass(frozen=True, slots=True)
+class SinkMark:
+    sink: SinkId
+    name: str
+    generation: int
+    mark: Seq | None
+    """It certainly has everything up to here that it is to have."""
+
+
 def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
-    """By name, of sinks that were not removed, paused and stopped ones too: the lowest mark of all their lanes, and
-    never above what was planned, since rows of a partition without a lane are in no plan yet. What lies before a
-    sink's start it is not to have."""
+    """By name."""
+    return {at.name: at.mark for at in marks(connection, dataset)}
+
+
+def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
+    """Of sinks that were not removed, paused and stopped ones too: the lowest mark of all their lanes, and never above
+    what was planned, since rows of a partition without a lane are in no plan yet. What lies before a sink's start it is
+    not to have."""
     lowest = (
         sa.select(
             lane.c.sink_id,
@@ -23,7 +40,7 @@ def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | No
         .subquery()
     )
     rows = connection.execute(
-        sa.select(sink.c.name, sink.c.planned, lowest.c.mark)
+        sa.select(sink.c.id, sink.c.name, sink.c.generation, sink.c.planned, lowest.c.mark)
         .join_from(
             sink,
             lowest,
@@ -31,9 +48,10 @@ def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | No
             isouter=True,
         )
         .where(sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
+        .order_by(sink.c.id)
     )
-    found: dict[str, Seq | None] = {}
+    found: list[SinkMark] = []
     for row in rows:
-        marks = [0 if row.planned is None else row.planned, *([] if row.mark is None else [row.mark])]
-        found[row.name] = seq_or_none(min(marks) or None)
+        reached = [0 if row.planned is None else row.planned, *([] if row.mark is None else [row.mark])]
+        found.append(SinkMark(SinkId(row.id), row.name, row.generation, seq_or_none(min(reached) or None)))
     return found

@@ -1,8 +1,7 @@
-"""Files that a run sets aside, and batches of entries that it drops: recorded before it happens, and again after."""
+"""Files that a run sets aside: recorded before it happens, and again after."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ import sqlalchemy as sa
 
 from strandline.drift import FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import slices, utc_now
-from strandline.ledger.schema_reconcile import dropped_batch, swept_file
+from strandline.ledger.schema_reconcile import swept_file
 
 THERE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
 """States of files that may be in quarantine: a look at storage tells."""
@@ -26,18 +25,6 @@ class NewSwept:
     kept_at: str
     size: int
     modified_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class DroppedBatch:
-    id: int
-    run: RunId
-    token: str
-    table: str
-    entries: int
-    samples: tuple[str, ...]
-    dropped: int | None
-    """None while it is not known to have landed."""
 
 
 def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
@@ -149,58 +136,4 @@ def _swept(row: Any) -> Swept:
         row.begun_at,
         row.changed_at,
         row.why,
-    )
-
-
-# ---- entries ---------------------------------------------------------------------------------------------------------
-
-
-def begin_drop(
-    connection: sa.Connection, run: RunId, *, token: str, table: str, entries: int, samples: Sequence[str]
-) -> DroppedBatch:
-    now = utc_now()
-    row = connection.execute(
-        dropped_batch.insert()
-        .values(
-            run_id=run,
-            token=token,
-            table_name=table,
-            entries=entries,
-            samples=json.dumps(list(samples)),
-            state="begun",
-            begun_at=now,
-            changed_at=now,
-        )
-        .returning(dropped_batch)
-    ).one()
-    return _batch(row)
-
-
-def end_drop(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
-    """None: the commit did not land, as far as the table tells. False if that was known."""
-    state = "undone" if dropped is None else "done"
-    before = ("begun",) if dropped is None else ("begun", "undone")
-    changed = connection.execute(
-        dropped_batch.update()
-        .where(dropped_batch.c.id == batch.id, dropped_batch.c.state.in_(before))
-        .values(state=state, dropped=dropped, changed_at=utc_now())
-    )
-    return changed.rowcount == 1
-
-
-def begun_drops(connection: sa.Connection) -> list[DroppedBatch]:
-    wanted = dropped_batch.c.state == sa.literal_column("'begun'", sa.Text)
-    return [
-        _batch(row) for row in connection.execute(sa.select(dropped_batch).where(wanted).order_by(dropped_batch.c.id))
-    ]
-
-
-def drops_of(connection: sa.Connection, run: RunId) -> list[DroppedBatch]:
-    query = sa.select(dropped_batch).where(dropped_batch.c.run_id == run).order_by(dropped_batch.c.id)
-    return [_batch(row) for row in connection.execute(query)]
-
-
-def _batch(row: Any) -> DroppedBatch:
-    return DroppedBatch(
-        row.id, RunId(row.run_id), row.token, row.table_name, row.entries, tuple(json.loads(row.samples)), row.dropped
     )

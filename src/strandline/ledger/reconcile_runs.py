@@ -101,13 +101,11 @@ def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """False if somebody ended it meanwhile, who took it for dead."""
     ended = _end(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     if ended:
-        audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(outcome))
+        audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(connection, run, outcome))
     return ended
 
 
-def abort(
-    connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str, **detail: Any
-) -> bool:
+def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
     ended = _end(
         connection,
         run,
@@ -119,7 +117,12 @@ def abort(
     )
     if ended:
         audit.record(
-            connection, Event.RUN_ABORTED.value, run=run, reason=reason.value, why=why, **_summary(outcome), **detail
+            connection,
+            Event.RUN_ABORTED.value,
+            run=run,
+            reason=reason.value,
+            why=why,
+            **_summary(connection, run, outcome),
         )
     return ended
 
@@ -129,10 +132,13 @@ def _end(connection: sa.Connection, run: RunId, **values: Any) -> bool:
     return connection.execute(reconcile_run.update().where(*still_running).values(**values)).rowcount == 1
 
 
-def _summary(outcome: Outcome) -> dict[str, Any]:
+def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[str, Any]:
+    storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
     return {
+        "storage": storage,
         "partial": outcome.partial,
         "cap_hit": outcome.cap_hit,
+        "skipped_recheck": outcome.done.skipped_recheck,
         "planned": asdict(outcome.planned),
         "done": asdict(outcome.done),
     }

@@ -85,6 +85,8 @@ dropped_batch = Table(
     Column("table_name", Text, nullable=False),
     Column("entries", BigInteger, nullable=False),
     Column("samples", Text, nullable=False),  # a JSON list of paths
+    Column("gone", Text, nullable=False),  # JSON: of each entry, the range of its rows and how many
+    Column("lost", Text, nullable=False),  # JSON: what each sink will not get, if the batch lands
     Column("state", Text, nullable=False),
     Column("dropped", BigInteger),
     Column("begun_at", UtcMicros, nullable=False),

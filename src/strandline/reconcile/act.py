@@ -14,6 +14,7 @@ back what is needed. A commit of entries refuses a token that was voided.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
@@ -21,7 +22,9 @@ from uuid import uuid4
 from strandline import failpoints
 from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptState
 from strandline.errors import CommitUnknown, StorageError
-from strandline.ledger import audit, quarantined_files
+from strandline.ledger import audit, datasets, delivered, dropped_entries, quarantined_files
+from strandline.ledger.delivered import SinkMark
+from strandline.ledger.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
 from strandline.ledger.engine import Connection
 from strandline.ledger.quarantined_files import NewSwept
 from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
@@ -31,6 +34,8 @@ from strandline.reconcile.rendering import printable
 from strandline.reconcile.settle import settle_files
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, RunWatch
+
+log = logging.getLogger(__name__)
 
 MOVES_AT_ONCE = 100
 """Between two looks at the lease."""
@@ -72,6 +77,14 @@ class Actor:
         failpoints.hit("reconcile.after_files_checked")
         self._record_held(moved)
         failpoints.hit("reconcile.after_files")
+        if stayed or needed:
+            log.warning(
+                "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
+                self._run,
+                len(moved),
+                len(stayed),
+                len(needed),
+            )
         if stayed:
             settle_files(self._bench, stayed, "it could not be moved")
         if lost is not None:
@@ -181,24 +194,56 @@ class Actor:
     # ---- entries -----------------------------------------------------------------------------------------------------
 
     def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
-        token = f"{self._run}-{uuid4().hex}"
-        samples = [f.path for f in findings[: self._bench.settings.samples_max]]
         failpoints.hit("reconcile.before_drop")
         with self._bench.ledger.write() as connection:
             self._watch.fence(connection)
-            batch = quarantined_files.begin_drop(
-                connection, self._run, token=token, table=table, entries=len(findings), samples=samples
-            )
+            marks = self._marks(connection, table)
+            if not self._asked.accept_loss:
+                # A sink that came, or was set back, since the run began.
+                owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
+                self._tally.skipped_recheck += len(owed)
+                findings = [f for f in findings if f.path not in owed]
+            batch = self._begin(connection, table, findings, marks) if findings else None
+        if batch is None:
+            return
         failpoints.hit("reconcile.after_drop_record")
+        dropped = self._commit(batch, findings)
+        failpoints.hit("reconcile.after_drop_commit")
+        self._tally.missing += dropped
+        self._tally.skipped_recheck += len(findings) - dropped
+        with self._bench.ledger.write() as connection:
+            dropped_entries.end(connection, batch, dropped)
+            self._record_dropped(connection, batch, dropped)
+        failpoints.hit("reconcile.after_drop")
+
+    def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
+        dataset = datasets.find(connection, table)
+        return [] if dataset is None else delivered.marks(connection, dataset.id)
+
+    def _begin(
+        self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]
+    ) -> DroppedBatch:
+        gone = [rows for f in findings if (rows := _gone(f)) is not None]
+        new = NewBatch(
+            f"{self._run}-{uuid4().hex}",
+            table,
+            len(findings),
+            [f.path for f in findings[: self._bench.settings.samples_max]],
+            gone,
+            given_up(marks, gone),
+        )
+        return dropped_entries.begin(connection, self._run, new)
+
+    def _commit(self, batch: DroppedBatch, findings: Sequence[Finding]) -> int:
         summary = {
             "strandline.reconcile.run": str(self._run),
             "strandline.reconcile.reason": "the files of these entries are gone",
         }
         try:
-            dropped = self._bench.catalog.drop_entries(
-                table,
+            return self._bench.catalog.drop_entries(
+                batch.table,
                 [f.path for f in findings],
-                token=token,
+                token=batch.token,
                 summary=summary,
                 last_word=self._watch.last_word,
             )
@@ -207,21 +252,34 @@ class Actor:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
         except StorageError as e:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
-        failpoints.hit("reconcile.after_drop_commit")
-        self._tally.missing += dropped
-        self._tally.skipped_recheck += len(findings) - dropped
-        with self._bench.ledger.write() as connection:
-            quarantined_files.end_drop(connection, batch, dropped)
-            audit.record(
-                connection,
-                Event.ENTRIES_DROPPED.value,
-                run=self._run,
-                table=table,
-                entries=dropped,
-                rows=sum(f.row_count or 0 for f in findings),
-                partial=self._tally.partial,
-                skipped_recheck=self._tally.skipped_recheck,
-                storage=self._bench.storage.kind.value,
-                samples=samples,
-            )
-        failpoints.hit("reconcile.after_drop")
+
+    def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
+        rows = sum(gone.count for gone in batch.gone)
+        lost = {x.name: sum(y.count for y in batch.lost if y.name == x.name) for x in batch.lost}
+        audit.record(
+            connection,
+            Event.ENTRIES_DROPPED.value,
+            run=self._run,
+            table=batch.table,
+            entries=dropped,
+            rows=rows,
+            lost_to=lost,
+            partial=self._tally.partial,
+            cap_hit=self._tally.cap_hit,
+            skipped_recheck=self._tally.skipped_recheck,
+            storage=self._bench.storage.kind.value,
+            samples=batch.samples,
+        )
+        log.warning(
+            "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",
+            self._run,
+            batch.table,
+            dropped,
+            rows,
+            f", which {', '.join(sorted(lost))} will not get" if lost else "",
+        )
+
+
+def _gone(finding: Finding) -> GoneRows | None:
+    """None where the entry does not say which rows."""
+    return GoneRows(finding.rows, finding.row_count) if finding.rows is not None and finding.row_count else None

@@ -55,7 +55,10 @@ class Bounds:
 def compared(
     warehouse: str, listing: Listing, references: LakeReferences, context: Context, ways: Ways, bounds: Bounds
 ) -> Survey:
-    tables = {name: Reach(t.folders, t.keys) for name, t in references.by_name.items()}
+    tables = {
+        name: Reach(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
+        for name, t in references.by_name.items()
+    }
     difference = compare(listing, tables, references.also)
     stopped = stops(references, difference, context, bounds.shrink_max)
     ground = Ground(
@@ -149,16 +152,35 @@ def _missing(
             wanted.update(key(path) for path in table.gone)
             if not wanted:
                 continue
-            away = ground.stopped.get(name) is Protection.NOTHING_LISTED
+            away = not difference.listed.get(name)
             try:
                 entries = _entries(table, wanted, ways, whole=not away)
             except StrandlineError as e:
                 failures.append(PrefixFailure(table.head.location, e.message))
                 continue
+            told = len(failures)
             gone = list(entries) if away else _confirmed(entries, ways, threads.map, failures)
+            seen = set() if len(failures) > told else entries.keys() - set(gone)
+            absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
             found += [
-                missing_finding(name, entries[k], ground, context, shared=k in shared, stopped=None) for k in gone
+                missing_finding(name, entries[k], ground, context, shared=k in shared, stopped=absent.get(k))
+                for k in gone
             ]
+    return found
+
+
+def _absent(
+    table: TableReferences, gone: Set[str], seen: Set[str], elsewhere: Sequence[str], contents_listed: int
+) -> dict[str, Protection]:
+    """What is gone with everything around it. Where nothing was listed, what was looked for and seen takes the place
+    of what was listed."""
+    apart = {k for k in elsewhere if k not in table.files}
+    here = gone - apart - table.files.keys()
+    found: dict[str, Protection] = {}
+    for some, there in ((here, contents_listed), (apart & gone, len(apart & seen))):
+        reason = guard.by_absent_contents(missing=len(some), there=there)
+        if reason is not None:
+            found |= dict.fromkeys(some, reason)
     return found
 
 

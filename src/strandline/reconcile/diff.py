@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from strandline.reconcile.listing import Folder, Listing
-from strandline.reconcile.paths import Roots, checksum_of, key
+from strandline.reconcile.paths import Room, Roots, checksum_of, key, room_of_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Reach:
     folders: Sequence[str]
     """Keys of its location, and of other places that it writes to."""
     keys: Set[str]
+    metadata_folder: str = ""
+    """Key of the folder that its newest metadata file lies in, wherever its properties put it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Difference:
     """Keys that a table reaches in places that were not listed; by table."""
     listed: Mapping[str | None, int]
     """How many files lie in the folder of each table; None: in no table's."""
+    contents_listed: Mapping[str, int]
+    """Those of them that do not lie among a table's metadata."""
 
 
 def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = frozenset()) -> Difference:
@@ -49,6 +53,7 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
     roots = Roots(owners)
     pending = set(reached)
     listed: dict[str | None, int] = {}
+    contents: dict[str, int] = {}
     found: list[Unreferenced] = []
     for path, folder in listing.sorted_folders():
         at = key(path)
@@ -58,10 +63,17 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
         pending.difference_update(whole)
         extra, checksums = _extra(path, folder, whole, reached, also)
         found += [Unreferenced(p, owner, size, modified) for p, size, modified in extra]
-        listed[owner] = listed.get(owner, 0) + len(folder.names) - checksums
+        count = len(folder.names) - checksums
+        listed[owner] = listed.get(owner, 0) + count
+        if owner is not None and root is not None and not is_metadata(at, root, tables[owner]):
+            contents[owner] = contents.get(owner, 0) + count
     found.sort(key=lambda file: file.path)
     missing, elsewhere = _attributed(pending, listing, tables)
-    return Difference(found, missing, elsewhere, listed)
+    return Difference(found, missing, elsewhere, listed, contents)
+
+
+def is_metadata(folder: str, root: str, table: Reach) -> bool:
+    return folder == table.metadata_folder or room_of_folder(folder, root) is Room.METADATA
 
 
 def _keys(path: str, names: Sequence[str]) -> Sequence[str]:

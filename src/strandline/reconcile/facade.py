@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked, Run, RunId, Swept
-from strandline.errors import FailedError, StrandlineError, SweepRunning
+from strandline.errors import FailedError, RefusedError, StrandlineError, SweepRunning, WitnessUnreadable
 from strandline.ledger import quarantined_files, reconcile_runs
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.witness import Witness
 from strandline.reconcile.ground import LakeGround
 from strandline.reconcile.paths import canonical
 
@@ -41,12 +43,15 @@ class Reconciler:
         ledger: Ledger,
         catalog: Callable[[], LightCatalog],
         spark: Callable[[], SparkTables],
+        witness: Witness,
+        open_ledger: Callable[[], object],
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._catalog = catalog
         self._spark = spark
-        self._ground = LakeGround(config, ledger)
+        self._open_ledger = open_ledger
+        self._ground = LakeGround(config, ledger, witness)
 
     # Looking at the record starts nothing.
 
@@ -69,9 +74,12 @@ class Reconciler:
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
     ) -> Run:
-        """One run. Spark starts only where entries are dropped from a table of format version 3."""
+        """One run. Spark starts only where entries are dropped from a table of format version 3, and where the ledger
+        was restored and must be opened before a run may act."""
         from strandline.reconcile.sweep import sweep
 
+        if asked.act:
+            self._catch_up()
         return sweep(
             self._bench(inventory_file), asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding
         )
@@ -135,12 +143,24 @@ class Reconciler:
     def restore(self, run: int) -> Restored:
         from strandline.reconcile import quarantine
 
+        self._catch_up(needed=True)
         return quarantine.restore(self._bench(), run)
 
     def purge(self, run: int | None = None) -> Purged:
         from strandline.reconcile import quarantine
 
+        self._catch_up(needed=True)
         return quarantine.purge(self._bench(), run)
+
+    def _catch_up(self, *, needed: bool = False) -> None:
+        """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its
+        lease, and ends with a reason that is recorded; what is not a run is refused here."""
+        if self._ground.behind() is None:
+            return
+        with suppress(WitnessUnreadable):
+            self._open_ledger()
+        if needed and (why := self._ground.behind()) is not None:
+            raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
     # How it is put together.
 

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked
-from strandline.ledger import blocks, datasets, delivered, maintenance, received, reconcile_runs, spool_files
+from strandline.errors import OpeningNeeded, WitnessUnreadable
+from strandline.ledger import blocks, datasets, delivered, maintenance, received, reconcile_runs, sequence, spool_files
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.witness import Witness
 from strandline.reconcile.model import Context, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
 
@@ -18,9 +20,10 @@ _MICROSECOND_NS = 1_000
 
 
 class LakeGround:
-    def __init__(self, config: LakeConfig, ledger: Ledger) -> None:
+    def __init__(self, config: LakeConfig, ledger: Ledger, witness: Witness) -> None:
         self._config = config
         self._ledger = ledger
+        self._witness = witness
         self._spool = f"{canonical(config.warehouse_url)}/{SPOOL_FOLDER}"
 
     def context(self, asked: Asked) -> Context:
@@ -66,8 +69,11 @@ class LakeGround:
         return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
 
     def gate(self, tables: Mapping[str, str], unread: Collection[str]) -> str | None:
-        """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references.
-        `tables` by name: their uuid."""
+        """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references. A
+        ledger that is not the newest knows neither what is open nor what is delivered. `tables` by name: their
+        uuid."""
+        if (behind := self.behind()) is not None:
+            return behind
         with self._ledger.read() as connection:
             known = datasets.every(connection)
         for dataset in known:
@@ -76,6 +82,15 @@ class LakeGround:
                     return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
             elif dataset.name not in unread:
                 return f"the catalog does not know the dataset {dataset.name}: it is not the catalog of record"
+        return None
+
+    def behind(self) -> str | None:
+        """Why the ledger cannot be believed, if so: it was restored from an older copy, or nobody can tell."""
+        try:
+            with self._ledger.write() as connection:  # nobody takes a number between the two looks
+                sequence.check(connection, self._witness)
+        except (OpeningNeeded, WitnessUnreadable) as e:
+            return e.message
         return None
 
     def spooled(self, paths: Sequence[str]) -> set[str]:

@@ -69,6 +69,12 @@ def by_absence(*, references: int, listed: int) -> Protection | None:
     return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None
 
 
+def by_absent_contents(*, missing: int, there: int) -> Protection | None:
+    """The same of data and delete files alone: they may lie on other storage than metadata, or have been taken away as
+    a whole, and that the metadata is there says nothing about it. Entries of such a table are not dropped."""
+    return Protection.NOTHING_LISTED if missing > 0 and there == 0 else None
+
+
 def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Tables of which a folder lies in one of another table's, or is the same; each with such another."""
     by_folder: dict[str, list[str]] = {}

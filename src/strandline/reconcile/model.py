@@ -46,7 +46,7 @@ class Protection(StrEnum):
     REFERENCES_EMPTY = "references_empty"
     REFERENCES_SHRUNK = "references_shrunk"
     NOTHING_LISTED = "nothing_listed"
-    """Of the whole table nothing was listed: the storage is away, not the files."""
+    """Of the whole table, or of all its data, nothing was listed: the storage is away, not the files."""
     LAYOUT = "layout"
     """Outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes."""
     UNKNOWN_ROOT = "unknown_root"

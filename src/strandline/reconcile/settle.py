@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from strandline.drift import AbortReason, Done, Event, FindingKind, Run, Swept, SweptState
 from strandline.errors import StorageError
-from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.ledger import audit, dropped_entries, quarantined_files, reconcile_runs
 from strandline.ledger.engine import Connection
 from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.model import Stat
@@ -75,13 +75,13 @@ def settle_dead_runs(bench: SweepBench) -> Run | None:
     """Before a new run begins: whoever held the lease before is taken for dead."""
     with bench.ledger.read() as connection:
         files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
-        drops = quarantined_files.begun_drops(connection)
+        drops = dropped_entries.begun(connection)
         dead = reconcile_runs.left_running(connection)
     after = settle_files(bench, files, "its run died") if files else {}
     for batch in drops:
         dropped = bench.catalog.dropped(batch.table, batch.token)
         with bench.ledger.write() as connection:
-            quarantined_files.end_drop(connection, batch, dropped)
+            dropped_entries.end(connection, batch, dropped)
     with bench.ledger.write() as connection:
         if dead is not None:
             _end(connection, dead)
@@ -99,7 +99,7 @@ def _end(connection: Connection, dead: Run) -> None:
 def done_so_far(connection: Connection, run: Run) -> Done:
     """What the record of files and batches says, whatever the run's own counters say."""
     counted = quarantined_files.counted(connection, run.id)
-    dropped = sum(batch.dropped or 0 for batch in quarantined_files.drops_of(connection, run.id))
+    dropped = sum(batch.dropped or 0 for batch in dropped_entries.of_run(connection, run.id))
 
     def files(kind: FindingKind, states: Iterable[SweptState] = _ACTED) -> tuple[int, int]:
         found = [counted.get((kind, state), (0, 0)) for state in states]

@@ -105,8 +105,9 @@ class _Sweep:
 
     def _work(self, on_finding: OnFinding | None) -> None:
         context = self._bench.context(self._asked)
+        self._tally.tables = dict(context.references_before)
         survey = self._bench.surveyor.survey(context, self._watch)
-        self._tally.survey(survey)
+        self._tally.survey(survey, context.references_before)
         kept = self._in_quarantine(survey)
         self._tell(survey, kept, on_finding)
         with self._bench.ledger.write() as connection:
@@ -271,6 +272,9 @@ class _Sweep:
                 cap=self._settings.deletes_max_per_run,
                 missing=self._tally.missing,
                 orphans=self._tally.orphans + self._tally.foreign,
+                partial=self._tally.partial,
+                skipped_recheck=self._tally.skipped_recheck,
+                storage=self._bench.storage.kind.value,
             )
 
     # ---- the end -----------------------------------------------------------------------------------------------------
@@ -288,6 +292,7 @@ class _Sweep:
         self._tally.phases = self._watch.seconds
         with self._bench.ledger.write() as connection:
             reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why)
+            reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
 
 
 def _batches(findings: Iterable[Finding], size: int) -> Iterator[list[Finding]]:

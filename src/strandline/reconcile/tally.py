@@ -47,7 +47,7 @@ class Tally:
         else:
             self.unlisted_failures += 1
 
-    def survey(self, survey: Survey) -> None:
+    def survey(self, survey: Survey, references_before: Mapping[str, int]) -> None:
         drift = survey.drift
         self.partial = bool(survey.failures) or bool(survey.references.unread)
         self.listed, self.referenced = drift.listed, len(survey.references)
@@ -56,7 +56,10 @@ class Tally:
         unread = survey.references.unread
         # A table that was left alone is measured by what it was before: the next run must not take this for normal.
         whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
-        self.tables = {t.head.uuid: t.referenced for t in whole}
+        still = references_before if unread else {t.head.uuid for t in drift.tables}
+        # Carried on from run to run, so that it outlives the record of the run that counted.
+        self.tables = {uuid: count for uuid, count in references_before.items() if uuid in still}
+        self.tables |= {t.head.uuid: t.referenced for t in whole}
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():

@@ -93,6 +93,8 @@ def _batches() -> None:
         sa.Column("table_name", sa.Text, nullable=False),
         sa.Column("entries", sa.BigInteger, nullable=False),
         sa.Column("samples", sa.Text, nullable=False),
+        sa.Column("gone", sa.Text, nullable=False),
+        sa.Column("lost", sa.Text, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("dropped", sa.BigInteger),
         sa.Column("begun_at", sa.BigInteger, nullable=False),
