@@ -398,7 +398,8 @@ def test_lines_that_lie_in_place_are_built_by_a_task_for_each_run(lake: Lake) ->
     df = lake.spark.table("lake.default.events")
     address = Address("lake", "sink", 1, "default.events", "")
     chunks = [Shipment(n, address, SeqRange(Seq(10 * n + 1), Seq(10 * n + 10)), 10) for n in range(10)]
-    placed = build._in_place(df, chunks, build.Cargo("jsonl", tuple(df.schema.fields), None), 2)
-    assert placed.rdd.getNumPartitions() == len(build.in_runs(chunks, 4)) == 4
+    runs = build.in_runs(chunks, 4)
+    placed = build._in_place(df, runs, build.Cargo("jsonl", tuple(df.schema.fields), None))
+    assert placed.rdd.getNumPartitions() == len(runs) == 4
     held = placed.groupBy(F.spark_partition_id()).agg(F.min("_sl_number"), F.max("_sl_number"), F.count("*"))
     assert sorted(tuple(r)[1:] for r in held.collect()) == [(1, 30, 30), (31, 60, 30), (61, 90, 30), (91, 100, 10)]

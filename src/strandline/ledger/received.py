@@ -118,16 +118,24 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     return [decided[n] for n in range(len(bodies))]
 
 
+_GOOD_TOKENS = (
+    sa.select(api_token.c.id)
+    .where(api_token.c.id.in_(sa.bindparam("ids", expanding=True)), api_token.c.revoked_at.is_(None))
+    .order_by(api_token.c.id)
+    .with_for_update(read=True)
+)
+_LIVE_DATASETS = (
+    sa.select(schema.dataset.c.id)
+    .where(schema.dataset.c.id.in_(sa.bindparam("ids", expanding=True)), schema.dataset.c.dropped_at.is_(None))
+    .order_by(schema.dataset.c.id)
+    .with_for_update(read=True)
+)
+
+
 def _gone(connection: sa.Connection, bodies: Sequence[Body]) -> dict[int, Gone]:
     """Whoever asked before may have asked a second ago: here it counts. Both stay as they are until this ends."""
-    good = sa.select(api_token.c.id).where(
-        api_token.c.id.in_({b.token for b in bodies}), api_token.c.revoked_at.is_(None)
-    )
-    there = sa.select(schema.dataset.c.id).where(
-        schema.dataset.c.id.in_({b.dataset for b in bodies}), schema.dataset.c.dropped_at.is_(None)
-    )
-    tokens = set(connection.scalars(good.order_by(api_token.c.id).with_for_update(read=True)))
-    datasets = set(connection.scalars(there.order_by(schema.dataset.c.id).with_for_update(read=True)))
+    tokens = set(connection.scalars(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})}))
+    datasets = set(connection.scalars(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})}))
     found: dict[int, Gone] = {}
     for n, body in enumerate(bodies):
         if body.token not in tokens:
@@ -166,6 +174,8 @@ def _values(body: Body, now: datetime, **identity: Any) -> dict[str, Any]:
 
 # --- ranges ---
 
+_INSERTED = received.insert().returning(received.c.id, received.c.lane_id, received.c.lo)
+
 
 def _record_ranges(
     connection: sa.Connection, bodies: Sequence[tuple[int, Body, RangeIdentity]], now: datetime
@@ -189,8 +199,7 @@ def _record_ranges(
         new[lane, rows.lo] = n
         values.append(_values(body, now, lane_id=lane, lo=rows.lo, hi=rows.hi))
     if values:
-        inserted = received.insert().returning(received.c.id, received.c.lane_id, received.c.lo)
-        for row in connection.execute(inserted, values):
+        for row in connection.execute(_INSERTED, values):
             decided[new[row.lane_id, row.lo]] = New(ReceivedId(row.id))
     return decided
 
