@@ -120,6 +120,12 @@ def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
 
 
 def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
+def _held(rows: int, sink: str) -> str:
+    if rows:
+        return f"{plural(rows, 'row')} that {sink} does not have yet"
+    return f"rows that {sink} is not owed, but has not come past: another partition of it, or a promise, is below them"
+
+
     before = (
         f"of before {_moment(r['cutoff'])}"
         if r["column"] is None
@@ -131,7 +137,7 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
     else:
         yield Text.assemble(NOTHING, f" {run.dataset}: no row {before} can go")
     for h in r["held"]:
-        yield Text(f"  held: {plural(h['rows'], 'row')} that {h['sink']} does not have yet", "yellow")
+        yield Text(f"  held: {_held(h['rows'], h['sink'])}", "yellow")
     for x in r["lost"]:
         verb = "would not get" if run.dry_run else "will not get"
         yield Text(f"  lost: {x['sink']} {verb} {plural(x['rows'], 'row')}, as the rule says", "bold yellow")

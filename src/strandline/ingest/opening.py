@@ -99,7 +99,8 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
-    below = [s for d in datasets.every(connection) if d.name in views for s in _take_floor(work, connection, d)]
+    in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
+    below = [s for d in in_order for s in _take_floor(work, connection, d)]
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -132,6 +133,7 @@ def _take_floor(work: Workbench, connection: Connection, dataset: Dataset) -> li
         return []
     floors.rise(connection, dataset.id, floor)
     below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
+    floors.lock(connection, dataset.id)  # a sink that is being added is seen, or begins above the floor
     for reach in below:
         losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
     return [reach.sink.name for reach in below]

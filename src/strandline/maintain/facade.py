@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge import Purged
-    from strandline.maintain.retain import Retained, RetainRule
+    from strandline.maintain.retain_rule import Retained, RetainRule
     from strandline.maintain.schedule import Job
     from strandline.maintain_settings import RetainSettings
 
@@ -153,7 +153,7 @@ class Maintenance:
     def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
         from pydantic import ValidationError
 
-        from strandline.maintain.retain import RetainRule
+        from strandline.maintain.retain_rule import RetainRule
         from strandline.maintain_settings import RetainSettings
 
         known = self._rules().get(target.name)
