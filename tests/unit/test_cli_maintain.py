@@ -25,7 +25,7 @@ from strandline.ledger.maintenance import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import Skipped as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge import AtSink, Purged
+from strandline.maintain.purge import Purged
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
 from strandline.maintain.runs import plain, recorded
 from strandline.types import Seq
@@ -280,47 +280,6 @@ def test_expiry_says_what_went_and_what_stays() -> None:
     assert "no snapshot is old enough; 9 stay" in told(
         Kind.EXPIRE, Expired(utc_now(), 9, 0, None, 0, 0, 0, 0, 0, 0, ())
     )
-
-
-def purged(**values: Any) -> Purged:
-    empty: dict[str, Any] = {
-        name: (() if name in ("holding", "undelivered") else None if name in ("first", "last", "floor") else 0)
-        for name in Purged.__dataclass_fields__
-    }
-    return Purged(**(empty | {"rejects_folder": "rejects"} | values))
-
-
-def test_a_purge_names_who_holds_such_rows_and_what_it_could_not_reach() -> None:
-    at = AtSink("partner", "files", "file:///out", 5)
-    text = told(
-        Kind.PURGE,
-        purged(
-            deleted_rows=5,
-            holding=(at,),
-            undelivered=(AtSink("late", "files", "file:///late", 2),),
-            quarantined=1,
-            rejects=2,
-            rejects_not_judged=3,
-            not_settled=1,
-            snapshots_expired=None,
-            floor=90,
-            refs_kept=1,
-        ),
-    )
-    for part in (
-        "5 rows are deleted",
-        "partner was sent 5 rows; delete them there: file:///out",
-        "late will not get 2 rows",
-        "1 quarantined row deleted",
-        "2 lines of reject files deleted",
-        "3 rejected lines in rejects",
-        "not settled yet",
-        "old snapshots are kept, and still show the rows",
-        "rows up to 90 were deleted before by retention",
-        "1 other branch or tag",
-    ):
-        assert part in text
-    assert "no row of the table fits" in told(Kind.PURGE, purged())
 
 
 # The daemon.

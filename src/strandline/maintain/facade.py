@@ -113,15 +113,9 @@ class Maintenance:
 
     def _compact(self, target: Dataset, dry_run: bool, progress: Progress) -> Compacted:
         from strandline.maintain.compact import compact
-        from strandline.maintain.compact_plan import CompactOptions
+        from strandline.maintain.compact_plan import options_of
 
-        s = self.bench.config.settings.maintain.compact
-        options = CompactOptions(
-            file_bytes_target=s.file_bytes_target,
-            small_share=s.small_share,
-            files_min=s.files_min,
-            manifests_max=s.manifests_max,
-        )
+        options = options_of(self.bench.config.settings.maintain.compact)
         return compact(self.bench, target, options, dry_run=dry_run, progress=progress)
 
     def _retain(
