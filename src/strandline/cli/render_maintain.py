@@ -120,13 +120,13 @@ def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  kept: {' and '.join(kept_too)}", "dim")
 
 
-def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
 def _held(rows: int, sink: str) -> str:
     if rows:
         return f"{plural(rows, 'row')} that {sink} does not have yet"
     return f"rows that {sink} is not owed, but has not come past: another partition of it, or a promise, is below them"
 
 
+def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
     before = (
         f"of before {_moment(r['cutoff'])}"
         if r["column"] is None

@@ -72,13 +72,6 @@ def _losses_and_purges() -> None:
         sa.CheckConstraint("rows >= 1", name="purge_has_rows"),
     )
     op.create_index("purges_of_a_dataset", "purge", ["dataset_id", "lo"])
-    op.create_table(
-        "reject_folder",
-        sa.Column("dataset_id", sa.BigInteger, sa.ForeignKey("dataset.id"), primary_key=True),
-        sa.Column("node", sa.Text, primary_key=True),
-        sa.Column("folder", sa.Text, primary_key=True),
-        sa.Column("noted_at", sa.BigInteger, nullable=False),
-    )
 
 
 def _runs_and_the_clock() -> None:
