@@ -87,6 +87,7 @@ POINTS: tuple[str, ...] = (
     "retain.after_delete",
     "expire.after_settle",
     "expire.after_expire",
+    "purge.after_record",
     "purge.after_table",
     "purge.after_elsewhere",
     "maintain.before_end",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from strandline import continuation as tokens
 from strandline import failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
@@ -366,16 +366,30 @@ class Lake:
 
         return drain(self.receiver.bench, dataset)
 
-    def _quarantined(self) -> list[RefusedRow]:
+    def _quarantined(self, dataset: Dataset) -> list[RefusedRow]:
+        from strandline.deliver.quarantine import content_of, kept_aside
+        from strandline.ledger.quarantine import QuarantineState
         from strandline.maintain.bench import RefusedRow
 
-        rows = self.delivery.quarantined(contents_max=10_000)
-        with self.ledger.read() as connection:
-            of = {s.name: s.dataset for s in sinks.every(connection)}
-        return [RefusedRow(r.sink, of[r.sink], r.row.seq, r.content) for r in rows if r.sink in of]
+        bench = self.delivery.bench
+        return [
+            RefusedRow(
+                a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
+                a.row.state is QuarantineState.REPLAYING, partial(content_of, bench, a.row),
+            )
+            for a in kept_aside(bench, dataset)
+        ]  # fmt: skip
 
-    def _discard(self, sink: str, numbers: Sequence[int]) -> None:
-        self.delivery.discard(sink, numbers)
+    def _discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
+        from strandline.deliver.quarantine import forget, remove_leftovers
+
+        left = forget(self.delivery.bench, dataset, ids)
+        remove_leftovers(self.delivery.bench, dataset)
+        return [
+            f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
+            f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
+            for a in left
+        ]
 
     def _columns(self, dataset: Dataset) -> Sequence[Column]:
         from strandline.tables.light_schema import columns_of

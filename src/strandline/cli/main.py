@@ -25,6 +25,7 @@ from strandline.cli import (
     lake_commands,
     ledger_commands,
     maintain_commands,
+    metrics_command,
     read_command,
     receive_command,
     sink_commands,
@@ -56,6 +57,7 @@ verify_command.add_to(app)
 receive_command.add_to(app)
 app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
+metrics_command.add_to(app)
 maintain_commands.add_to(app)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 

@@ -287,6 +287,22 @@ def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
     return noted
 
 
+def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
+    """How many bodies of the dataset are not in its table yet, and the highest id of them (0: there is none)."""
+    query = (
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(received.c.id), 0))
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(
+            received.c.dataset_id == dataset,
+            HAS_ROWS,
+            received.c.spool_removed_at.is_(None),
+            receive_batch.c.published_at.is_(None),
+        )
+    )
+    found = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
+    return int(found[0]), int(found[1])
+
+
 # --- what `status` tells ---
 
 

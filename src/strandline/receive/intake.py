@@ -149,17 +149,25 @@ class Intake:
     def _work(self, id: DatasetId, stopping: threading.Event) -> list[BatchReport]:
         """Batches of one dataset, one after the other, until there is none that is due; those of others go on beside.
         What comes in meanwhile makes the next one larger."""
-        ledger, settings = self.bench.ledger, self.bench.settings
         reports: list[BatchReport] = []
         while not stopping.is_set():
-            if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
-                failpoints.hit("receive.after_batch")
-            taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
-            if not taken:
+            done = self.next_batch(id)
+            if done is None:
                 break
-            for report in filter(None, map(self._ingest, taken)):
-                reports.append(report)
-                self._on_report(report)
+            reports += done
+        return reports
+
+    def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
+        """One batch of the dataset, formed if need be; None where there is none to be had."""
+        ledger, settings = self.bench.ledger, self.bench.settings
+        if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
+            failpoints.hit("receive.after_batch")
+        taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
+        if not taken:
+            return None
+        reports = list(filter(None, map(self._ingest, taken)))
+        for report in reports:
+            self._on_report(report)
         return reports
 
     def _older_than(self) -> datetime:
