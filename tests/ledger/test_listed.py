@@ -43,7 +43,8 @@ def adopt(receiving: Receiving, batch: ListedBatch) -> bool:
 
 
 def test_a_batch_is_listed_with_all_that_is_needed_to_take_it_over(receiving: Receiving) -> None:
-    receiving.accept(by_range(1, 10), "key", by_range(11, 20))
+    for identity in (by_range(1, 10), "key", by_range(11, 20)):
+        receiving.accept(identity)
     batch = receiving.form()
     assert batch is not None
     with receiving.ledger.read() as connection:

@@ -76,8 +76,9 @@ class State(NamedTuple):
 class Rules:
     a_file_says_whose_it_is: bool = True
     a_batch_is_listed_before_it_is_reserved: bool = True
-    numbers_are_listed_before_files_go: bool = True
     lists_come_before_files: bool = True
+    what_was_never_published_is_offered: bool = True
+    """Where a list cannot be taken over, because one of its bodies is in another batch since."""
     a_list_is_taken_over_under_its_own_id: bool = True
     forming_asks_the_witness: bool = True
     the_batch_is_looked_for_before_the_commit: bool = True
@@ -201,6 +202,8 @@ def _work(state: State, worker: Worker, others: tuple[Worker, ...], rules: Rules
         case "listed" if ledger.counter == state.witness:
             if batch in ledger.published:
                 yield then("published")
+            elif batch in ledger.reserved:  # by another, or before a copy was made: its block is settled first
+                yield then("reserved")
             elif worker.files <= state.files:  # they are read when the rows are staged
                 number = ledger.counter + 1
                 taken = ledger._replace(counter=number, reserved=ledger.reserved | {batch})
@@ -211,11 +214,12 @@ def _work(state: State, worker: Worker, others: tuple[Worker, ...], rules: Rules
             yield then("published")
         case "checked" if batch in ledger.reserved and ledger.counter == state.witness:
             done = ledger._replace(published=ledger.published | {batch})
-            table = tuple(sorted((*state.table, (batch, worker.files)), key=lambda entry: entry[0]))
+            there = batch in {id for id, _ in state.table}  # the same block twice is one commit
+            added = () if there else ((batch, worker.files),)
+            table = tuple(sorted((*state.table, *added), key=lambda entry: entry[0]))
             yield then("published", free._replace(ledger=done, table=table, history=state.history | {batch}))
         case "published":
-            listed = _listed(free, worker, numbers=True) if rules.numbers_are_listed_before_files_go else free
-            yield then("noted", listed)
+            yield then("noted", _listed(free, worker, numbers=True))
         case "noted" if known:
             batches = frozenset((id, published or id == batch) for id, published in ledger.batches)
             yield then("settled", free._replace(ledger=ledger._replace(batches=batches)))
@@ -264,7 +268,8 @@ def _take_over(state: State, rules: Rules) -> tuple[State, frozenset[File]]:
             place = entry.batch if rules.a_list_is_taken_over_under_its_own_id else 0
             records = _with(records, Record(file, place))
         if not fits:
-            in_doubt |= entry.files
+            if not rules.what_was_never_published_is_offered or entry.numbers or entry.batch in state.ledger.published:
+                in_doubt |= entry.files
             continue
         ledger = state.ledger._replace(records=records)
         if rules.a_list_is_taken_over_under_its_own_id:

@@ -190,3 +190,18 @@ def test_a_file_that_a_dead_receiver_left_is_offered_once_more_and_then_a_repeat
         bring(sender)
     assert len(files(sender.lake)) == 2
     is_whole(sender)
+
+
+def test_a_body_of_a_batch_that_was_broken_up_is_not_forgotten(sender: Sender) -> None:
+    """One of its bodies is in the copy, and came in with another batch before anybody looked at the lists."""
+    sender.bring_range(1, [1, 2, 3])
+    sender.lake.receiver.bench.settling.level()
+    copy = copy_ledger(sender.lake, "copy.db")
+    sender.bring([4, 5])
+    failpoints.arm("receive.after_list=fail")
+    with pytest.raises(failpoints.FailpointError):
+        sender.ingest()
+    failpoints.arm("")
+    restore_ledger(sender.lake, copy)
+    assert [r.rows for r in sender.ingest()] == [3], "it runs on, and knows of no restore"
+    is_whole(sender)

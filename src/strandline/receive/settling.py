@@ -20,14 +20,14 @@ from contextlib import suppress
 from datetime import timedelta
 
 from strandline.errors import OpeningNeeded, RefusedError, StorageError, WitnessUnreadable
-from strandline.ledger import audit, datasets, listed, received, sequence
+from strandline.ledger import audit, blocks, datasets, listed, received, sequence
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.listed import ListedBody
 from strandline.ledger.received import New, Repeat
 from strandline.ledger.witness import Witness
 from strandline.receive.lists import Lists, batch_of, body_of, older_than, table_of
 from strandline.receive.spool import Spool, SpoolFile
-from strandline.types import Dataset
+from strandline.types import Dataset, Published
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class Settling:
         with self._lock:
             left = [file for file in self.spool.files() if file.age_seconds > LEFT_SECONDS]
             if left and self._unnamed(left):
+                self._opened()
                 self._settle(left)
             old = older_than(self.lists.names(), utc_now() - timedelta(days=self._kept_days))
             with self.ledger.read() as connection:
@@ -101,7 +102,7 @@ class Settling:
     # Batches.
 
     def _take_over(self, owners: dict[str, Dataset]) -> set[str]:
-        """Files of batches that cannot be taken over: what is in them is not decided here."""
+        """Files of batches that are published and cannot be taken over: what is in them is not decided here."""
         names = [name for name in self.lists.names() if table_of(name) in owners]
         with self.ledger.read() as connection:
             unknown = listed.unknown_batches(connection, map(batch_of, names))
@@ -119,7 +120,10 @@ class Settling:
                         )  # fmt: skip
             except RefusedError as e:
                 log.warning("a batch that is listed is not taken over: %s", e.message)
-                in_doubt.update(body.spool for body in batch.bodies)
+                # One that was not published never will be: whoever has it in hand asks before it commits.
+                block = blocks.of_batch(self.ledger, owners[table_of(name)].id, batch.batch_id)
+                if batch.numbers is not None or isinstance(block, Published):
+                    in_doubt.update(body.spool for body in batch.bodies)
         return in_doubt
 
     # Files.
