@@ -212,7 +212,14 @@ class Lake:
         return self._append(dataset, df, batch_id, same_content=True, progress=progress)
 
     def _append(
-        self, dataset: str, df: DataFrame, batch_id: str | None, *, same_content: bool, progress: Progress | None = None
+        self,
+        dataset: str,
+        df: DataFrame,
+        batch_id: str | None,
+        *,
+        same_content: bool,
+        before_commit: Callable[[], None] | None = None,
+        progress: Progress | None = None,
     ) -> Appended:
         from strandline.ingest.append import append
 
@@ -224,6 +231,7 @@ class Lake:
             df,
             batch_id=batch_id,
             same_content=same_content,
+            before_commit=before_commit,
             progress=progress or (lambda step, rows: None),
         )
         self._tell_watch(target)
@@ -329,15 +337,20 @@ class Lake:
         """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
         from strandline.receive.facade import Receiver
         from strandline.receive.intake import IntakeBench
+        from strandline.receive.lists import open_lists
+        from strandline.receive.settling import Settling
         from strandline.receive.spool import open_spool
 
+        spool = open_spool(self.config)
+        kept_days = self.config.settings.receive.keys_kept_days
         bench = IntakeBench(
             self.config,
             self.ledger,
-            open_spool(self.config),
+            spool,
             lambda: self.work.tables,
-            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False),
+            lambda name, df, batch_id, check: self._append(name, df, batch_id, same_content=False, before_commit=check),
             self._catch_up,
+            Settling(self.ledger, self.witness, spool, open_lists(spool), self._catch_up, kept_days=kept_days),
         )
         return Receiver(bench, self._columns, _read_lines)
 
