@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh lint: ruff, mypy, import-linter. check.sh all: and the quick tests, without Spark, a server, a daemon or many processes. Side by side; prints
-# what failed.
+# check.sh lint: ruff, mypy, import-linter. check.sh all: and the quick tests: without Spark, a server, a daemon, the
+# command line (a process for every command) or many processes. Side by side; prints what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -19,8 +19,8 @@ start types "$bin/mypy"
 start lint "$bin/ruff" check .
 start layers "$bin/lint-imports"
 if [ "${1:-all}" = all ]; then
-  start tests "$bin/python" -m pytest -q -n 2 tests/unit tests/ledger -k "not postgres and not processes" --ignore=tests/unit/test_cli_sinks.py \
-    --ignore=tests/unit/test_cli_receive.py
+  start tests "$bin/python" -m pytest -q -n 2 tests/unit tests/ledger -k "not postgres and not processes" \
+    --ignore-glob='tests/unit/test_cli*.py'
 fi
 
 failed=0

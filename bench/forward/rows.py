@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
 
 SAMPLES = 5
+WARM_UPS = 3
 CHUNK_ROWS = 5000
 FORMS = ("jsonl", "arrow")
 NAMES = {"jsonl": "JSON lines", "arrow": "Arrow IPC"}
@@ -52,7 +53,8 @@ def measure(bench: Bench) -> dict[str, Samples]:
             def peer(n: int, form: str = form) -> float:
                 return rows / _post(lake, to, form)
 
-            ours(0), peer(0)  # warm-up
+            for n in range(WARM_UPS):  # the code of lines is compiled anew for every plan, and Java takes its time
+                ours(n), peer(n)
             taken, plain = in_turn(bench, SAMPLES, ours, peer)
             found[_figure(form).name] = Samples(taken, plain, {"rows": rows, "chunk_rows": CHUNK_ROWS})
     return found

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.errors import RefusedError, UsageError
+from strandline.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.ledger import audit, batches, blocks, datasets, sequence, sinks
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.types import INTERNAL_COLUMNS, Dataset
 
 if TYPE_CHECKING:
@@ -63,28 +63,32 @@ class DatasetCare:
             audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
 
     def drop(self, dataset: Dataset) -> None:
-        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken."""
-        with self.ledger.read() as connection:
-            still_open = blocks.open_blocks(connection, dataset.id)
-            fed = sinks.of_dataset(connection, dataset.id)
-            waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
-        if fed:
-            raise RefusedError(
-                f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
-                hint="Remove its sinks first: `strandline sink remove NAME`.",
-            )
-        if still_open:
-            raise RefusedError(
-                f"{dataset.name} has {len(still_open)} open block(s)",
-                hint="Let them settle first: `strandline status` shows them.",
-            )
-        if waiting is not None:
-            raise RefusedError(
-                f"{waiting.rows:,} rows that were received for {dataset.name} wait to be ingested",
-                hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
-            )
-        if self.catalog.exists(dataset.name):
-            self.catalog.drop(dataset.name)
+        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken. It is marked
+        before anybody looks, so that what is not seen here comes too late for it; the table goes in the middle of that
+        transaction, so that one which died is simply done again."""
         with self.ledger.write() as connection:
-            datasets.mark_dropped(connection, dataset.id)
+            if not datasets.mark_dropped(connection, dataset.id):
+                raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
+            _check_unused(connection, dataset)
             audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
+            if self.catalog.exists(dataset.name):
+                self.catalog.drop(dataset.name)
+
+
+def _check_unused(connection: Connection, dataset: Dataset) -> None:
+    if fed := sinks.of_dataset(connection, dataset.id):
+        raise RefusedError(
+            f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
+            hint="Remove its sinks first: `strandline sink remove NAME`.",
+        )
+    if still_open := blocks.open_blocks(connection, dataset.id):
+        raise RefusedError(
+            f"{dataset.name} has {len(still_open)} open block(s)",
+            hint="Let them settle first: `strandline status` shows them.",
+        )
+    waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
+    if waiting is not None:
+        raise RefusedError(
+            f"{waiting.rows:,} rows that were received for {dataset.name} wait to be ingested",
+            hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
+        )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from strandline import failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.drift import Asked, Run
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
@@ -214,7 +214,14 @@ class Lake:
         return self._append(dataset, df, batch_id, same_content=True, progress=progress)
 
     def _append(
-        self, dataset: str, df: DataFrame, batch_id: str | None, *, same_content: bool, progress: Progress | None = None
+        self,
+        dataset: str,
+        df: DataFrame,
+        batch_id: str | None,
+        *,
+        same_content: bool,
+        before_commit: Callable[[], None] | None = None,
+        progress: Progress | None = None,
     ) -> Appended:
         from strandline.ingest.append import append
 
@@ -226,6 +233,7 @@ class Lake:
             df,
             batch_id=batch_id,
             same_content=same_content,
+            before_commit=before_commit,
             progress=progress or (lambda step, rows: None),
         )
         self._tell_watch(target)
@@ -331,15 +339,20 @@ class Lake:
         """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
         from strandline.receive.facade import Receiver
         from strandline.receive.intake import IntakeBench
+        from strandline.receive.lists import open_lists
+        from strandline.receive.settling import Settling
         from strandline.receive.spool import open_spool
 
+        spool = open_spool(self.config)
+        kept_days = self.config.settings.receive.keys_kept_days
         bench = IntakeBench(
             self.config,
             self.ledger,
-            open_spool(self.config),
+            spool,
             lambda: self.work.tables,
-            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False),
+            lambda name, df, batch_id, check: self._append(name, df, batch_id, same_content=False, before_commit=check),
             self._catch_up,
+            Settling(self.ledger, self.witness, spool, open_lists(spool), self._catch_up, kept_days=kept_days),
         )
         return Receiver(bench, self._columns, _read_lines)
 
@@ -368,16 +381,30 @@ class Lake:
 
         return drain(self.receiver.bench, dataset)
 
-    def _quarantined(self) -> list[RefusedRow]:
+    def _quarantined(self, dataset: Dataset) -> list[RefusedRow]:
+        from strandline.deliver.quarantine import content_of, kept_aside
+        from strandline.ledger.quarantine import QuarantineState
         from strandline.maintain.bench import RefusedRow
 
-        rows = self.delivery.quarantined(contents_max=10_000)
-        with self.ledger.read() as connection:
-            of = {s.name: s.dataset for s in sinks.every(connection)}
-        return [RefusedRow(r.sink, of[r.sink], r.row.seq, r.content) for r in rows if r.sink in of]
+        bench = self.delivery.bench
+        return [
+            RefusedRow(
+                a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
+                a.row.state is QuarantineState.REPLAYING, partial(content_of, bench, a.row),
+            )
+            for a in kept_aside(bench, dataset)
+        ]  # fmt: skip
 
-    def _discard(self, sink: str, numbers: Sequence[int]) -> None:
-        self.delivery.discard(sink, numbers)
+    def _discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
+        from strandline.deliver.quarantine import forget, remove_leftovers
+
+        left = forget(self.delivery.bench, dataset, ids)
+        remove_leftovers(self.delivery.bench, dataset)
+        return [
+            f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
+            f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
+            for a in left
+        ]
 
     def _columns(self, dataset: Dataset) -> Sequence[Column]:
         from strandline.tables.light_schema import columns_of

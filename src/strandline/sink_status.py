@@ -55,6 +55,9 @@ class SinkStatus:
     held_since: datetime | None = None
     lost_rows: int = 0
     """Of the whole sink: deleted by a rule or on demand before it had them."""
+    unknown_losses: int = 0
+    """Of the whole sink: ranges of numbers in which rows were deleted while nobody knew how far it was. `verify` says
+    what it has of them."""
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch
@@ -76,6 +79,7 @@ class SinkStatus:
             "held_rows": self.held_rows,
             "held_since": self.held_since,
             "lost_rows": self.lost_rows,
+            "unknown_losses": self.unknown_losses,
             "exported": self.exported,
             "last_batch": last and {"from": last.rows.lo, "to": last.rows.hi, "rows": last.count, "at": last.at},
             "retries": self.retries,
@@ -113,6 +117,7 @@ class _Look:
         held = () if dataset is None else holds.of_dataset(connection, dataset.id)
         self.hold = next((h for h in held if h.sink == sink.id), None)
         self.lost_rows = losses.lost_rows(connection, sink)
+        self.unknown_losses = losses.unknown_losses(connection, sink)
         self.unplanned_rows = delivery_report.unplanned_rows(connection, sink)
         self.lag_rows, self.since = intents.lag(connection, sink)
         since = now - timedelta(minutes=TREND_MINUTES)
@@ -176,6 +181,7 @@ class _Look:
             0 if self.hold is None else self.hold.rows,
             None if self.hold is None else self.hold.since,
             self.lost_rows,
+            self.unknown_losses,
         )
 
 

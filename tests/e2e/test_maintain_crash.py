@@ -58,11 +58,16 @@ def forgotten(shore: Shore) -> str:
     return f"n = {shore.rows - 10}"
 
 
-COMMANDS = {
-    "compact": ["compact", "events"],
-    "retain": ["retain", "events", "--older-than", "0s", "--accept-clock"],
-    "expire": ["expire", "events", "--older-than", "0s", "--keep-min", "1"],
-}
+def command(shore: Shore, kind: str) -> list[str]:
+    commands = {
+        "compact": ["compact", "events"],
+        "retain": ["retain", "events", "--older-than", "0s", "--accept-clock"],
+        "expire": ["expire", "events", "--older-than", "0s", "--keep-min", "1"],
+        "purge": ["purge", "events", "--where", forgotten(shore), "--yes"],
+    }
+    return commands[kind]
+
+
 DROP_MARKS = "retain.after_drop_marks"
 """Only where rows are dropped that a sink has not got."""
 
@@ -92,7 +97,7 @@ def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
 
 def killed_at(shore: Shore, kind: str, point: str) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "strandline.cli.main", *COMMANDS[kind], "--json"],
+        [sys.executable, "-m", "strandline.cli.main", *command(shore, kind), "--json"],
         cwd=shore.lake.config.home, env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=kill"},
         capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, stdin=subprocess.DEVNULL,
     )  # fmt: skip
@@ -160,7 +165,12 @@ def test_retention_that_dies_when_it_has_passed_a_sink_over_deletes_what_it_coun
 
 @pytest.mark.parametrize(
     ("kind", "point"),
-    [("compact", "compact.before_commit"), ("retain", "retain.after_floor"), ("expire", "expire.after_settle")],
+    [
+        ("compact", "compact.before_commit"),
+        ("retain", "retain.after_floor"),
+        ("expire", "expire.after_settle"),
+        ("purge", "purge.after_table"),
+    ],
 )
 def test_maintenance_that_is_killed_is_done_by_the_next_run(shore: Shore, kind: str, point: str) -> None:
     survives(shore, kind, lambda: killed_at(shore, kind, point))

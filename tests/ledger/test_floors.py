@@ -132,7 +132,7 @@ def test_a_paused_or_stopped_sink_holds_and_a_removed_one_does_not(delivery: Del
         assert floors.reaches(connection, delivery.dataset.id) == []
 
 
-def test_the_lowest_of_all_sinks_and_of_the_seal_counts(shared: Bench, delivery: Delivery) -> None:
+def test_each_sink_has_a_reach_of_its_own(shared: Bench, delivery: Delivery) -> None:
     delivery.settle(1, 100)
     delivery.deliver(100, one_chunk("", None, 100))
     with shared.ledger.write() as connection:
@@ -140,8 +140,6 @@ def test_the_lowest_of_all_sinks_and_of_the_seal_counts(shared: Bench, delivery:
     with delivery.ledger.read() as connection:
         found = floors.reaches(connection, delivery.dataset.id)
     assert {r.sink.id: r.number for r in found} == {delivery.sink.id: 100, other.id: 40}
-    assert floors.lowest(found, Seq(100)) == 40
-    assert floors.lowest(found, Seq(30)) == 30 and floors.lowest(found, None) is None
 
 
 # --- what is old -----------------------------------------------------------------------------------------------------
@@ -198,6 +196,7 @@ def test_a_loss_is_never_changed_nor_taken_back_and_the_forgotten_has_no_count(d
             (SeqRange(Seq(10), Seq(12)), None),
         ]
         assert losses.lost_rows(connection, delivery.sink) == 4
+        assert losses.unknown_losses(connection, delivery.sink) == 1
         assert losses.purged(connection, delivery.dataset.id) == [SeqRange(Seq(3), Seq(8))]
     for change in (
         f"UPDATE loss SET rows = 1 WHERE sink_id = {delivery.sink.id}",

@@ -1,6 +1,6 @@
 """Retention beside delivery: two sinks of one dataset, one of them added on the way, a retention whose process may stop
-anywhere and go on much later, and a ledger that is replaced by an older copy of itself. Rows are numbers; a row that a
-sink is owed must be in the table, at the sink, or counted as lost to it.
+anywhere and go on much later, a ledger that is replaced by an older copy of itself, and a destination that loses what
+it had. Rows are numbers; a row that a sink is owed must be in the table, at the sink, or counted as lost to it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Sink(NamedTuple):
     open: int
     """How far its open intent goes; 0: it has none."""
     lost: frozenset[int]
+    forgotten: frozenset[int] = frozenset()
+    """Counted as a loss of unknown size: they may be gone, and are sent where they are not."""
 
 
 class Ledger(NamedTuple):
@@ -56,6 +58,7 @@ class State(NamedTuple):
     """What each sink has, by its own record: no restore of the ledger changes it."""
     runs: tuple[Retention, ...] = ()
     restored: bool = False
+    resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Rules:
     looks_at_the_epoch_after_it_told_the_table: bool = True
     the_property_never_goes_back: bool = True
     an_opening_counts_what_the_copy_forgot: bool = True
+    a_resend_counts_what_may_be_gone: bool = True
+    a_resend_sends_what_is_left_below_the_floor: bool = True
 
 
 def explored(rules: Rules) -> Explored[State]:
@@ -85,10 +90,13 @@ def _broken(state: State) -> str:
         if sink is None:
             continue
         owed = set(range(sink.start + 1, state.ledger.sealed + 1))
-        if owed - state.held[n] - state.table - sink.lost:
+        if owed - state.held[n] - state.table - sink.lost - sink.forgotten:
             return "a row that a sink is owed is gone, and nobody counted it"
-        if not set(range(sink.start + 1, sink.mark + 1)) <= state.held[n] | sink.lost:
+        never_sent = set(range(sink.start + 1, sink.mark + 1)) - state.held[n] - sink.lost
+        if never_sent - sink.forgotten:
             return "a mark has passed a row that was never sent"
+        if never_sent & state.table:
+            return "a mark has passed a row that could still be sent, and that no rule dropped"
     return ""
 
 
@@ -121,8 +129,8 @@ def _open(state: State, rules: Rules) -> State:
     if rules.an_opening_counts_what_the_copy_forgot:
         for n, sink in enumerate(ledger.sinks):
             if sink is not None and sink.mark < floor:
-                lost = sink.lost | frozenset(range(sink.mark + 1, floor + 1))
-                ledger = ledger._replace(sinks=_with(ledger.sinks, n, sink._replace(lost=lost)))
+                forgotten = sink.forgotten | frozenset(range(sink.mark + 1, floor + 1))
+                ledger = ledger._replace(sinks=_with(ledger.sinks, n, sink._replace(forgotten=forgotten)))
     return state._replace(ledger=ledger, witness=ledger.counter, epoch=epoch)
 
 
@@ -154,6 +162,22 @@ def _change_sinks(state: State, rules: Rules) -> Iterator[State]:
         start = ledger.floor if rules.a_new_sink_starts_above_the_floor else 0
         added = _with(ledger.sinks, 1, Sink(start, start, 0, frozenset()))
         yield state._replace(ledger=ledger._replace(sinks=added))
+    for n in SINKS:
+        sink = ledger.sinks[n]
+        if sink is not None and state.held[n] and not state.resent:
+            yield _resent(state, n, sink, rules)
+
+
+def _resent(state: State, n: int, sink: Sink, rules: Rules) -> State:
+    """A destination loses all that it had, and a person has it sent again: a new generation, from where the sink began.
+    A copy of the ledger from before is of no use then, since the destination tells of a generation it does not know."""
+    floor = state.ledger.floor
+    may_be_gone = frozenset(range(sink.start + 1, floor + 1))
+    forgotten = may_be_gone if rules.a_resend_counts_what_may_be_gone else frozenset()
+    mark = sink.start if rules.a_resend_sends_what_is_left_below_the_floor else max(sink.start, floor)
+    sinks = _with(state.ledger.sinks, n, Sink(sink.start, mark, 0, frozenset(), forgotten))
+    held = (frozenset[int](), state.held[1]) if n == 0 else (state.held[0], frozenset[int]())
+    return state._replace(ledger=state.ledger._replace(sinks=sinks), copy=None, held=held, resent=True)
 
 
 def _reached(sink: Sink, rules: Rules) -> int:

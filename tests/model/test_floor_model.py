@@ -26,7 +26,13 @@ def test_retention_takes_no_row_from_a_sink_that_is_owed_it() -> None:
         Rules(looks_at_the_epoch_after_it_told_the_table=False),
         Rules(the_property_never_goes_back=False),
         Rules(an_opening_counts_what_the_copy_forgot=False),
+        Rules(a_resend_counts_what_may_be_gone=False),
     ],
 )
 def test_without_this_rule_a_row_is_gone_that_a_sink_was_owed(without: Rules) -> None:
     assert explored(without).why == "a row that a sink is owed is gone, and nobody counted it"
+
+
+def test_a_resend_that_begins_above_the_floor_passes_rows_that_are_still_there() -> None:
+    without = Rules(a_resend_sends_what_is_left_below_the_floor=False)
+    assert explored(without).why == "a mark has passed a row that could still be sent, and that no rule dropped"

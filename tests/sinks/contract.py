@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
+from strandline.deliver.digests import bare
 from strandline.deliver.sink import Address, Claim, Conflict, Landed, Parcel, Sender, Sink, TryLater
 from strandline.errors import RefusedError
 from strandline.partition import encode_partition
@@ -102,7 +103,7 @@ class SinkContract:
         sink = ready(made)
         first = landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 5))
         again = landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 5, numbers=[1, 5], word="changed"))
-        assert (again.count, again.digest, again.repeat) == (first.count, first.digest, True)
+        assert (again.count, bare(again.digest), again.repeat) == (first.count, bare(first.digest), True)
         assert made.numbers(sink, ADDRESS) == [1, 2, 3, 4, 5]
 
     def test_disjoint_ranges_land_in_any_order(self, made: Made) -> None:
@@ -275,7 +276,7 @@ class SinkContract:
         inspector = pickle.loads(pickle.dumps(sink.inspector()))
         inspected = inspector.inspect(ADDRESS, seqs(1, 5))
         assert (inspected.count, inspected.problem) == (outcome.count, None)
-        assert inspected.digest in (None, outcome.digest)
+        assert inspected.digest in (None, bare(outcome.digest))
         for thing in (sink, sender, inspector):
             assert "secret" not in repr(thing).lower()
             thing.close()

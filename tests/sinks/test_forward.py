@@ -22,6 +22,7 @@ import zstandard
 
 from strandline import failpoints, wire
 from strandline.config import ForwardSettings
+from strandline.deliver.digests import same_bytes
 from strandline.deliver.kinds import resolve
 from strandline.deliver.sink import (
     Address,
@@ -123,7 +124,8 @@ def test_a_chunk_is_one_request_that_says_what_it_is(server: Misbehaving, monkey
     text = b"".join(b'{"_ingest_seq":%d,"name":"row %d"}\n' % (n, n) for n in range(1, 6))
     assert zstandard.ZstdDecompressor().decompress(seen.body) == text
     digest = hashlib.sha256(seen.body)
-    assert landed == Landed(5, f"sha256:{digest.hexdigest()}", len(seen.body))
+    assert isinstance(landed, Landed) and same_bytes(landed.digest, f"sha256:{digest.hexdigest()}")
+    assert landed == Landed(5, landed.digest, len(seen.body)) and "jsonl" in landed.digest and "zstd" in landed.digest
     assert wire.digest_fits(seen.headers["content-digest"], seen.body)
     identity = wire.parse_identity(seen.headers)
     assert identity == wire.RangeIdentity(

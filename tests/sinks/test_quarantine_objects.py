@@ -39,9 +39,12 @@ def test_content_is_put_replaced_read_and_removed_in_a_bucket(s3: S3, tmp_path: 
     objects.put(name, b"two")
     assert objects.get(name) == b"two"
     assert objects.place(name).endswith(f"/lake/{name}")
+    other = object_name(Address("lake", "instance-2", 1, "default.events", ""), 3)
+    objects.put(other, b"of another sink")
+    assert (objects.names("instance"), objects.names("instance-2")) == ([name], [other])
     objects.remove(name)
     objects.remove(name)
-    assert objects.get(name) is None
+    assert objects.get(name) is None and objects.names("instance") == []
 
 
 @pytest.mark.usefixtures("_keys")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from strandline import failpoints
 from strandline.deliver import build, kinds
 from strandline.deliver.build import Shipment
 from strandline.deliver.sink import Address
@@ -19,6 +20,7 @@ from strandline.types import Seq, SeqRange
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import armed, digests, names, objects, rows, tick
+from tests.spark.upkeep import compact_as_anyone, expire_as_anyone
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -271,6 +273,27 @@ def test_a_sink_that_starts_now_gets_only_what_comes(lake: Lake, out: Path) -> N
     assert names(out) == ["all/11-12"]
 
 
+def test_a_snapshot_that_is_expired_between_plan_and_send_costs_no_tick(
+    lake: Lake, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(lake, out)
+    lake.append("events", numbers(lake, 1, 10))
+    lake.append("events", numbers(lake, 11, 20))
+    reached: list[str] = []
+
+    def expire(point: str) -> None:
+        if point == "deliver.after_plan":
+            reached.append(point)
+            compact_as_anyone(lake, "events")
+            expire_as_anyone(lake, "events")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(failpoints, "hit", expire)
+        report = tick(lake, "out")
+    assert (report.did, report.rows, report.reason) == ("delivered", 20, None) and reached
+    assert sorted(rows(out)) == expected(1, 20)
+
+
 def test_a_sink_that_was_restored_from_a_backup_is_noticed_and_stops(lake: Lake, out: Path, tmp_path: Path) -> None:
     add(lake, out)
     lake.append("events", numbers(lake, 1, 10))
@@ -398,7 +421,8 @@ def test_lines_that_lie_in_place_are_built_by_a_task_for_each_run(lake: Lake) ->
     df = lake.spark.table("lake.default.events")
     address = Address("lake", "sink", 1, "default.events", "")
     chunks = [Shipment(n, address, SeqRange(Seq(10 * n + 1), Seq(10 * n + 10)), 10) for n in range(10)]
-    placed = build._in_place(df, chunks, build.Cargo("jsonl", tuple(df.schema.fields), None), 2)
-    assert placed.rdd.getNumPartitions() == len(build.in_runs(chunks, 4)) == 4
+    runs = build.in_runs(chunks, 4)
+    placed = build._in_place(df, runs, build.Cargo("jsonl", tuple(df.schema.fields), None))
+    assert placed.rdd.getNumPartitions() == len(runs) == 4
     held = placed.groupBy(F.spark_partition_id()).agg(F.min("_sl_number"), F.max("_sl_number"), F.count("*"))
     assert sorted(tuple(r)[1:] for r in held.collect()) == [(1, 30, 30), (31, 60, 30), (61, 90, 30), (91, 100, 10)]

@@ -6,6 +6,8 @@ Both ends are real and share this process's JVM; a relay between them loses answ
 from __future__ import annotations
 
 import itertools
+import shutil
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -19,14 +21,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.deliver.layout import Kind
-from strandline.errors import RefusedError
+from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
 from strandline.tables.alteration import WidenColumn
 from strandline.tables.schema import Primitive
 from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.sinks.misbehaving import Act, Misbehaving, misbehaving
-from tests.spark.forwarding import Receiving, Way, open_end, open_way, token_file
-from tests.spark.lakes import create, numbers
+from tests.spark.forwarding import SETTINGS, Receiving, Way, open_end, open_way, token_file
+from tests.spark.lakes import create, in_main, numbers
 from tests.spark.protocol import copy_ledger, restore_ledger
 from tests.spark.relay import Afterwards, Fate, Instead, Keep, Request, Twice
 from tests.spark.sinks import tick
@@ -284,8 +286,9 @@ def test_a_restored_ledger_that_cuts_differently_sends_nothing_twice_and_forgets
         assert verdict.ok, verdict.findings
 
 
-def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
-    tmp_path: Path, make_home: MakeHome
+@pytest.mark.parametrize("lists", ["kept", "gone"])
+def test_a_receiver_whose_ledger_is_an_old_copy_finds_what_it_took_or_the_sender_stops(
+    tmp_path: Path, make_home: MakeHome, lists: str
 ) -> None:
     with pair_of_its_own(tmp_path, make_home) as way:
         way.add()
@@ -298,13 +301,27 @@ def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
         way.ingest()
         way.deliver()
         assert way.arrived() == way.whole
+        way.ingest()
+        way.deliver()  # and this is in the spool
         way.to.stop()
         restore_ledger(way.to.lake, copy)
+        if lists == "gone":  # the warehouse was restored as well
+            folder = way.to.lake.config.warehouse_folder
+            assert folder is not None
+            for name in ("received", "spool"):
+                shutil.rmtree(folder / "_strandline" / name)
         way.to.start()
-        way.ingest()
         way.relay.forget()
+        way.ingest()
+        if lists == "kept":
+            way.deliver()
+            assert rows_in(way.relay.bodies()) == 10, "nothing that landed is sent again"
+            each_once(way)
+            verdict = way.verdict()
+            assert verdict.ok and verdict.rows == 40, verdict.findings
+            return
         report = way.tick()
-        assert report.did == "stopped" and "no longer knows of 11..20" in (report.reason or ""), report
+        assert report.did == "stopped" and "no longer knows of" in (report.reason or ""), report
         assert report.hint and "sink recover" in report.hint
         assert way.relay.bodies() == [], "nothing is sent to a receiver that has forgotten"
         assert not way.verdict().ok
@@ -398,6 +415,22 @@ def test_a_sink_that_is_added_again_goes_on_and_two_never_share_a_receiver_by_di
         assert rows_in(other.relay.bodies()) == 5
         assert other.arrived() == way.whole
         assert other.verdict().ok
+
+
+def test_a_sink_that_is_added_again_with_another_format_proves_what_it_can(way: Way) -> None:
+    way.add()
+    way.ingest()
+    way.deliver()
+    way.sender.delivery.remove(way.sink)
+    way.ingest(5)
+    way.add(format="arrow", compression="gzip")
+    way.deliver()
+    assert way.arrived() == way.whole
+    verdict = way.verdict()
+    assert verdict.ok and verdict.rows == 15, verdict.findings
+    assert [f.kind for f in verdict.findings] == [Kind.NOTE] and "another encoder" in verdict.findings[0].detail
+    way.to.lake.spark.sql(f"DELETE FROM {way.table} WHERE n = 3")
+    assert not way.verdict().ok, "rows are counted whatever made their bytes"
 
 
 # --- receivers that are away, or do not let us in ---------------------------------------------------------------------
@@ -542,6 +575,35 @@ def test_rows_without_a_value_that_the_other_table_requires_are_set_aside(
         assert way.verdict().ok
 
 
+def test_a_stranger_that_refuses_what_may_have_landed_stops_the_sink_until_a_person_has_looked(
+    ends: Callable[[str], Receiving], name: str
+) -> None:
+    """Parts have other keys: had the chunk landed, a server that only knows keys would take its rows once more."""
+    lake = ends("a").lake
+    create(lake, name, {"n": "long"})
+    with misbehaving() as server:
+        lake.delivery.add(name, name, "forward", {"url": server.url()})
+        lake.append(name, numbers(lake, 1, 10))
+        server.will(Act(500))
+        assert tick(lake, name).did == "waiting"
+        server.will(Act(413))
+        report = tick(lake, name)
+        assert report.did == "stopped" and "may have landed" in (report.reason or ""), report
+        assert report.hint and "in_doubt=split" in report.hint and f"sink resume {name}" in report.hint
+        lake.delivery.resume(name)
+        server.will(Act(413))
+        assert tick(lake, name).did == "stopped", "nothing has changed"
+        assert server.stored == {}
+        lake.delivery.update(name, {"in_doubt": "split"})
+        lake.delivery.resume(name)
+        server.will(Act(413))
+        assert tick(lake, name).did == "delivered"
+        assert sorted(s.headers["strandline-range"] for s in server.posts()[-2:]) == ["1-5", "6-10"]
+        assert len(server.stored) == 2
+        with pytest.raises(UsageError, match="in_doubt"):
+            lake.delivery.update(name, {"in_doubt": "perhaps"})
+
+
 def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothing(way: Way) -> None:
     way.add(quarantine_rows_max="2")
     way.ingest(16)
@@ -555,6 +617,52 @@ def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothin
     way.deliver()
     each_once(way)
     assert way.verdict().ok
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Of this machine's own address, signed by itself."""
+    folder.mkdir()
+    files = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=receiver",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+def test_a_receiver_that_speaks_https_is_trusted_by_its_own_certificate_and_by_no_other(
+    ends: Callable[[str], Receiving], name: str, tmp_path: Path, make_home: MakeHome
+) -> None:
+    sender, (cert, key), (other, _) = ends("a").lake, certificate(tmp_path / "one"), certificate(tmp_path / "other")
+    settings = {"receive": SETTINGS["receive"] | {"tls_certificate": str(cert), "tls_key": str(key)}}
+    with open_end(tmp_path / "secure", make_home, settings) as to:
+        create(sender, name, {"n": "long"})
+        create(to.lake, name, {"n": "long"})
+        token = token_file(to, tmp_path / "tokens", "sender")
+        url = f"https://127.0.0.1:{to.port}/v1/datasets/{name}/rows"
+        options = {"url": url, "token": f"file:{token}"}
+        for wrong in (options, options | {"ca": str(other)}):
+            with pytest.raises(StorageError, match="certificate is not trusted"):
+                sender.delivery.add(name, name, "forward", wrong)
+        sender.delivery.add(name, name, "forward", options | {"ca": str(cert)})
+        sender.append(name, numbers(sender, 1, 10))
+        assert tick(sender, name).did == "delivered"
+        to.ingest()
+        assert sorted(n for _, n in in_main(to.lake, name)) == list(range(1, 11))
+        [proven] = sender.delivery.verify(name).sinks
+        assert proven.ok and proven.rows == 10
+        sender.delivery.update(name, {"ca": str(other)})
+        sender.append(name, numbers(sender, 11, 12))
+        assert tick(sender, name).did == "waiting"
+        told = next(s for s in sender.status().sinks if s.name == name)
+        assert told.state == "waiting" and "certificate is not trusted" in (told.reason or ""), told
+        plain = {"url": url.replace("https", "http"), "token": f"file:{token}"}
+        with pytest.raises(StorageError):
+            sender.delivery.add(f"{name}_plain", name, "forward", plain)
 
 
 # --- proof ------------------------------------------------------------------------------------------------------------
@@ -590,6 +698,18 @@ def test_verify_proves_what_is_there_and_names_a_row_that_is_gone_and_one_that_i
 
 NOT_IN_JSON = {"map<struct<k:int,d:date>,string>"}
 """JSON's keys are text, and how a struct is spelled as one is nobody's standard."""
+
+
+def test_what_json_has_no_form_for_is_refused_before_a_sink_is_made(way: Way, name: str) -> None:
+    create(way.sender, f"{name}_odd", {"n": "long", "m": "list<map<struct<k:int>,string>>"})
+    given = {"url": way.relay.url(f"{name}_odd"), "token": f"file:{way.token}"}
+    create(way.to.lake, f"{name}_odd", {"n": "long", "m": "list<map<struct<k:int>,string>>"})
+    with pytest.raises(SchemaError, match="column m has a map whose keys are not plain values") as refused:
+        way.sender.delivery.add("odd", f"{name}_odd", "forward", given)
+    assert refused.value.hint and "format=arrow" in refused.value.hint
+    way.sender.delivery.add("odd", f"{name}_odd", "forward", given | {"format": "arrow"})
+    with pytest.raises(SchemaError, match="column m"):
+        way.sender.delivery.update("odd", {"format": "jsonl"})
 
 
 @pytest.mark.parametrize("format", FORMATS)

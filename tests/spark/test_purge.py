@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +13,25 @@ import pyarrow as pa
 import pytest
 
 from strandline.deliver import kinds
-from strandline.errors import UsageError
+from strandline.errors import StorageError, TableUnfit, UsageError
 from strandline.failpoints import FailpointError
-from strandline.ledger import audit, losses
+from strandline.ledger import audit, losses, quarantine, sinks
+from strandline.ledger.losses import Reason
+from strandline.maintain import leases
 from strandline.maintain.purge import Purged
+from strandline.maintain.purge_plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
+from strandline.maintain.purge_reach import SinkSearch
+from strandline.receive.drain import drain
+from strandline.tables import floor as table_floor
+from strandline.types import Seq, SeqRange
 from tests.spark.bodies import Sender, files
 from tests.spark.flaky import REFUSES
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, tick
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from strandline.lake import Lake
     from tests.conftest import MakeHome
 
@@ -80,7 +91,9 @@ def test_rows_go_everywhere_and_whoever_has_them_is_named(
     done = purge(lake)
     assert (done.deleted_rows, done.first, done.last, done.not_settled) == (8, 5, 40, 0)
     assert [(x.sink, x.rows) for x in done.holding] == [("has", 4)]
+    assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("lacks", 8, (UNDER_WAY,))]
     assert [(x.sink, x.rows) for x in done.undelivered] == [("has", 4), ("lacks", 8)]
+    assert done.left == ()
     assert (done.rejects, done.rejects_not_judged) == (1, 1)
     assert [json.loads(x)["raw"] for x in rejects.read_text().splitlines()] == raws[1:]
     assert left(lake) == others(1, 40)
@@ -110,23 +123,132 @@ def test_a_table_that_hides_deleted_rows_in_delete_files_is_written_anew(lake: L
     assert data_files_hold(lake, b"alice") == [] and left(lake) == others(1, 45)
 
 
-def test_a_run_that_died_is_started_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset_ones(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = lambda name, **options: lake.delivery.add(name, "events", "files", {"path": str(tmp_path / name)} | options)  # noqa: E731
+    add("removed")
+    add("reset")
+    add("picky", where="n <= 5")
     append(lake, 1, 10)
+    lake.tick()
+    lake.delivery.remove("removed")
+    lake.delivery.reset("reset")
+    lake.delivery.update("picky", {"where": "n > 5"})
+    append(lake, 11, 20)
+    assert tick(lake, "picky").reason is None
+    stray = tmp_path / "stray.jsonl"
+    stray.write_text('{"n": 21, "who": "bob"}\n{"n": "x", "who": "alice"}\n{"n": "x", "who": "bob\u2028alice"}\n')
+    lake.ingest("events", [stray], rejects_folder=tmp_path / "aside")
+    [rejected] = (tmp_path / "aside" / "default.events").glob("*.jsonl")
+    busy = sinks.take_lease(lake.ledger, lake.delivery.get("picky").id, seconds=600)
+    assert busy is not None, "somebody delivers, and goes on"
+    monkeypatch.setattr(leases, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
+
+    rehearsed = purge(lake, dry_run=True)
+    done = purge(lake)
+    assert replace(done, snapshots_expired=None) == rehearsed
+    assert [(x.sink, x.rows, x.generation, x.older, x.removed) for x in done.holding] == [
+        ("picky", 3, 1, False, False),
+        ("removed", 2, 1, False, True),
+        ("reset", 2, 1, True, False),
+    ], "of picky: 5 by its first condition, 15 and 20 by its second"
+    assert done.may_hold == () and done.left == ()
+    assert [(x.sink, x.rows, x.generation) for x in done.undelivered] == [("reset", 4, 2)]
+    assert (done.rejects, done.rejects_not_judged, done.rejects_elsewhere) == (1, 0, ())
+    assert [json.loads(line)["raw"] for line in rejected.read_text().split("\n") if line] == [
+        '{"n": "x", "who": "bob\u2028alice"}'
+    ]
+    with lake.ledger.write() as connection:
+        assert not sinks.holds(connection, busy), "what it still records counts for nothing"
+    lake.tick()
+    assert lake.delivery.verify().ok
+
+
+def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, 10)
+    look, delete = SinkSearch.look, table_floor.delete
+
+    def add_first(name: str, then: Any) -> Any:
+        def patched(*args: Any) -> Any:
+            if all(s.name != name for s in lake.delivery.every()):
+                lake.delivery.add(name, "events", "files", {"path": str(tmp_path / name)})
+            return then(*args)
+
+        return patched
+
+    monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
+    monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
+    done = purge(lake)
+    assert [(x.sink, x.rows) for x in done.undelivered] == [("before_it_is_recorded", 2)]
+    assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("while_rows_go", None, (MEANWHILE,))]
+    with lake.ledger.read() as connection:
+        [loss] = losses.of_sink(connection, lake.delivery.get("while_rows_go"))
+    assert (loss.reason, loss.rows, loss.until) == (Reason.FORGOTTEN, None, 10)
+    lake.tick()
+    assert lake.delivery.verify().ok
+
+
+def test_a_run_that_died_is_started_again_and_whom_it_had_found_is_named(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
+    append(lake, 1, 10)
+    lake.tick()
     with armed(monkeypatch, "purge.after_table=fail"), pytest.raises(FailpointError):
         purge(lake)
     assert data_files_hold(lake, b"alice") != []
+    with monkeypatch.context() as broken:
+        broken.setattr("strandline.maintain.purge.expire", _storage_fails)
+        done = purge(lake)
+    assert done.left == ("old snapshots: the disk is away",) and done.snapshots_expired is None
+    assert done.named_before == ("out",)
     done = purge(lake)
-    assert done.deleted_rows == 0 and data_files_hold(lake, b"alice") == []
+    assert (done.deleted_rows, done.left, done.named_before) == (0, (), ())
+    assert data_files_hold(lake, b"alice") == []
 
 
-@pytest.mark.parametrize(
-    "where", ["", "nobody = 1", "n + 1", "n = 1; DROP TABLE lake.default.events", "n = 1) OR (1 = 1"]
-)
-def test_what_is_no_condition_deletes_nothing(lake: Lake, where: str) -> None:
+def _storage_fails(*_: Any) -> None:
+    raise StorageError("the disk is away")
+
+
+def test_a_restored_ledger_learns_from_the_table_what_was_purged(lake: Lake, tmp_path: Path) -> None:
+    lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
+    append(lake, 1, 10)
+    lake.tick()
+    append(lake, 11, 20)
+    assert lake.ledger.path is not None
+    lake.ledger.backup(tmp_path / "copy.db")
+    assert purge(lake).deleted_rows == 4
+    lake.ledger.close()
+    shutil.copy(tmp_path / "copy.db", lake.ledger.path)
+    lake.recover()
+    with lake.ledger.read() as connection:
+        assert losses.purged(connection, lake.dataset("events").id) == [SeqRange(Seq(5), Seq(20))]
+        [loss] = losses.of_sink(connection, lake.delivery.get("out"))
+        opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_opened")
+    assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
+    assert opened["sinks_below_a_purge"] == ["out"]
+    append(lake, 21, 30)
+    lake.tick()
+    assert lake.delivery.verify().ok
+
+
+def test_what_is_no_condition_or_would_stop_it_halfway_deletes_nothing_and_says_what_to_do(lake: Lake) -> None:
     append(lake, 1, 5)
-    with pytest.raises(UsageError):
-        purge(lake, where)
+    bad = ["", "nobody = 1", "n + 1", "n = 1; DROP TABLE lake.default.events", "n = 1) OR (1 = 1", "count(*) > 0"]
+    for where in (*bad, "CAST(who AS int) = 1"):
+        with pytest.raises(UsageError) as refused:
+            purge(lake, where)
+        assert refused.value.hint
+        assert left(lake) == list(range(1, 6))
+    sql(lake, "ALTER TABLE lake.default.events SET TBLPROPERTIES ('gc.enabled' = 'false')")
+    with pytest.raises(TableUnfit):
+        purge(lake)
     assert left(lake) == list(range(1, 6))
+    assert purge(lake, keep_snapshots=True).deleted_rows == 1
 
 
 def test_a_condition_that_ends_in_a_comment_deletes_no_more_than_it_says(lake: Lake) -> None:
@@ -135,22 +257,56 @@ def test_a_condition_that_ends_in_a_comment_deletes_no_more_than_it_says(lake: L
     assert left(lake) == [1, 2, *range(4, 11)]
 
 
-def test_it_reaches_rows_that_wait_at_the_receiver_and_rows_that_a_sink_refused(
+def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_that_come(lake: Lake) -> None:
+    sender = Sender(lake, "events")
+    alice = pa.table({"n": pa.array([11, 15], pa.int64()), "who": ["bob", "alice"]})
+    sender.bring(alice)
+    bench = lake.receiver.bench
+
+    def append_and_receive(name: str, df: DataFrame, batch_id: str) -> Any:
+        done = bench.append(name, df, batch_id)
+        sender.bring(alice)
+        return done
+
+    assert drain(replace(bench, append=append_and_receive), lake.dataset("events")) == 1
+    assert (left(lake), len(files(lake))) == ([11, 15], 1)
+    done = purge(lake)
+    assert (done.bodies_ingested, done.deleted_rows, done.left) == (1, 2, ())
+    assert left(lake) == [11, 11] and files(lake) == []
+
+
+def test_rows_that_sinks_refused_go_by_what_they_are_whatever_became_of_the_sink(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
     (tmp_path / REFUSES).write_text("bad 5 6")
-    lake.delivery.add("out", "events", "flaky", {"path": str(tmp_path / "out"), "chunk_rows_max": "10"})
+    for name in ("out", "removed"):
+        lake.delivery.add(name, "events", "flaky", {"path": str(tmp_path / name), "chunk_rows_max": "10"})
     append(lake, 1, 10)
     lake.tick()
-    kept = [q.place for q in lake.delivery.quarantined("out")]
-    assert sorted(int(q.row.seq) for q in lake.delivery.quarantined("out")) == [5, 6]
-    sender = Sender(lake, "events")
-    sender.bring(pa.table({"n": pa.array([11, 15], pa.int64()), "who": ["bob", "alice"]}))
-    assert files(lake) != []
+    lake.delivery.reset("out")
+    lake.tick()
+    rows = lake.delivery.quarantined()
+    kept = {(q.sink, q.row.generation, int(q.row.seq)): Path(q.place) for q in rows}
+    assert len(kept) == 6, "the same number is there twice"
+    lake.delivery.remove("removed")
+    orphan = kept["out", 2, 5].with_name("7.arrow")
+    orphan.write_bytes(kept["out", 2, 5].read_bytes())
+    again = next(q.row.id for q in rows if (q.sink, q.row.generation, q.row.seq) == ("out", 2, 5))
+    quarantine.start_replay(lake.ledger, again)
 
     done = purge(lake)
-    assert (done.bodies_ingested, done.quarantined, done.quarantined_not_judged) == (1, 1, 0)
-    assert left(lake) == [*others(1, 10), 11] and files(lake) == []
-    assert [int(q.row.seq) for q in lake.delivery.quarantined("out")] == [6]
-    assert sorted(Path(p).exists() for p in kept) == [False, True]
+    assert (done.quarantined, done.quarantined_not_judged) == (3, 0)
+    assert {key for key, path in kept.items() if path.exists()} == {
+        ("out", 1, 6), ("out", 2, 6), ("removed", 1, 6), ("out", 2, 5),
+    }  # fmt: skip
+    assert not orphan.exists(), "a deliverer died before the ledger knew of it"
+    assert [(x.sink, x.rows, x.generation) for x in done.holding] == [("out", 1, 1), ("out", 1, 2), ("removed", 1, 1)]
+    assert [(x.sink, x.generation, x.rows, x.why) for x in done.may_hold] == [("out", 2, 1, (SENT_AGAIN,))]
+    [unclear] = done.left
+    assert "strandline sink quarantine replay out 5" in unclear
+
+    assert quarantine.refused_again(lake.ledger, again, "still not to its taste")
+    done = purge(lake)
+    assert (done.deleted_rows, done.quarantined, done.left) == (0, 1, ()), "by what was kept: the table has it no more"
+    assert not kept["out", 2, 5].exists() and kept["out", 2, 6].exists()

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from strandline import counting
 from strandline.deliver.layout import Kind
-from strandline.errors import SchemaError, Skipped
+from strandline.errors import RefusedError, SchemaError, Skipped
 from strandline.failpoints import FailpointError
-from strandline.ledger import audit, floors, holds, losses
-from strandline.maintain.retain import Retained, RetainRule, retain
+from strandline.ledger import audit, datasets, floors, holds, losses
+from strandline.ledger.losses import Reason
+from strandline.maintain import rows
+from strandline.maintain.retain import retain
+from strandline.maintain.retain_rule import Retained, RetainRule
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, objects, tick
 
@@ -222,6 +226,85 @@ def test_young_rows_of_a_partition_that_a_passed_over_sink_has_not_met_are_deliv
         assert proved(lake) == {"out": (20, 10, 20)}
 
 
+def test_what_a_rule_left_below_the_floor_is_sent_again_and_what_is_gone_is_a_loss(lake: Lake, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    add(lake, out)
+    append(lake, 1, 10, "TIMESTAMP'2020-01-01 00:00:00Z'")
+    append(lake, 11, 20)
+    append(lake, 21, 30, "TIMESTAMP'2020-01-01 00:00:00Z'")
+    lake.tick()
+    assert run(lake, column="at").deleted_rows == 20 and floor(lake) == 30
+    shutil.rmtree(out)
+    append(lake, 31, 40)
+    assert tick(lake, "out").did == "stopped"
+    lake.delivery.recover_sink("out", resend=True)
+    assert run(lake, column="at").deleted_rows == 0, "what a sink is being sent is not deleted under its hands"
+    lake.tick()
+    assert sorted(n for o in objects(out).values() for n in _numbers(o)) == list(range(11, 21)) + list(range(31, 41))
+    with lake.ledger.read() as connection:
+        (lost,) = losses.of_sink(connection, lake.delivery.get("out"))
+    assert (lost.reason, lost.after, lost.until, lost.rows) == (Reason.FORGOTTEN, None, 30, None)
+    (proof,) = lake.delivery.verify().sinks
+    assert proof.ok and proof.rows == 20 and proof.unprovable > 0
+
+
+def test_a_partition_that_is_behind_holds_rows_that_it_is_not_owed_and_is_named_for_it(
+    tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_lake(tmp_path / "lake", make_home) as lake:
+        create(lake, "events", {"n": "long", "at": "timestamptz", "k": "string"}, deliver_by=["k"])
+
+        def into(k: str, lo: int, hi: int, at: str) -> None:
+            lake.append("events", numbers(lake, lo, hi).selectExpr("n", f"TIMESTAMP'{at}' AS at", f"'{k}' AS k"))
+
+        add(lake, tmp_path / "out")
+        into("a", 1, 10, "2999-01-01")
+        with armed(monkeypatch, "deliver.before_send=fail@1"):
+            assert tick(lake, "out").reason is not None
+        with lake.ledger.write() as connection:
+            connection.exec_driver_sql("UPDATE sink SET retry_at = 4102444800000000")
+        into("b", 11, 20, "2020-01-01")
+        assert lake.tick("out").sinks[0].rows == 10, "b goes on while a waits to be tried again"
+        rule: dict[str, Any] = {"column": "at", "on_lag": "drop", "drop_after": timedelta(days=7)}
+        for dry_run in (True, False):
+            done = run(lake, dry_run=dry_run, **rule)
+            assert (done.deleted_rows, [(h.sink, h.rows) for h in done.held]) == (0, [("out", 0)])
+        assert held(lake) == [("out", 0)] and [e["rows"] for e in events(lake, "retention_held")] == [0]
+        done = run(lake, LATER + timedelta(days=8), **rule)
+        assert (done.deleted_rows, done.lost, done.released, held(lake)) == (10, (), ("out",), [])
+        assert tick(lake, "out").rows == 10
+        assert sorted(left(lake)) == list(range(1, 11)) and proved(lake) == {"out": (20, 10, 0)}
+
+
+def test_a_commit_that_lands_while_rows_are_looked_at_is_no_reason_to_refuse(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, "others", {"n": "long"})
+    append(lake, 1, 10)
+    lake.append("others", numbers(lake, 1, 10))
+    append(lake, 11, 20)
+    monkeypatch.setattr(rows, "RANGES_MAX", 1)
+    count = counting.count
+    commits: list[str] = []
+
+    def meddled(*arguments: Any) -> Any:
+        if len(commits) < 2:
+            commits.append("a batch")
+            append(lake, 21, 25)
+            with lake.ledger.write() as connection:
+                datasets.forget_counts(connection)
+        return count(*arguments)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(counting, "count", meddled)
+        assert run(lake).deleted_rows == 20 and len(commits) == 2
+    append(lake, 31, 40)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(counting, "count", lambda *_: None)
+        with pytest.raises(RefusedError, match="does not tell whether all of its numbers are ours"):
+            run(lake)
+
+
 def test_a_row_that_is_not_settled_is_never_deleted(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +380,22 @@ def test_compaction_and_expiry_of_everything_else_leave_a_retained_table_readabl
     append(lake, 11, 20)
     lake.tick()
     assert proved(lake) == {"out": (20, 10, 0)}
+
+
+def test_each_of_them_tells_how_far_it_is(lake: Lake, tmp_path: Path) -> None:
+    add(lake, tmp_path / "out")
+    for lo in range(1, 60, 10):
+        append(lake, lo, lo + 9)
+    lake.tick()
+    told: dict[str, set[str]] = {"compact": set(), "retain": set(), "expire": set()}
+    care = lake.maintenance
+    care.compact("events", progress=lambda step, *_: told["compact"].add(step))
+    care.retain(
+        "events", older_than=timedelta(0), accept_clock=True, progress=lambda step, *_: told["retain"].add(step)
+    )
+    care.expire("events", older_than=timedelta(0), progress=lambda step, *_: told["expire"].add(step))
+    assert all(told.values()), told
+    assert "deleting rows" in told["retain"] and left(lake) == []
 
 
 def test_a_place_that_is_delivered_to_again_goes_on_and_what_went_meanwhile_is_said(lake: Lake, tmp_path: Path) -> None:

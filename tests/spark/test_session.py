@@ -259,3 +259,13 @@ def test_a_first_start_without_a_network_says_so(lake_home: MakeLake, tmp_path: 
     done = run(code, home(lake_home()), prefix=ALONE, STRANDLINE_CACHE=str(tmp_path / "c"), HOME=str(tmp_path))
     assert "there is no network" in done.stdout and "by hand" in done.stdout
     assert done.stderr == ""
+
+
+def test_workers_have_no_archives_to_read_before_every_task(lake_home: MakeLake) -> None:
+    def archives(_: object) -> list[str]:
+        import sys
+
+        return [p for p in sys.path_importer_cache if ".jar" in p or "pyspark.zip" in p]
+
+    context = open_session(lake_home()).sparkContext
+    assert context.parallelize([0], 1).mapPartitions(archives).collect() == []

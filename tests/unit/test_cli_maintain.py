@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,18 @@ from rich.console import Console
 from strandline.cli import render_maintain
 from strandline.cli.deliver_commands import Journal
 from strandline.cli.main import run
+from strandline.cli.metrics_command import Sample, exposition
 from strandline.errors import Skipped, StorageError, UsageError
 from strandline.lake import open_lake
-from strandline.ledger import holds, losses, sinks
+from strandline.ledger import floors, holds, losses, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.ledger.maintenance import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import Skipped as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge import AtSink, Purged
-from strandline.maintain.retain import HeldRows, LostRows, Retained
+from strandline.maintain.purge import Purged
+from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
 from strandline.maintain.runs import plain, recorded
 from strandline.types import Seq
 from tests.unit.test_cli import document, error, plain_error
@@ -147,16 +149,73 @@ def test_status_tells_what_is_held_and_lost_and_for_whom(home: Path, capsys: pyt
         since = utc_now() - timedelta(hours=5)
         holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
         losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
+        losses.add(connection, record, Reason.FORGOTTEN, [NewLoss("", Seq(20), Seq(40), None)])
     found = document(capsys, "status")
     [sink] = found["sinks"]
     assert (sink["held_rows"], sink["lost_rows"]) == (300, 20) and sink["held_since"] is not None
+    assert sink["unknown_losses"] == 1
     [kept] = found["maintenance"]["datasets"]
     assert [(h["sink"], h["rows"]) for h in kept["held_by"]] == [("partner", 300)]
     text = said(capsys, "status")
     assert "sink partner holds retention back: 300 rows are due and wait for it, since 5 h" in text
-    assert "sink partner will not get 20 rows" in text
+    assert "sink partner will not get 20 rows" in text and "sink partner may lack rows that were deleted" in text
     shown = said(capsys, "sink", "show", "partner")
     assert "300 rows that are due for deletion, since 5 h" in shown and "20 rows" in shown
+
+
+def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        record, target = sinks.get(connection, "partner"), lake.dataset("events")
+        holds.keep(connection, target.id, record.id, rows=0, up_to=Seq(900), now=utc_now() - timedelta(hours=5))
+    assert "partner holds retention back: 0 rows are due and for it; others wait until it" in said(capsys, "status")
+    now = utc_now()
+    result = Retained(now, None, 9, 8, None, 0, None, None, (HeldRows("partner", 0, now),), (), ())
+    assert "held: rows that partner is not owed, but has not come past" in told(Kind.RETAIN, result)
+
+
+# Metrics.
+
+
+def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    since = utc_now() - timedelta(hours=5)
+    with open_lake(home) as lake:
+        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        quiet = said(capsys, "metrics")
+        with lake.ledger.write() as connection:
+            record, target = sinks.get(connection, "partner"), lake.dataset("events")
+            holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
+            losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
+            floors.rise(connection, target.id, Seq(20))
+    of = '{sink="partner",dataset="default.events"}'
+    assert f"strandline_sink_held_rows{of} 0\n" in quiet and "held_since" not in quiet and "floor" not in quiet
+    lines = said(capsys, "metrics").splitlines()
+    for line in (
+        f"strandline_sink_held_rows{of} 300",
+        f"strandline_sink_lost_rows{of} 20",
+        f"strandline_sink_lag_rows{of} 0",
+        'strandline_sink_state{sink="partner",dataset="default.events",state="active"} 1',
+        'strandline_dataset_floor{dataset="default.events"} 20',
+        'strandline_dataset_held_rows{dataset="default.events"} 300',
+        'strandline_maintenance_last_run_ok{dataset="default.events",kind="compact"} 1',
+    ):
+        assert line in lines
+    [held_since] = [x for x in lines if x.startswith("strandline_sink_held_since_timestamp_seconds")]
+    assert abs(float(held_since.split()[-1]) - since.timestamp()) < 1
+    samples = [x for x in lines if not x.startswith("#")]
+    assert all(re.fullmatch(r'strandline_[a-z_]+\{([a-z]+="[^"]*",?)+\} [0-9.e+-]+', x) for x in samples)
+    typed = [x.split()[2] for x in lines if x.startswith("# TYPE")]
+    assert list(dict.fromkeys(x.partition("{")[0] for x in samples)) == typed, "together, each under its type"
+    told_as_json = document(capsys, "metrics")["metrics"]
+    assert {"name": "strandline_sink_held_rows", "labels": {"sink": "partner", "dataset": "default.events"},
+            "value": 300.0} in told_as_json  # fmt: skip
+
+
+def test_names_in_metrics_are_escaped() -> None:
+    assert exposition([Sample("strandline_dataset_floor", {"dataset": 'a"b\\c\nd'}, 1)]).splitlines()[-1] == (
+        'strandline_dataset_floor{dataset="a\\"b\\\\c\\nd"} 1'
+    )
 
 
 def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
@@ -221,47 +280,6 @@ def test_expiry_says_what_went_and_what_stays() -> None:
     assert "no snapshot is old enough; 9 stay" in told(
         Kind.EXPIRE, Expired(utc_now(), 9, 0, None, 0, 0, 0, 0, 0, 0, ())
     )
-
-
-def purged(**values: Any) -> Purged:
-    empty: dict[str, Any] = {
-        name: (() if name in ("holding", "undelivered") else None if name in ("first", "last", "floor") else 0)
-        for name in Purged.__dataclass_fields__
-    }
-    return Purged(**(empty | {"rejects_folder": "rejects"} | values))
-
-
-def test_a_purge_names_who_holds_such_rows_and_what_it_could_not_reach() -> None:
-    at = AtSink("partner", "files", "file:///out", 5)
-    text = told(
-        Kind.PURGE,
-        purged(
-            deleted_rows=5,
-            holding=(at,),
-            undelivered=(AtSink("late", "files", "file:///late", 2),),
-            quarantined=1,
-            rejects=2,
-            rejects_not_judged=3,
-            not_settled=1,
-            snapshots_expired=None,
-            floor=90,
-            refs_kept=1,
-        ),
-    )
-    for part in (
-        "5 rows are deleted",
-        "partner was sent 5 rows; delete them there: file:///out",
-        "late will not get 2 rows",
-        "1 quarantined row deleted",
-        "2 lines of reject files deleted",
-        "3 rejected lines in rejects",
-        "not settled yet",
-        "old snapshots are kept, and still show the rows",
-        "rows up to 90 were deleted before by retention",
-        "1 other branch or tag",
-    ):
-        assert part in text
-    assert "no row of the table fits" in told(Kind.PURGE, purged())
 
 
 # The daemon.

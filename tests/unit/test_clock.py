@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,8 +17,8 @@ def moment(wall: timedelta, up: timedelta | None = None, boot: str | None = "a")
     return Moment(NOON + wall, boot if up is not None else None, up)
 
 
-def jumped(now: Moment, stored: Moment | None, newest: timedelta | None = None) -> timedelta | None:
-    found = judge(now, stored, None if newest is None else NOON + newest, jump=HOUR)
+def jumped(now: Moment, stored: Moment | None, *seen: timedelta, skipped_before: bool = False) -> timedelta | None:
+    found = judge(now, stored, [NOON + s for s in seen], jump=HOUR, skipped_before=skipped_before)
     return None if found is None else found.by
 
 
@@ -32,24 +33,49 @@ def test_within_a_boot_the_clock_must_go_as_fast_as_the_machine(passed: timedelt
 
 def test_what_others_recorded_does_not_matter_within_a_boot() -> None:
     """After a jump back, what was recorded before it lies in the future for as long as the jump was wide."""
-    assert jumped(moment(HOUR, 2 * HOUR), moment(timedelta(), HOUR), newest=30 * DAY) is None
+    assert jumped(moment(HOUR, 2 * HOUR), moment(timedelta(), HOUR), 30 * DAY) is None
 
 
-def test_after_another_boot_or_on_another_machine_what_was_recorded_is_what_there_is_to_go_by() -> None:
+BOOTS = [lambda wall: moment(wall, HOUR, "b"), lambda wall: moment(wall)]
+
+
+@pytest.mark.parametrize("now_of", BOOTS, ids=["another boot", "a system that does not tell"])
+def test_after_another_boot_what_was_recorded_is_what_there_is_to_go_by(now_of: Callable[[timedelta], Moment]) -> None:
     before = moment(timedelta(), HOUR)
-    for now_of in (lambda wall: moment(wall, HOUR, "b"), lambda wall: moment(wall)):
-        assert jumped(now_of(5 * HOUR), before) is None
-        assert jumped(now_of(-HOUR / 2), before) is None, "machines differ by a little"
-        assert jumped(now_of(-DAY), before) == -DAY
-        assert jumped(now_of(3 * DAY), before) == 3 * DAY
-        assert jumped(now_of(3 * DAY), before, newest=3 * DAY - HOUR) is None, "somebody was there meanwhile"
-        assert jumped(now_of(HOUR), before, newest=DAY) == HOUR - DAY
+    assert jumped(now_of(5 * HOUR), before) is None
+    assert jumped(now_of(-HOUR / 2), before) is None, "machines differ by a little"
+    assert jumped(now_of(-DAY), before) == -DAY
+    assert jumped(now_of(HOUR), before, DAY) == HOUR - DAY
+    assert jumped(now_of(3 * DAY), before) == 3 * DAY
+
+
+def test_a_clock_that_comes_back_a_day_ahead_is_seen_whoever_recorded_something_since() -> None:
+    before, minute = moment(timedelta(), HOUR), timedelta(minutes=1)
+    ahead = moment(DAY, minute, "b")
+    assert jumped(ahead, before) == DAY
+    assert jumped(ahead, before, DAY - minute) == DAY - minute, "a writer that trusted the same clock proves nothing"
+    assert jumped(moment(2 * DAY, DAY, "b"), before, HOUR, DAY + HOUR, 2 * DAY - HOUR) == DAY
+    steady = [HOUR * n for n in range(0, 48, 10)]
+    assert jumped(moment(2 * DAY, DAY, "b"), before, *steady) is None, "somebody was there all the time"
+
+
+def test_a_silence_costs_one_run_and_not_every_one_of_a_lake_that_is_touched_once_a_day() -> None:
+    before = moment(timedelta(), HOUR)
+    daily = moment(DAY, HOUR, "b")
+    assert jumped(daily, before) == DAY
+    assert jumped(daily, before, skipped_before=True) is None
+    assert jumped(moment(2 * DAY, HOUR, "b"), before, skipped_before=True) == 2 * DAY
+    assert jumped(moment(-DAY, HOUR, "b"), before, skipped_before=True) == -DAY
+
+
+def test_what_was_recorded_before_the_last_run_was_judged_then() -> None:
+    assert jumped(moment(HOUR, HOUR, "b"), moment(timedelta(), HOUR), -9 * DAY) is None
 
 
 def test_the_first_run_of_all_goes_by_the_newest_rows() -> None:
     assert jumped(moment(timedelta(), HOUR), None) is None
-    assert jumped(moment(timedelta(), HOUR), None, newest=-HOUR) is None
-    assert jumped(moment(400 * DAY, HOUR), None, newest=timedelta()) == 400 * DAY
+    assert jumped(moment(timedelta(), HOUR), None, -HOUR) is None
+    assert jumped(moment(400 * DAY, HOUR), None, timedelta()) == 400 * DAY
 
 
 def test_this_machine_tells_which_boot_it_is() -> None:

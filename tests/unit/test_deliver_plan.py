@@ -90,6 +90,17 @@ def test_a_sink_with_marks_is_believed_by_its_mark_alone() -> None:
     assert lacking(acknowledged, Held(Seq(9), ()), keeps_marks=True) == []
 
 
+def test_a_chunk_ends_where_a_large_file_does() -> None:
+    options = parse_common({"chunk_rows_max": "20"})
+    pieces = [Piece(n, n + 4, 5, 5, ends_file=n == 21) for n in range(1, 51, 5)]
+    assert [c.rows for c in cut(None, Seq(50), pieces, options)] == [
+        span(1, 20),
+        span(21, 25),
+        span(26, 45),
+        span(46, 50),
+    ]
+
+
 def planned(after: int | None, until: int, *ranges: SeqRange) -> LanePlan:
     pieces = [Piece(r.lo, r.hi, len(r), 1) for r in ranges]
     start = None if after is None else Seq(after)
@@ -132,7 +143,7 @@ def test_pieces_of_a_file_hold_every_row_once_and_a_heavy_row_alone(rows: list[t
     import numpy as np
 
     numbers, sizes = (np.array(v, dtype=np.int64) for v in zip(*rows, strict=True))
-    pieces = list(pieces_of(numbers, sizes, 50, 100))
+    pieces = pieces_of(numbers, sizes, 50, 100)
     assert sum(p.rows for p in pieces) == len(rows) and sum(p.size for p in pieces) == sizes.sum()
     assert all(a.last < b.first for a, b in pairwise(pieces))
     assert all(p.rows <= 50 and (p.rows == 1 or p.size <= 100) for p in pieces)

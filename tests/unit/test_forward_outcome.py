@@ -24,7 +24,7 @@ from strandline.errors import ConfigError, UsageError
 from strandline.types import Seq, SeqRange
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
-BODY = Body(b"12345", 5, "sha256:aa")
+BODY = Body(b"12345", 5, "sha256:aa", "jsonl-1")
 
 
 def rng(lo: int, hi: int) -> SeqRange:
@@ -44,8 +44,8 @@ ACCEPTED = {"outcome": "accepted", "rows": 5, "digest": "sha256:aa", "repeat": F
 
 
 def test_a_receiver_that_accepted_these_very_bytes_has_them() -> None:
-    assert outcome(202, ACCEPTED) == Landed(5, "sha256:aa", 5)
-    assert outcome(202, ACCEPTED | {"repeat": True}) == Landed(5, "sha256:aa", 5, repeat=True)
+    assert outcome(202, ACCEPTED) == Landed(5, "sha256:aa;jsonl-1", 5)
+    assert outcome(202, ACCEPTED | {"repeat": True}) == Landed(5, "sha256:aa;jsonl-1", 5, repeat=True)
 
 
 def test_a_repeat_is_what_landed_first() -> None:
@@ -70,7 +70,7 @@ def test_a_yes_from_somebody_between_us_and_the_receiver_is_none() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 def test_a_yes_of_a_server_of_another_make_is_one(status: int) -> None:
-    assert outcome(status, b"ok", ours=False) == Landed(5, "sha256:aa", 5)
+    assert outcome(status, b"ok", ours=False) == Landed(5, "sha256:aa;jsonl-1", 5)
 
 
 @pytest.mark.parametrize(

@@ -378,3 +378,40 @@ def test_the_work_grows_with_the_chunks_and_not_with_their_square() -> None:
     sink = held(*(c.rows for c in chunks))
     proof = proved(laid_out(100_000, [intent(None, 100_000, *chunks)], sink))
     assert (proof.findings, proof.ranges) == ([], 10_000)
+
+
+# Bytes that nobody keeps.
+
+
+def made(by: str, digest: str = "sha256:1") -> Chunk:
+    return replace(landed(1, 20), digest=f"{digest};{by}")
+
+
+@pytest.mark.parametrize(
+    ("lakes", "expected"),
+    [
+        ("sha256:1;zstd-1", []),
+        ("sha256:1;zstd-2", []),
+        ("sha256:2;zstd-2", [Kind.NOTE]),
+        ("sha256:2;zstd-1", [Kind.DIGEST]),
+    ],
+)
+def test_bytes_of_another_encoder_are_noted_and_those_of_the_same_one_must_be_the_same(
+    lakes: str, expected: list[Kind]
+) -> None:
+    """The sink says the digest of what it got, and not who made it."""
+    layout = laid_out(20, [intent(None, 20, made("zstd-1"))], held(rows(1, 20)))
+    seen = {rows(1, 20): Inspected(20, "sha256:1")}
+    proof = proved(layout, seen=seen, lake={rows(1, 20): LakeRows(20, 0, lakes)})
+    assert [f.kind for f in proof.findings] == expected
+
+
+def test_a_range_that_was_taken_over_in_another_format_is_counted() -> None:
+    layout = laid_out(20, [], Held(None, (HeldRange(rows(1, 20), 20, "sha256:1", 10),)))
+    there = LakeRows(20, 0, "sha256:2;arrow-1")
+    proof = proved(layout, seen={rows(1, 20): Inspected(20, "sha256:1")}, lake={rows(1, 20): there})
+    assert [f.kind for f in proof.findings] == [Kind.NOTE] and proof.taken_over == 1
+    again = laid_out(20, [], Held(None, (HeldRange(rows(1, 20), 20, "sha256:1", 10),)))
+    seen = {rows(1, 20): Inspected(20, "sha256:1")}
+    fewer = proved(again, seen=seen, lake={rows(1, 20): replace(there, count=19)})
+    assert [f.kind for f in fewer.findings] == [Kind.EXTRA]

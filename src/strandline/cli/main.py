@@ -25,6 +25,7 @@ from strandline.cli import (
     lake_commands,
     ledger_commands,
     maintain_commands,
+    metrics_command,
     read_command,
     receive_command,
     reconcile_commands,
@@ -57,6 +58,7 @@ verify_command.add_to(app)
 receive_command.add_to(app)
 app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
+metrics_command.add_to(app)
 maintain_commands.add_to(app)
 app.add_typer(reconcile_commands.app, name="reconcile", rich_help_panel=CARE)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)

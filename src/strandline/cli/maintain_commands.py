@@ -15,12 +15,14 @@ from strandline.cli import render_maintain
 from strandline.cli.bars import bars_on
 from strandline.cli.options import CARE, ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
+from strandline.errors import FailedError
 from strandline.ledger.maintenance import Kind
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from strandline.lake import Lake
+    from strandline.ledger.maintenance import Run
     from strandline.maintain.bench import Progress
     from strandline.maintain.runs import Done
 
@@ -166,7 +168,8 @@ def purge(
     """Delete rows wherever the lake has them: table, spool, reject files, quarantine, and old snapshots.
 
     For a person who asks to be forgotten. Sinks keep what they were given; those that may hold such rows are named.
-    Rows that a sink did not have yet will not reach it, and are counted.
+    Rows that a sink did not have yet will not reach it, and are counted. Where something is left to do it says so, and
+    ends with 1: run it again then.
     """
 
     def work(lake: Lake, progress: Progress) -> Done[Any]:
@@ -181,7 +184,9 @@ def purge(
             refusal=f"nothing of {target} is purged",
         )
 
-    _do(config, json, work, agreed)
+    run = _do(config, json, work, agreed)
+    if run.result is not None and run.result["left"]:
+        raise typer.Exit(FailedError.exit_code)
 
 
 def _do(
@@ -189,7 +194,7 @@ def _do(
     json: bool,
     work: Callable[[Lake, Progress], Done[Any]],
     agreed: Callable[[Lake, Output], None] = lambda lake, out: None,
-) -> None:
+) -> Run:
     out = Output(as_json=json)
     with opened(config) as lake:
         agreed(lake, out)
@@ -197,6 +202,7 @@ def _do(
             lake.on_start = start
             run = work(lake, progress).run
     out.show(render_maintain.document(run), *render_maintain.told(run))
+    return run
 
 
 @contextmanager

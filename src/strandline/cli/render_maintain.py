@@ -12,6 +12,7 @@ from rich.text import Text
 
 from strandline.cli.output import dumps
 from strandline.cli.render import BAD, NOTHING, OK, age, grid, number, plural
+from strandline.cli.render_purge import purged
 from strandline.ledger.maintenance import Kind, Outcome
 
 if TYPE_CHECKING:
@@ -119,6 +120,12 @@ def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  kept: {' and '.join(kept_too)}", "dim")
 
 
+def _held(rows: int, sink: str) -> str:
+    if rows:
+        return f"{plural(rows, 'row')} that {sink} does not have yet"
+    return f"rows that {sink} is not owed, but has not come past: another partition of it, or a promise, is below them"
+
+
 def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
     before = (
         f"of before {_moment(r['cutoff'])}"
@@ -131,7 +138,7 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
     else:
         yield Text.assemble(NOTHING, f" {run.dataset}: no row {before} can go")
     for h in r["held"]:
-        yield Text(f"  held: {plural(h['rows'], 'row')} that {h['sink']} does not have yet", "yellow")
+        yield Text(f"  held: {_held(h['rows'], h['sink'])}", "yellow")
     for x in r["lost"]:
         verb = "would not get" if run.dry_run else "will not get"
         yield Text(f"  lost: {x['sink']} {verb} {plural(x['rows'], 'row')}, as the rule says", "bold yellow")
@@ -145,55 +152,11 @@ def _moment(text: str) -> str:
     return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
-    if r["deleted_rows"]:
-        verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
-    else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no row of the table fits")
-    verb = "would be deleted" if run.dry_run else "deleted"
-    if r["quarantined"]:
-        yield Text(f"  {plural(r['quarantined'], 'quarantined row')} {verb}, too")
-    if r["rejects"]:
-        yield Text(f"  {_some(r['rejects'], 'line', 'lines')} of reject files {verb}, too")
-    for at in r["holding"]:
-        yield Text(
-            f"  {at['sink']} was sent {plural(at['rows'], 'row')}; delete them there: {at['destination']}",
-            "bold yellow",
-        )
-    for at in r["undelivered"]:
-        verb = "would not get" if run.dry_run else "will not get"
-        yield Text(f"  {at['sink']} {verb} {plural(at['rows'], 'row')} that it did not have yet", "yellow")
-    yield from (Text(f"  {line}", "yellow") for line in _not_purged(r))
-    if r["snapshots_expired"]:
-        verb = "would go" if run.dry_run else "are gone"
-        yield Text(f"  {plural(r['snapshots_expired'], 'snapshot')} that showed them {verb}", "dim")
-
-
-def _not_purged(r: Result) -> Iterator[str]:
-    """What could not be reached, and what to do about it."""
-    if r["not_settled"]:
-        yield f"{plural(r['not_settled'], 'row')} that fit are not settled yet: run it again when they are"
-    if r["quarantined_not_judged"]:
-        yield f"{plural(r['quarantined_not_judged'], 'quarantined row')} could not be read: look at them yourself"
-    if r["rejects_not_judged"]:
-        lines = plural(r["rejects_not_judged"], "rejected line")
-        yield f"of {lines} in {r['rejects_folder']} nobody can tell whether they fit: look at them yourself"
-    if r["delete_files_left"]:
-        yield "the rows are hidden and still in data files, since another commit came first: run it again"
-    if r["snapshots_expired"] is None:
-        yield "old snapshots are kept, and still show the rows"
-    if r["refs_kept"]:
-        yield f"{_some(r['refs_kept'], 'other branch or tag', 'other branches and tags')} may still show the rows"
-    if r["floor"] is not None:
-        yield f"rows up to {r['floor']:,} were deleted before by retention; sinks may hold some that fit, too"
-
-
 _TOLD: Mapping[Kind, Callable[[Run, Result], Iterator[RenderableType]]] = {
     Kind.COMPACT: _compacted,
     Kind.RETAIN: _retained,
     Kind.EXPIRE: _expired,
-    Kind.PURGE: _purged,
+    Kind.PURGE: purged,
 }
 
 

@@ -112,7 +112,8 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
             lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
         if one.held_since is not None:
             lines.append(
-                f"sink {name} holds retention back: {number(one.held_rows)} rows are due and wait for it, "
+                f"sink {name} holds retention back: {number(one.held_rows)} rows are due and "
+                f"{'wait for it' if one.held_rows != 0 else 'for it; others wait until it has come past them'}, "
                 f"since {age(one.held_since, now)}"
             )
         if one.lost_rows:
@@ -120,6 +121,8 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
                 f"sink {name} will not get {plural(one.lost_rows, 'row')}, which were deleted before it had them; "
                 "`strandline ledger audit` says when and why"
             )
+        if one.unknown_losses:
+            lines.append(f"sink {name} may lack rows that were deleted; `strandline verify {name}` says what it has")
     return lines
 
 

@@ -6,6 +6,7 @@ became of it. Running a task twice does no harm: the sink knows the range.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 import os
@@ -25,6 +26,7 @@ from strandline.deliver.lines import line
 from strandline.deliver.options import DeliveryOptions
 from strandline.deliver.poison import Halves, Single
 from strandline.deliver.scan import lane_of, selected
+from strandline.deliver.side_by_side import sent
 from strandline.deliver.sink import Address, Outcome, Parcel, Refused, Sender
 from strandline.errors import UsageError
 from strandline.tables.spark_tables import explain
@@ -122,10 +124,16 @@ def _condition(df: DataFrame, where: str | None) -> Column | None:
 
 
 def ship(
-    df: DataFrame, shipments: Sequence[Shipment], cargo: Cargo, sender: Sender, *, in_place: bool = False
+    df: DataFrame,
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    *,
+    in_place: Sequence[int] | None = None,
 ) -> list[Shipped]:
     """Through Spark, whatever the layout of the table is. `in_place`: the rows of some chunks can be read without
-    those of the others, so each task reads its own instead of getting them from all."""
+    those of the others, so each task reads its own instead of getting them from all; and with which numbers the files
+    begin."""
     ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
     lanes = {s.address.partition for s in ordered}
     cores = df.sparkSession.sparkContext.defaultParallelism
@@ -134,7 +142,10 @@ def ship(
         rows = _of_lanes(df, ordered, cargo, cores * TASKS_PER_CORE)
     else:
         df = df.where(lane_of(df) == lanes.pop())
-        rows = _in_place(df, ordered, cargo, cores) if in_place else _moved(df, ordered, cargo, cores * TASKS_PER_CORE)
+        if in_place is not None:
+            rows = _in_place(df, in_runs(ordered, cores, in_place), cargo)
+        else:
+            rows = _moved(df, ordered, cargo, cores * TASKS_PER_CORE)
     work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming())
     try:
         found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
@@ -143,18 +154,28 @@ def ship(
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
-def in_runs(ordered: Sequence[Shipment], runs_max: int) -> list[tuple[Shipment, ...]]:
-    """One after the other, for a task each. Chunks that overlap would get each other's rows."""
+def in_runs(ordered: Sequence[Shipment], runs_max: int, files: Sequence[int] = ()) -> list[tuple[Shipment, ...]]:
+    """One after the other, for a task each; `files` are the numbers that files begin with, sorted: a file that two
+    tasks share is read twice, so that a run rather ends where one does. Chunks that overlap would get each other's
+    rows."""
     if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ordered)):
         raise ValueError("chunks of one lane overlap")
     each = -(-len(ordered) // runs_max)
-    return [tuple(ordered[at : at + each]) for at in range(0, len(ordered), each)]
+    most = each if not files else each + each // 2
+    within = [bisect.bisect_right(files, s.rows.hi) for s in ordered]
+    runs, start = [], 0
+    for at in range(1, len(ordered) + 1):
+        new_file = at < len(ordered) and within[at] != within[at - 1]
+        if at == len(ordered) or at - start == most or (new_file and 2 * (at - start) >= each):
+            runs.append(tuple(ordered[start:at]))
+            start = at
+    return runs
 
 
-def _in_place(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, cores: int) -> DataFrame:
+def _in_place(df: DataFrame, runs: Sequence[Sequence[Shipment]], cargo: Cargo) -> DataFrame:
     """All rows of a run in one task, whatever they were read from, and there in order: nothing is assumed of files."""
-    runs = [df.where(_within(run)).coalesce(1).sortWithinPartitions(SEQ_COLUMN) for run in in_runs(ordered, 2 * cores)]
-    return reduce(DataFrame.union, [prepare_rows(run, cargo) for run in runs])
+    frames = [df.where(_within(run)).coalesce(1).sortWithinPartitions(SEQ_COLUMN) for run in runs]
+    return reduce(DataFrame.union, [prepare_rows(frame, cargo) for frame in frames])
 
 
 def _moved(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: int) -> DataFrame:
@@ -228,11 +249,7 @@ class _Task:
 
         failpoints.arm_worker(*self.armed)
         filled = (pa.Table.from_batches([b]) for b in batches if b.num_rows)
-        try:
-            for shipment, rows in self._chunks(filled):
-                yield result_batch(self._send(shipment, rows))
-        finally:
-            self.sender.close()
+        yield from map(result_batch, sent(self.sender, self._chunks(filled), self._send))
 
     def _chunks(self, parts: Iterator[pa.Table]) -> Iterator[tuple[Shipment, pa.Table]]:
         if not self.of_lanes:
@@ -242,7 +259,7 @@ class _Task:
         for index, rows in by_chunk(parts):
             yield known[index], rows
 
-    def _send(self, shipment: Shipment, rows: pa.Table) -> Shipped:
+    def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
         import pyarrow.compute as pc
 
         if (number := twice(rows["_sl_number"])) is not None:
@@ -255,7 +272,7 @@ class _Task:
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
             rows = rows.select(list(self.names))
-        return send(self.sender, shipment, rows, numbers, self.cargo.columns, every)
+        return send(sender, shipment, rows, numbers, self.cargo.columns, every)
 
 
 def send(

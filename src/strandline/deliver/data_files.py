@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FILES_MAX = 2000
 BATCH_ROWS = 1 << 16
+_BATCH_BYTES = 32 << 20
 _BUFFER_BYTES = 1 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES = (
@@ -92,33 +93,54 @@ def _is_plain(field: T.StructField, view: TableView) -> bool:
 
 
 def parts(
-    location: str, reach: Reach, schema: pa.Schema, lo: int, hi: int, rows_max: int = BATCH_ROWS
+    location: str,
+    reach: Reach,
+    schema: pa.Schema,
+    lo: int,
+    hi: int,
+    rows_max: int = BATCH_ROWS,
+    *,
+    ordered: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk."""
+    """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk. `ordered` where
+    `in_order` has said so: what lies behind the last number is not read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     with _opened(location, reach) as file:
         groups, whole = _groups(file, lo, hi)
-        for batch in file.iter_batches(rows_max, row_groups=groups, columns=schema.names, use_threads=False):
-            rows = pa.Table.from_batches([batch])
-            if not whole:
+        few = _few_rows(file, groups, rows_max)
+        for batch in file.iter_batches(few, row_groups=groups, columns=schema.names, use_threads=False):
+            rows, last = pa.Table.from_batches([batch]), None
+            if not whole and ordered and not rows[SEQ_COLUMN].null_count:
+                numbers = rows[SEQ_COLUMN].to_numpy()
+                start, end = int(numbers.searchsorted(lo, "left")), int(numbers.searchsorted(hi, "right"))
+                rows, last = rows.slice(start, end - start), numbers[-1]
+            elif not whole:
                 rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
             if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
                 yield rows.select(schema.names).cast(schema)
+            if last is not None and last >= hi:
+                return
+
+
+def _few_rows(file: pq.ParquetFile, groups: Sequence[int], rows_max: int) -> int:
+    """So many that they weigh little, by what the footer says of rows on average: a task holds what it reads."""
+    rows = sum(file.metadata.row_group(g).num_rows for g in groups)
+    weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
+    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
 
 
 def in_order(location: str, reach: Reach, lo: int, hi: int) -> bool:
-    """Whether the rows of one file between two numbers stand in the order of their numbers, each number once. Only the
-    numbers are read."""
+    """Whether the rows of one file stand in the order of their numbers, each number once, wherever those between two
+    numbers may be. Only the numbers are read."""
     import numpy as np
 
-    last = lo - 1
+    last = -1
     with _opened(location, reach) as file:
         groups, _ = _groups(file, lo, hi)
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[SEQ_COLUMN], use_threads=False):
             numbers = batch.column(0).drop_null().to_numpy()
-            numbers = numbers[(numbers >= lo) & (numbers <= hi)]
             if len(numbers) and (numbers[0] <= last or (np.diff(numbers) <= 0).any()):
                 return False
             last = int(numbers[-1]) if len(numbers) else last

@@ -32,6 +32,7 @@ from strandline.deliver.build import (
 )
 from strandline.deliver.data_files import Reach, one_after_the_other, plain_files, reach_of
 from strandline.deliver.gather import ship_gathered, with_number
+from strandline.deliver.side_by_side import sent
 from strandline.deliver.sink import Sender
 from strandline.tables.spark_tables import DataFile, explain
 from strandline.types import SEQ_COLUMN
@@ -57,19 +58,20 @@ def ship_either_way(
             shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach)
         if files and left:
             return shipped + ship_gathered(spark, files, left, cargo, sender, reach)
-    return shipped + (
-        ship(source.df, left, cargo, sender, in_place=_lies_in_place(bench, source, left)) if left else []
-    )
+    return shipped + (ship(source.df, left, cargo, sender, in_place=_in_place(bench, source, left)) if left else [])
 
 
-def _lies_in_place(bench: DeliverBench, source: Settled, shipments: Sequence[Shipment]) -> bool:
-    """Whether the rows of some chunks can be read without reading those of the others: then nothing is moved."""
+def _in_place(bench: DeliverBench, source: Settled, shipments: Sequence[Shipment]) -> list[int] | None:
+    """The numbers that the files begin with, where the rows of some chunks can be read without reading those of the
+    others: then nothing is moved."""
     if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
-        return False
+        return None
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
     name, main = source.dataset.name, source.view.main
     files = source.files or bench.tables().data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
-    return files is not None and one_after_the_other(sorted(files, key=lambda f: f.lo))
+    if files is None or not one_after_the_other(files := sorted(files, key=lambda f: f.lo)):
+        return None
+    return [f.lo for f in files]
 
 
 def ship_directly(
@@ -114,7 +116,7 @@ class _Run:
 
 def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: int) -> list[_Run]:
     runs = []
-    for some in in_runs(sorted(shipments, key=lambda s: s.rows.lo), runs_max):
+    for some in in_runs(sorted(shipments, key=lambda s: s.rows.lo), runs_max, [f.lo for f in files]):
         lo, hi = some[0].rows.lo, some[-1].rows.hi
         runs.append(_Run(some, tuple(f.location for f in files if f.lo <= hi and lo <= f.hi)))
     return runs
@@ -135,7 +137,7 @@ class _Reading:
         parts = (
             part
             for location in run.files
-            for part in data_files.parts(location, self.reach, whole, run.lo, run.hi, rows_max)
+            for part in data_files.parts(location, self.reach, whole, run.lo, run.hi, rows_max, ordered=True)
         )
         yield from cut(parts, SEQ_COLUMN, run.shipments)
 
@@ -148,10 +150,8 @@ class _Task:
 
     def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
         failpoints.arm_worker(*self.armed)
+        yield from sent(self.sender, (chunk for run in runs for chunk in self.reading.chunks(run)), self._send)
+
+    def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
         names = tuple(self.reading.schema.names)
-        try:
-            for run in runs:
-                for shipment, rows in self.reading.chunks(run):
-                    yield send(self.sender, shipment, rows.select(names), rows[SEQ_COLUMN].to_numpy(), names)
-        finally:
-            self.sender.close()
+        return send(sender, shipment, rows.select(names), rows[SEQ_COLUMN].to_numpy(), names)

@@ -249,6 +249,8 @@ def _send_all(
     try:
         return _send(run, source, shipments, options)
     except FailedError as e:
+        if (newer := _newer(run, source)) is not None:
+            return _send_all(run, newer, shipments, options, report)
         lanes_ = {s.address.partition for s in shipments}
         if len(lanes_) == 1:
             report.troubles.append(e.message)
@@ -260,6 +262,18 @@ def _send_all(
             break
         done += _send_all(run, source, [s for s in shipments if s.address.partition == lane], options, report)
     return done
+
+
+def _newer(run: SinkRun, source: Settled) -> Settled | None:
+    """The snapshot that a plan saw may be compacted away and expired before its rows are sent, by anybody. The promise
+    is about numbers, which stay: they are read from the newest one, once in a plan."""
+    until = source.bounds.until
+    if source is not run.source or until is None:
+        return None
+    if source.view.main in run.bench.tables().view(run.dataset.name).snapshots:
+        return None
+    run.source = None
+    return settled(run.bench, run.dataset, source.bounds.after, until)
 
 
 def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str]) -> list[Shipped]:

@@ -75,9 +75,9 @@ def _needs_spelling(kind: T.DataType) -> bool:
 def _iso(value: Column, kind: T.DataType) -> Column:
     """ISO 8601. A pattern knows no years before 1, so those are spelled by a cast: with their sign."""
     zone = "Z" if isinstance(kind, T.TimestampType) else ""
-    odd = F.replace(value.cast("string"), F.lit(" "), F.lit("T"))
-    text = F.when(F.year(value).between(1, 9999), F.date_format(value, _ISO)).otherwise(odd)
-    return F.concat(text, F.lit(zone))
+    first, last = (F.lit(at).cast(kind) for at in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
+    odd = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit(zone))
+    return F.when(value.between(first, last), F.date_format(value, f"{_ISO}'{zone}'" if zone else _ISO)).otherwise(odd)
 
 
 def _text(field: T.StructField) -> Column:

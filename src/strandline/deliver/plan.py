@@ -26,6 +26,8 @@ class Piece:
     size: int
     kept: int | None = None
     """Rows that the sink's condition lets through; None where nobody counted them, or there is no condition."""
+    ends_file: bool = False
+    """Whether a large file ends here: so does a chunk, and no two tasks have to read the file."""
 
 
 # What is due.
@@ -116,10 +118,16 @@ def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piec
     groups: list[Piece] = []
     for p in pieces:
         last = groups[-1] if groups else None
-        fits = last is not None and last.rows + p.rows <= rows_max and last.size + p.size <= bytes_max
+        fits = (
+            last is not None
+            and last.rows + p.rows <= rows_max
+            and last.size + p.size <= bytes_max
+            and not last.ends_file
+        )
         # A number on two rows may end one piece and begin the next: building the chunk will find it.
         if last is not None and (fits or p.first <= last.last):
-            groups[-1] = Piece(last.first, max(p.last, last.last), last.rows + p.rows, last.size + p.size)
+            rows, size = last.rows + p.rows, last.size + p.size
+            groups[-1] = Piece(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
         else:
             groups.append(p)
     return groups

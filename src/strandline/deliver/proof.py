@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from strandline.deliver.digests import bare, same_bytes, tell_apart
 from strandline.deliver.layout import Finding, Kind, Layout, Present, Recorded, counted
 from strandline.deliver.sink import Inspected
 from strandline.delivery import ChunkState
 from strandline.types import SeqRange
+
+_ENCODED_OTHERWISE = (
+    "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
+    "compared"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,9 @@ def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Ins
                 f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered",
                 options=options,
             )
-        elif chunk.digest and digest and digest != chunk.digest:
-            layout.add(Kind.DIGEST, rows, f"its content is {digest}, and {chunk.digest} was delivered", options=options)
+        elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
+            words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
+            layout.add(Kind.DIGEST, rows, words, options=options)
     else:
         _check_taken_over(layout, proof, present, seen, lake)
 
@@ -133,10 +140,13 @@ def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: 
         return
     count = seen.count if seen.count is not None else present.held.count
     digest = seen.digest or present.held.digest
-    same = count in (None, there.count) and (not digest or not there.digest or digest == there.digest)
+    differs = bool(digest and there.digest and tell_apart(digest, there.digest))
+    same = count in (None, there.count) and not differs
     if taken_over:
         proof.rows += count or 0
     if same and there.count > 0:
+        if digest and there.digest and not same_bytes(digest, there.digest):
+            layout.add(Kind.NOTE, rows, _ENCODED_OTHERWISE, options=options)
         return
     if lake.may_lack(rows) and there.count <= (count or 0):
         proof.unprovable += 1
@@ -221,8 +231,10 @@ def _check_with_lake(
     elif there.count != delivered:
         words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
         _differs(layout, record, Kind.COUNT, words, lake)
-    elif digest and there.digest and digest != there.digest:
+    elif digest and there.digest and tell_apart(digest, there.digest):
         _differs(layout, record, Kind.DIGEST, "its rows have another content now", lake)
+    elif digest and there.digest and not same_bytes(digest, there.digest):
+        layout.add(Kind.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=record.options)
     return delivered
 
 

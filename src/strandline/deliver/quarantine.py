@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from strandline.deliver.quarantine_objects import QuarantineObjects, open_object
 from strandline.delivery import SinkRecord
 from strandline.errors import FailedError, RefusedError, UsageError
 from strandline.ledger import audit, quarantine, sinks
-from strandline.ledger.quarantine import NOT_THERE, Quarantined, QuarantineState
+from strandline.ledger.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState
+from strandline.types import Dataset
 
 _SHOWN_BYTES_MAX = 1 << 20
 """A larger row is not read to be shown: its object can be."""
@@ -90,6 +91,75 @@ def discard(bench: DeliverBench, name: str, numbers: Sequence[int] | None) -> li
                 raise _may_have_landed(name, row)
             objects.remove(row.object)
     return rows
+
+
+# --- for a person who asks to be forgotten ---
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A row that was set aside, and whose content is still kept."""
+
+    sink: SinkRecord
+    removed: bool
+    row: Quarantined
+
+
+def kept_aside(bench: DeliverBench, dataset: Dataset) -> list[Aside]:
+    """Of every sink that the dataset has or had."""
+    with bench.ledger.read() as connection:
+        known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
+        rows = quarantine.of_dataset(connection, dataset.id, NOT_THERE)
+    return [Aside(*known[row.sink], row) for row in rows]
+
+
+def content_of(bench: DeliverBench, row: Quarantined) -> dict[str, Any] | None:
+    """Its values by column; none where its object is gone, and None where nobody can tell what is in it."""
+    body = open_objects(bench.config).get(row.object)
+    if body is None:
+        return {}
+    if row.form not in ("rows", "jsonl"):
+        return None  # a line without the names of its columns
+    try:
+        found = shown(unpacked(body, row.object), row.form)
+    except FailedError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def forget(bench: DeliverBench, dataset: Dataset, chosen: Collection[int]) -> list[Aside]:
+    """Rows that are given up by their ids in the ledger, whoever has the sink; the caller holds the leases of those
+    that are not removed. Left are those that were sent again, as long as a replay can tell whether they landed."""
+    objects = open_objects(bench.config)
+    wanted = [a for a in kept_aside(bench, dataset) if a.row.id in chosen]
+    left = []
+    for name in sorted({a.sink.name for a in wanted}):  # before it is done: nothing is given up without a word
+        with bench.ledger.write() as connection:
+            numbers = [a.row.seq for a in wanted if a.sink.name == name]
+            audit.record(
+                connection, "quarantine_discarded", sink=name, rows=len(numbers), numbers=numbers[:_NUMBERS_TOLD_MAX]
+            )
+    for a in wanted:
+        if not quarantine.discard(bench.ledger, QuarantinedId(a.row.id)) and not a.removed:
+            left.append(a)
+        else:
+            objects.remove(a.row.object)
+    return left
+
+
+def remove_leftovers(bench: DeliverBench, dataset: Dataset) -> int:
+    """Objects that no row stands for any more, or not yet: of a deliverer or a command that died between object and
+    ledger. The caller holds the leases, so that nobody is about to set rows aside."""
+    objects = open_objects(bench.config)
+    with bench.ledger.read() as connection:
+        instances = {record.instance for record, _ in sinks.ever_of_dataset(connection, dataset.id)}
+    found = [name for instance in sorted(instances) for name in objects.names(instance)]
+    # The ledger after the objects: one that is set aside in between is known then.
+    needed = {a.row.object for a in kept_aside(bench, dataset)}
+    gone = [name for name in found if name not in needed]
+    for name in gone:
+        objects.remove(name)
+    return len(gone)
 
 
 def _may_have_landed(name: str, row: Quarantined) -> RefusedError:

@@ -33,7 +33,11 @@ _HASH_DIGITS = 16
 def object_name(address: Address, number: int) -> str:
     """Relative to the warehouse."""
     lane = hashlib.sha256(f"{address.dataset}\0{address.partition}".encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{HOME}/quarantine/{address.instance}/{address.generation}/{lane}/{number}.arrow"
+    return f"{folder_name(address.instance)}/{address.generation}/{lane}/{number}.arrow"
+
+
+def folder_name(instance: str) -> str:
+    return f"{HOME}/quarantine/{instance}"
 
 
 class QuarantineObjects(Protocol):
@@ -46,6 +50,9 @@ class QuarantineObjects(Protocol):
 
     def remove(self, name: str) -> None:
         """Fine where there is none."""
+
+    def names(self, instance: str) -> list[str]:
+        """Of all objects of a sink, whether the ledger tells of them or not."""
 
     def place(self, name: str) -> str:
         """What a person looks for."""
@@ -86,6 +93,12 @@ class LocalObjects:
         path = self.warehouse / name
         with _told(path):
             path.unlink(missing_ok=True)
+
+    def names(self, instance: str) -> list[str]:
+        folder = self.warehouse / folder_name(instance)
+        with _told(folder):
+            # What a put has left behind counts, too: its name begins with a dot.
+            return sorted(str(p.relative_to(self.warehouse)) for p in folder.rglob("*") if p.is_file())
 
     def place(self, name: str) -> str:
         return str(self.warehouse / name)
@@ -131,6 +144,14 @@ class S3Objects:
                 obstore.delete(self._store(), self._key(name))
             except (FileNotFoundError, NotFoundError):
                 return
+
+    def names(self, instance: str) -> list[str]:
+        import obstore
+
+        start = self._key(folder_name(instance)) + "/"
+        beyond = len(self._prefix) + 1 if self._prefix else 0
+        with self._told(folder_name(instance)):
+            return sorted(m["path"][beyond:] for page in obstore.list(self._store(), start) for m in page)
 
     def place(self, name: str) -> str:
         return f"s3://{self._bucket}/{self._key(name)}"

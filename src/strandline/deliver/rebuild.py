@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from strandline.deliver import scan
 from strandline.deliver.bench import Settled
 from strandline.deliver.build import Cargo, Nothing, Shipment, Shipped, Twice, cargo_of, ship
+from strandline.deliver.digests import same_bytes
 from strandline.deliver.direct import ship_either_way
 from strandline.deliver.layout import OptionsKey
 from strandline.deliver.options import parse_common
@@ -68,7 +69,7 @@ class Rebuilding:
             if SEQ_COLUMN not in df.columns:
                 continue  # it was adopted later
             for item, rows in self._rebuild(df, list(left)).items():
-                if rows.digest == left[item]:
+                if rows.digest is not None and same_bytes(rows.digest, left[item]):
                     found.add(item)
                     del left[item]
         return found

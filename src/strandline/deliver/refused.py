@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from strandline import failpoints
 from strandline.deliver.options import parse_common
@@ -29,6 +30,13 @@ class Dealt:
     parts: Mapping[ChunkId, tuple[Chunk, Chunk]]
     """What chunks were split into."""
     set_aside: tuple[Acknowledged, ...]
+
+
+@runtime_checkable
+class MaySplitInDoubt(Protocol):
+    """A sink that may not be able to ask its destination what it holds."""
+
+    splits_in_doubt: bool
 
 
 class Refusing:
@@ -61,10 +69,14 @@ class Refusing:
         asked = [(self.run.address(p), before(min(c.rows.lo for c in chunks))) for p, chunks in by_lane.items()]
         acks: dict[ChunkId, Acknowledged] = {}
         for (partition, chunks), held in zip(by_lane.items(), sink.held(asked), strict=True):
-            if not held.told and not self.fresh:
+            if not held.told and not self.fresh and not self._splits_in_doubt():
                 raise self._in_doubt(chunks[0])
             acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
         return list(acks.values())
+
+    def _splits_in_doubt(self) -> bool:
+        """What the sink says now, as with the other guards: a person may have looked."""
+        return isinstance(sink := self.run.sink(), MaySplitInDoubt) and sink.splits_in_doubt
 
     def _in_doubt(self, chunk: Chunk) -> SinkStopped:
         """Parts have names of their own, so that a server which only knows names would take their rows once more."""
@@ -72,7 +84,9 @@ class Refusing:
         return SinkStopped(
             f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination keeps no "
             "record that could be asked, so the chunk is not split",
-            hint=f"Look whether it is there. If not, `strandline sink recover {name}` plans it anew.",
+            hint=f"Look there for the rows of {chunk.rows}, and take away what is there. Then the chunk can be split: "
+            f"`strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`. Where the "
+            "server answers a key that it knows before it looks at the rows, that is safe without looking.",
         )
 
     def deal_with(self, refusals: Sequence[Refusal]) -> Dealt:

@@ -145,7 +145,8 @@ class _Replaying:
             sender = self._sender(sink, row, content)
         except (FailedError, SchemaError) as e:
             return ReplayedRow(row.seq, Replay.WAITING, e.message)
-        quarantine.start_replay(self.run.bench.ledger, row.id)
+        if quarantine.start_replay(self.run.bench.ledger, row.id) is None:
+            return ReplayedRow(row.seq, Replay.WAITING, "it was given up meanwhile")
         failpoints.hit("replay.after_number")
         address = self.run.address(replay_partition(sink, row))
         outcome = sender.send(Parcel(address, SeqRange(row.seq, row.seq), content.rows))

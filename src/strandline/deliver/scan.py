@@ -23,7 +23,7 @@ from strandline.tables.identifier import quoted
 from strandline.tables.spark_tables import explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
 
-_PIECES_PER_CHUNK = 16
+PIECES_PER_CHUNK = 16
 """A chunk is filled to fifteen sixteenths at least, and a plan of a thousand chunks is 16,000 lines for the driver."""
 
 
@@ -104,7 +104,7 @@ def pieces_around(
 
 
 def piece_rows(options: DeliveryOptions) -> int:
-    return max(1, options.chunk_rows_max // _PIECES_PER_CHUNK)
+    return max(1, options.chunk_rows_max // PIECES_PER_CHUNK)
 
 
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:

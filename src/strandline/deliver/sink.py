@@ -129,7 +129,8 @@ class Parcel:
 
 class Sender(Protocol):
     """Pickled and sent to the executors; opens its connections there, on first use. Holds secrets that were resolved
-    on the driver: it must not print itself."""
+    on the driver: it must not print itself. One that waits for a server rather than works may say `at_once = 2`: then
+    so many chunks of a task are sent at once, each by a copy of it."""
 
     def send(self, parcel: Parcel) -> Outcome: ...
 

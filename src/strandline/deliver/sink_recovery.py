@@ -179,9 +179,9 @@ def _resend(
         dropped = intents.abandon_open(connection, fresh)
         for lane, h in zip(known, held, strict=True):
             mark = _reached(lane, h, record.start) if lane.partition in gone else lane.mark
-            if floor is not None and (mark or 0) < floor:  # what retention deleted since cannot be sent again
+            if floor is not None and (mark or 0) < floor:
+                # What is gone cannot be sent again, and nobody can tell how much that is; what a rule left there can.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
-                mark = floor
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None)
         audit.record(
             connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True, floor=floor,

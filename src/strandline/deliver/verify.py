@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from strandline.deliver.bench import DeliverBench, settled
+from strandline.deliver.digests import same_bytes
 from strandline.deliver.layout import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
 from strandline.deliver.lost import forgotten, passed_over
 from strandline.deliver.poison import REPLAY_PARTITION
@@ -321,7 +322,7 @@ class _Verification:
                 digest = _digest(p, seen.get(p.held.rows))
                 known = p.held.count if p.record is None else p.record.chunk.count
                 fewer = there is not None and known is not None and there.count < known  # no bytes would explain that
-                if there is not None and there.digest and digest and there.digest != digest and not fewer:
+                if there is not None and there.digest and digest and not same_bytes(there.digest, digest) and not fewer:
                     differing[item] = digest
         if not differing:
             return {}
@@ -371,7 +372,9 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
         return None
     there = seen.digest or p.held.digest
     said = None if p.record is None else p.record.chunk.digest
-    return there if not said or said == there else None
+    if not said or not there:
+        return there
+    return said if same_bytes(said, there) else None
 
 
 _Looked = tuple[str, SeqRange, Inspected | None, str | None]

@@ -5,9 +5,8 @@ The same pieces as `scan` makes, in a fraction of the time where a plan is small
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
@@ -18,7 +17,7 @@ from strandline.deliver.data_files import Reach, one_after_the_other, reach_of
 from strandline.deliver.lines import width
 from strandline.deliver.options import DeliveryOptions
 from strandline.deliver.plan import Piece
-from strandline.deliver.scan import piece_rows
+from strandline.deliver.scan import PIECES_PER_CHUNK, piece_rows
 from strandline.tables.spark_tables import DataFile, explain
 from strandline.types import SEQ_COLUMN, SEQ_MAX
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SMALL_ROWS_MAX = 20_000
+_LARGE_FILE_CHUNKS = 10
+"""From how many chunks on a file has chunks of its own: one more for each such file is not worth a word."""
 
 
 def weigh_files(
@@ -105,7 +106,10 @@ class _Weighing:
                 numbers.append(part[SEQ_COLUMN].to_numpy())
                 sizes.append(self._sizes(part))
             if numbers:
-                yield from pieces_of(np.concatenate(numbers), np.concatenate(sizes), self.rows_max, self.bytes_max)
+                found = pieces_of(np.concatenate(numbers), np.concatenate(sizes), self.rows_max, self.bytes_max)
+                if len(found) >= _LARGE_FILE_CHUNKS * PIECES_PER_CHUNK:
+                    found[-1] = replace(found[-1], ends_file=True)
+                yield from found
 
     def _sizes(self, part: pa.Table) -> npt.NDArray[Any]:
         import numpy as np
@@ -117,20 +121,20 @@ class _Weighing:
         return total
 
 
-def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int) -> Iterator[Piece]:
+def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int) -> list[Piece]:
     """Rows of one file, in any order: cut by number, and what is too heavy by weight; a row that is too heavy by itself
     stands alone."""
     import numpy as np
 
-    order = np.argsort(numbers, kind="stable")
-    numbers, sizes = numbers[order], sizes[order]
+    if (np.diff(numbers) < 0).any():
+        order = np.argsort(numbers, kind="stable")
+        numbers, sizes = numbers[order], sizes[order]
     half = max(1, bytes_max // 2)
-    large = (sizes > half).astype(np.int64)
+    large = sizes > half
     before = np.cumsum(sizes) - sizes
-    larges = np.cumsum(large)
     # A new piece begins with a new bucket of numbers, with each half of the running weight, at and behind a large row.
-    keys = np.stack([numbers // rows_max, before // half, larges, larges - large])
-    starts = np.flatnonzero(np.any(np.diff(keys, axis=1) != 0, axis=0)) + 1
-    edges = [0, *starts.tolist(), len(numbers)]
-    for start, end in itertools.pairwise(edges):
-        yield Piece(int(numbers[start]), int(numbers[end - 1]), end - start, int(sizes[start:end].sum()))
+    begins = (np.diff(numbers // rows_max) != 0) | (np.diff(before // half) != 0) | large[1:] | large[:-1]
+    starts = np.concatenate(([0], np.flatnonzero(begins) + 1))
+    ends = np.append(starts[1:], len(numbers))
+    measured = (numbers[starts], numbers[ends - 1], ends - starts, np.add.reduceat(sizes, starts))
+    return [Piece(*one) for one in zip(*(m.tolist() for m in measured), strict=True)]

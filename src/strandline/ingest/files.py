@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import tempfile
 import time
 import uuid
@@ -22,8 +23,9 @@ from urllib.parse import quote
 
 from strandline.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
-from strandline.ledger import blocks
+from strandline.ledger import blocks, reject_folders
 from strandline.ledger.engine import Ledger
+from strandline.ledger.reject_folders import RejectFolder
 from strandline.types import Dataset, Published, SeqRange
 
 if TYPE_CHECKING:
@@ -232,6 +234,10 @@ def _read_and_append(
             )
         path = rejects_path(options.rejects_folder, dataset, batch.batch_id)
         if not batch.known:  # else the file tells of the batch that is in, and this may be another
+            # Noted first: rows of a person who asks to be forgotten are looked for there.
+            reject_folders.note(
+                work.ledger, dataset.id, RejectFolder(socket.gethostname(), str(options.rejects_folder.absolute()))
+            )
             _keep_rejects(reads, path, count)
             kept.append(path)
 

@@ -99,7 +99,9 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
-    below = [s for d in datasets.every(connection) if d.name in views for s in _take_floor(work, connection, d)]
+    in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
+    below = [s for d in in_order for s in _take_floor(work, connection, d)]
+    purged = [s for d in datasets.every(connection) if d.name in views for s in _take_purges(work, connection, d)]
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -120,6 +122,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
         datasets_found=found,
         unreadable=unreadable,
         sinks_below_the_floor=below,
+        sinks_below_a_purge=purged,
     )
     return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
 
@@ -130,10 +133,27 @@ def _take_floor(work: Workbench, connection: Connection, dataset: Dataset) -> li
     floor = Seq(work.tables.view(dataset.name).floor)
     if floor <= (floors.get(connection, dataset.id) or 0):
         return []
+    floors.lock(connection, dataset.id)  # a sink that is being added is seen, or begins above the floor
     floors.rise(connection, dataset.id, floor)
     below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
     for reach in below:
         losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
+    return [reach.sink.name for reach in below]
+
+
+def _take_purges(work: Workbench, connection: Connection, dataset: Dataset) -> list[str]:
+    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them. The two ends
+    are enough to know one by, since neighbours are told as one when they are many."""
+    ledgers = losses.purged(connection, dataset.id)
+    first, last = {r.lo for r in ledgers}, {r.hi for r in ledgers}
+    told = work.tables.view(dataset.name).purged.items()
+    new = [(rows, count) for rows, count in told if not (rows.lo in first and rows.hi in last)]
+    for rows, count in new:
+        losses.add_purge(connection, dataset.id, rows, max(1, count))
+    highest = max((rows.hi for rows, _ in new), default=Seq(0))
+    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < highest]
+    for reach in below:
+        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, highest, None)])
     return [reach.sink.name for reach in below]
 
 

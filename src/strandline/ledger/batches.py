@@ -7,7 +7,7 @@ batch, even twice, gets the one block that it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -57,12 +57,20 @@ class Batch:
 
 
 def form(
-    ledger: Ledger, dataset: DatasetId, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
+    ledger: Ledger,
+    dataset: DatasetId,
+    *,
+    rows_max: int,
+    older_than: datetime,
+    bodies_max: int = BODIES_MAX,
+    level: Callable[[sa.Connection], object] = lambda connection: None,
 ) -> Batch | None:
     """The next batch of bodies that wait, in the order of their ids: as many as have at most so many rows together (one
     larger body is a batch of its own). None while there is room for more and the oldest is not older than the moment.
-    Nobody else forms a batch of the dataset meanwhile."""
+    Nobody else forms a batch of the dataset meanwhile. `level` is asked first, in the transaction: it raises where the
+    ledger may have forgotten that these bodies are in a batch already."""
     with ledger.write() as connection:
+        level(connection)
         connection.execute(
             sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
         ).all()
@@ -203,6 +211,13 @@ def _change(ledger: Ledger, batch: Batch, /, **values: Any) -> bool:
         return changed.rowcount == 1
 
 
+def is_known(ledger: Ledger, batch: Batch) -> bool:
+    """False where the ledger was restored from a copy that does not have it: others may have its bodies by now."""
+    with ledger.read() as connection:
+        known = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch.batch_id))
+        return known.first() is not None
+
+
 def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
     """False if another took it over, or it is published."""
     return _change(ledger, batch, lease_until=utc_now() + timedelta(seconds=seconds))
@@ -285,6 +300,22 @@ def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
             )
             noted += changed.rowcount
     return noted
+
+
+def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
+    """How many bodies of the dataset are not in its table yet, and the highest id of them (0: there is none)."""
+    query = (
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(received.c.id), 0))
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(
+            received.c.dataset_id == dataset,
+            HAS_ROWS,
+            received.c.spool_removed_at.is_(None),
+            receive_batch.c.published_at.is_(None),
+        )
+    )
+    found = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
+    return int(found[0]), int(found[1])
 
 
 # --- what `status` tells ---

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.ledger.engine import insert_into
-from strandline.ledger.schema import block
+from strandline.ledger.schema import UtcMicros, block, micros
 from strandline.ledger.schema_maintain import clock, maintenance_run
 from strandline.types import DatasetId
 
@@ -26,11 +27,45 @@ def put(
     connection.execute(new.on_conflict_do_update(index_elements=["dataset_id"], set_=values))
 
 
-def newest(connection: sa.Connection) -> datetime | None:
-    """The newest moment that anybody recorded: a block that was settled, or the beginning of a run of maintenance that
-    was not skipped (one that was may have been for the clock)."""
-    runs = sa.select(sa.func.max(maintenance_run.c.started_at)).where(
+def _recorded() -> sa.CompoundSelect[Any]:
+    """What anybody recorded: blocks that were settled, and beginnings of runs of maintenance that were not skipped (one
+    that was may have been for the clock). In microseconds."""
+    runs = sa.select(sa.type_coerce(maintenance_run.c.started_at, sa.BigInteger).label("at")).where(
         maintenance_run.c.ended_at.is_not(None), maintenance_run.c.outcome != "skipped"
     )
-    found = [connection.execute(sa.select(sa.func.max(block.c.changed_at))).scalar(), connection.execute(runs).scalar()]
-    return max((f for f in found if f is not None), default=None)
+    return sa.union_all(sa.select(sa.type_coerce(block.c.changed_at, sa.BigInteger).label("at")), runs)
+
+
+def around_the_longest_silence(connection: sa.Connection, since: datetime | None, now: datetime) -> list[datetime]:
+    """The newest moment that was recorded and, of what was recorded between these two, the one before the longest
+    silence and the one after it; in order. Without `since` there is only the newest."""
+    recorded = _recorded().subquery("recorded")
+    newest = connection.execute(sa.select(sa.type_coerce(sa.func.max(recorded.c.at), UtcMicros()))).scalar()
+    if newest is None or since is None:
+        return [] if newest is None else [newest]
+    ends = [sa.literal(micros(m), sa.BigInteger) for m in (since, now)]
+    inside = sa.select(recorded.c.at).where(recorded.c.at > ends[0], recorded.c.at < ends[1])
+    moments = sa.union_all(inside, *(sa.select(end) for end in ends)).subquery("moments")
+    at = moments.c.at
+    steps = sa.select(at, sa.func.lag(at).over(order_by=at).label("before")).subquery("steps")
+    found = connection.execute(
+        sa.select(sa.type_coerce(steps.c.before, UtcMicros()), sa.type_coerce(steps.c.at, UtcMicros()))
+        .where(steps.c.before.is_not(None))
+        .order_by((steps.c.at - steps.c.before).desc(), steps.c.at)
+        .limit(1)
+    ).one_or_none()
+    return sorted({newest, *([] if found is None else [m for m in found if m != now])})
+
+
+def skipped_before(connection: sa.Connection, dataset: DatasetId) -> bool:
+    """Whether the last run of retention that was meant, and is over, was skipped."""
+    query = (
+        sa.select(maintenance_run.c.outcome)
+        .where(
+            maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == "retain",
+            maintenance_run.c.dry_run.is_(False), maintenance_run.c.ended_at.is_not(None),
+        )
+        .order_by(maintenance_run.c.id.desc())
+        .limit(1)
+    )  # fmt: skip
+    return connection.execute(query).scalar() == "skipped"

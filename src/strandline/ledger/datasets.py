@@ -74,8 +74,13 @@ def mark_adopted(connection: sa.Connection, known: Dataset, history: History) ->
     return get(connection, known.name)
 
 
-def mark_dropped(connection: sa.Connection, id: DatasetId) -> None:
-    connection.execute(dataset.update().where(dataset.c.id == id).values(dropped_at=utc_now()))
+def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
+    """False if it was dropped before. Until the transaction ends nobody records a body for it or adds a sink: whoever
+    comes after that finds it gone."""
+    changed = connection.execute(
+        dataset.update().where(dataset.c.id == id, dataset.c.dropped_at.is_(None)).values(dropped_at=utc_now())
+    )
+    return changed.rowcount == 1
 
 
 def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:

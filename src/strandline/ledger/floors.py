@@ -3,17 +3,21 @@
 Whoever raises it, and whoever adds a sink or begins a generation anew, holds the dataset's row meanwhile (`lock`): a
 sink that is not seen by the one starts above the floor of the other. Raising it takes a number of the sequence, so that
 a ledger that was restored from before is noticed, and opened: then the table tells what the floor is.
+
+Nobody waits for one who waits for him, because locks are taken in one order everywhere: the counter of the sequence,
+then datasets by their ids, then sinks. An opening holds the counter all the time, and comes to datasets and sinks at
+its end; so whoever raises a floor begins with the counter, too (`lock_to_rise`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from strandline.delivery import SinkRecord
+from strandline.errors import NoSuchDataset
 from strandline.ledger import sequence, sinks
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema import block, dataset, lane
@@ -30,13 +34,22 @@ def get(connection: sa.Connection, id: DatasetId) -> Seq | None:
 
 
 def lock(connection: sa.Connection, id: DatasetId) -> None:
-    """Until the transaction ends nobody else raises the floor, adds a sink or resets one."""
-    connection.execute(sa.select(dataset.c.id).where(dataset.c.id == id).with_for_update(key_share=True))
+    """Until the transaction ends nobody else raises the floor, adds a sink, resets one, or drops the dataset."""
+    query = sa.select(dataset.c.name, dataset.c.dropped_at).where(dataset.c.id == id).with_for_update(key_share=True)
+    found = connection.execute(query).one()
+    if found.dropped_at is not None:
+        raise NoSuchDataset(f"{found.name} was dropped meanwhile", hint="`strandline status` shows what is there.")
+
+
+def lock_to_rise(connection: sa.Connection, id: DatasetId) -> None:
+    """First thing in a transaction that raises a floor. The number is taken later, when it is clear that it rises:
+    one that is taken by a transaction which ends without a commit makes the next one open the ledger."""
+    sequence.lock(connection)
+    lock(connection, id)
 
 
 def take_number(connection: sa.Connection, witness: Witness) -> None:
-    """First thing in a transaction that raises a floor: whoever opens a ledger holds the counter before anything else,
-    too."""
+    """Under `lock_to_rise`."""
     sequence.take(connection, witness, 1, step="floor")
 
 
@@ -81,12 +94,6 @@ def reaches(connection: sa.Connection, id: DatasetId) -> list[Reach]:
         at = min(planned, lowest.get((record.id, record.generation), planned))
         found.append(Reach(record, seq_or_none(at or None)))
     return found
-
-
-def lowest(reached: Iterable[Reach], sealed: Seq | None) -> Seq | None:
-    """How far rows may go without being missed by any of them."""
-    found = min([int(sealed or 0), *(int(r.number or 0) for r in reached)])
-    return Seq(found) if found else None
 
 
 def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> int | None:

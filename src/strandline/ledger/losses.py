@@ -98,12 +98,18 @@ def _loss(row: Any) -> Loss:
 
 def lost_rows(connection: sa.Connection, record: SinkRecord) -> int:
     """Counted ones, of its generation."""
-    found = connection.execute(
-        sa.select(sa.cast(sa.func.coalesce(sa.func.sum(loss.c.rows), 0), sa.BigInteger)).where(
-            loss.c.sink_id == record.id, loss.c.generation == record.generation
-        )
-    ).scalar_one()
-    return int(found)
+    return int(connection.execute(_of(record, sa.func.coalesce(sa.func.sum(loss.c.rows), 0))).scalar_one())
+
+
+def unknown_losses(connection: sa.Connection, record: SinkRecord) -> int:
+    """Ranges of its generation of which nobody can tell how many rows they are."""
+    return int(connection.execute(_of(record, sa.func.count() - sa.func.count(loss.c.rows))).scalar_one())
+
+
+def _of(record: SinkRecord, what: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return sa.select(sa.cast(what, sa.BigInteger)).where(
+        loss.c.sink_id == record.id, loss.c.generation == record.generation
+    )
 
 
 def add_purge(connection: sa.Connection, id: DatasetId, rows: SeqRange, count: int) -> None:

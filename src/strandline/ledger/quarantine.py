@@ -25,7 +25,7 @@ from strandline.ledger.schema import lane
 from strandline.ledger.schema import sink as sink_table
 from strandline.ledger.schema_receive import quarantined
 from strandline.ledger.sinks import options_text
-from strandline.types import Seq
+from strandline.types import DatasetId, Seq
 
 QuarantinedId = NewType("QuarantinedId", int)
 
@@ -151,6 +151,20 @@ def every(
     """In the order of their numbers; of every generation, because a reset does not bring back what it begins behind.
     None: in any state."""
     query = _WITH_PARTITION.where(quarantined.c.sink_id == sink.id).order_by(quarantined.c.seq, quarantined.c.id)
+    if states is not None:
+        query = query.where(quarantined.c.state.in_([state.value for state in states]))
+    return [_quarantined(row) for row in connection.execute(query)]
+
+
+def of_dataset(
+    connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
+) -> list[Quarantined]:
+    """Of every sink that it has or had."""
+    query = (
+        _WITH_PARTITION.join(sink_table, sink_table.c.id == quarantined.c.sink_id)
+        .where(sink_table.c.dataset_id == dataset)
+        .order_by(quarantined.c.id)
+    )
     if states is not None:
         query = query.where(quarantined.c.state.in_([state.value for state in states]))
     return [_quarantined(row) for row in connection.execute(query)]

@@ -36,6 +36,14 @@ _LANE_KEY = (
     source_lane.c.generation,
     source_lane.c.partition,
 )
+# Made once: to put a statement together costs as much as to run it.
+_LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
+_LOCKED_LANES = (
+    sa.select(source_lane.c.id)
+    .where(source_lane.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(source_lane.c.id)
+    .with_for_update(key_share=True)
+)
 
 
 def lane_key(dataset: DatasetId, lane: LaneName) -> LaneKey:
@@ -45,8 +53,7 @@ def lane_key(dataset: DatasetId, lane: LaneName) -> LaneKey:
 def lanes_of(connection: sa.Connection, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
     found: dict[LaneKey, int] = {}
     for some in slices(keys, len(_LANE_KEY)):
-        query = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(some))
-        for id, *key in connection.execute(query):
+        for id, *key in connection.execute(_LANES, {"keys": some}):
             found[tuple(key)] = id
     return found
 
@@ -64,12 +71,7 @@ def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey,
         )
         lanes = lanes_of(connection, keys)
     for some in slices(sorted(lanes.values())):
-        connection.execute(
-            sa.select(source_lane.c.id)
-            .where(source_lane.c.id.in_(some))
-            .order_by(source_lane.c.id)
-            .with_for_update(key_share=True)
-        ).all()
+        connection.execute(_LOCKED_LANES, {"ids": some}).all()
     return lanes
 
 

@@ -31,6 +31,11 @@ from sqlalchemy import (
 metadata = MetaData()
 
 
+def micros(moment: datetime) -> int:
+    whole = moment.astimezone(UTC)
+    return int(whole.replace(microsecond=0).timestamp()) * 1_000_000 + whole.microsecond
+
+
 class UtcMicros(TypeDecorator[datetime]):
     """A moment as microseconds since 1970: exact, sortable and the same in both databases."""
 
@@ -42,8 +47,7 @@ class UtcMicros(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError("a moment without a time zone")
-        whole = value.astimezone(UTC)
-        return int(whole.replace(microsecond=0).timestamp()) * 1_000_000 + whole.microsecond
+        return micros(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:

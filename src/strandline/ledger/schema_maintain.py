@@ -71,6 +71,16 @@ purge = Table(
 )
 """Between which numbers rows were deleted on demand, and how many. Not by what predicate: it may name a person."""
 
+reject_folder = Table(
+    "reject_folder",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("folder", Text, primary_key=True),
+    Column("noted_at", UtcMicros, nullable=False),
+)
+"""Where files of rejected rows were written, and on which machine: whoever must reach every row looks there."""
+
 _RUNNING = text("ended_at IS NULL")
 
 maintenance_run = Table(

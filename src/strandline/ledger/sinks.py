@@ -120,6 +120,12 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord
     return _all(connection, sink.c.removed_at.is_(None), sink.c.dataset_id == dataset)
 
 
+def ever_of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
+    """Those that were removed, too (True): what they were given is still where it was."""
+    rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
+    return [(_sink(r), r.removed_at is not None) for r in rows]
+
+
 def _all(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[SinkRecord]:
     return [_sink(r) for r in connection.execute(sa.select(sink).where(*where).order_by(sink.c.name))]
 

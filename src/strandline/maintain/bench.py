@@ -7,14 +7,15 @@ Runs are begun, kept alive, ended and stored by `runs.py`; nothing that does the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.config import LakeConfig
+from strandline.delivery import SinkRecord
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
-from strandline.types import Dataset, DatasetId, Seq
+from strandline.types import Dataset, Seq
 
 if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
@@ -30,11 +31,18 @@ def quiet(step: str, done: int, total: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    sink: str
-    dataset: DatasetId
+    id: int
+    """In the ledger: a sink that was reset may have refused a number twice."""
+    sink: SinkRecord
+    removed: bool
+    generation: int
+    partition: str
     number: Seq
-    content: object
-    """Its values by column; anything else where nobody can tell."""
+    size: int
+    may_have_landed: bool
+    """It was sent again, and nobody knows yet what became of it."""
+    read: Callable[[], Mapping[str, Any] | None]
+    """Its values by column; none where they are gone already, None where nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,8 @@ class MaintainBench:
     """Raising a floor takes a number."""
     take_in: Callable[[Dataset], int]
     """Ingests what the receiver has taken for the dataset and not ingested yet; how many bodies that were."""
-    quarantined: Callable[[], Sequence[RefusedRow]]
-    """Rows that sinks refused and that are kept for them, with their content where it can be shown."""
-    discard: Callable[[str, Sequence[int]], object]
-    """Gives up such rows of a sink, by their numbers."""
+    quarantined: Callable[[Dataset], Sequence[RefusedRow]]
+    """Rows that sinks of the dataset refused and that are kept, also those of sinks that were removed."""
+    discard: Callable[[Dataset, Collection[int]], Sequence[str]]
+    """Gives up such rows by their ids, and whatever is kept without need; says what is left of them, and why. The
+    caller holds the leases of the sinks."""

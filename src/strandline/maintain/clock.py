@@ -3,7 +3,9 @@ keep what is old; the first cannot be undone."""
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +16,12 @@ from strandline.ledger.engine import Ledger
 from strandline.types import DatasetId
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-UNSEEN_MAX = timedelta(days=1)
-"""A machine that was off for longer than this is not told from one whose clock was set forward."""
+SILENCE_MAX = timedelta(hours=12)
+"""Beyond a boot, a stretch of time in which nobody recorded anything may be a machine that was off, or a clock that was
+set forward: a lake that is silent for longer costs a run. Half a day, so that a jump of a day is seen in any case."""
+SILENCE_AGAIN_MAX = timedelta(days=1)
+"""After a run that was skipped, so that a lake which is touched once a day, from another machine each time, is not
+skipped for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +39,28 @@ class Jump:
     words: str
 
 
-def judge(now: Moment, stored: Moment | None, newest: datetime | None, *, jump: timedelta) -> Jump | None:
+def judge(
+    now: Moment, stored: Moment | None, seen: Sequence[datetime], *, jump: timedelta, skipped_before: bool = False
+) -> Jump | None:
     """None if all is well. Within one boot the clock must have gone as fast as the machine. Beyond it, it must not be
-    behind anything that was recorded, nor more than a day ahead of it."""
+    behind anything that was recorded, and what was recorded must tell of all the time since the last run: a moment that
+    the same clock recorded after it was set forward proves nothing, but what it left out shows.
+
+    `seen` is what was recorded, as far as it matters: the ends of the longest silence, and the newest of all."""
     if stored is not None and stored.boot == now.boot and stored.up is not None and now.up is not None:
         by = (now.wall - stored.wall) - (now.up - stored.up)
         return Jump(by, f"the clock was set {_way(by)} since {_spell(stored.wall)}") if abs(by) > jump else None
-    known = [m for m in (newest, None if stored is None else stored.wall) if m is not None]
+    known = sorted(seen) if stored is None else [stored.wall, *sorted(m for m in seen if m > stored.wall)]
     if not known:
         return None
-    by = now.wall - max(known)
+    by = now.wall - known[-1]
     if by < -jump:
-        return Jump(by, f"the clock is {_way(by)} of what was recorded at {_spell(max(known))}")
-    if by > UNSEEN_MAX + jump:
-        return Jump(by, f"nobody has seen this clock for {_length(by)}: the last that was recorded is of "
-                    f"{_spell(max(known))}")  # fmt: skip
+        return Jump(by, f"the clock is {_way(by)} of what was recorded at {_spell(known[-1])}")
+    silence, since = max((b - a, a) for a, b in itertools.pairwise([*known, max(now.wall, known[-1])]))
+    longest = SILENCE_AGAIN_MAX + jump if skipped_before else max(SILENCE_MAX, jump)
+    if silence > longest:
+        return Jump(silence, f"nothing was recorded for {_length(silence)} after {_spell(since)}: a machine that was "
+                    "off, or a clock that was set forward")  # fmt: skip
     return None
 
 
@@ -79,12 +92,14 @@ def check(
     """Skips the run after a jump. The new moment is stored either way, so that the next run of this dataset is judged
     from there; those of the others are skipped, too."""
     with ledger.read() as connection:
-        found, newest = clocks.get(connection, dataset), clocks.newest(connection)
+        found = clocks.get(connection, dataset)
+        seen = clocks.around_the_longest_silence(connection, None if found is None else found[0], now.wall)
+        skipped_before = clocks.skipped_before(connection, dataset)
     stored = None
     if found is not None:
         wall, boot, micros = found
         stored = Moment(wall, boot, None if micros is None else timedelta(microseconds=micros))
-    jumped = judge(now, stored, newest, jump=jump)
+    jumped = judge(now, stored, seen, jump=jump, skipped_before=skipped_before)
     if not rehearse:
         with ledger.write() as connection:
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))
@@ -93,6 +108,6 @@ def check(
                 audit.record(connection, "clock_jumped", words=jumped.words, accepted=accept)
     if jumped is not None and not accept:
         raise Skipped(
-            f"the clock has jumped: {jumped.words}; nothing is deleted in this run",
+            f"the clock may have jumped: {jumped.words}; nothing is deleted in this run",
             hint="If the time is right, run it again, or say --accept-clock.",
         )

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from strandline.tables.live_files import LiveFile
+
+if TYPE_CHECKING:
+    from strandline.maintain_settings import CompactSettings
 
 Order = Literal["kept", "sorted", "shuffled"]
 """How the rows of a piece get into order: they are; in one task; through a shuffle by ranges of numbers."""
@@ -34,6 +37,16 @@ class CompactOptions:
     """What is replaced in one commit: what a lost commit or a crash can cost."""
     commit_files_max: int = 128
     """New files in one commit."""
+
+
+def options_of(settings: CompactSettings) -> CompactOptions:
+    """As a person set them; how much goes into one commit is not theirs to know."""
+    return CompactOptions(
+        file_bytes_target=settings.file_bytes_target,
+        small_share=settings.small_share,
+        files_min=settings.files_min,
+        manifests_max=settings.manifests_max,
+    )
 
 
 @dataclass(frozen=True, slots=True)

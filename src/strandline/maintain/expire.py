@@ -65,13 +65,13 @@ def expire(
         raise UsageError("at least one snapshot of each branch is kept")
     tables = bench.tables()
     before = upkeep.history(tables, dataset.name)
-    _refuse(dataset, before)
+    check(dataset, before)
     if not dry_run:
         progress("settling staged blocks", 0, None)
         bench.recover()
         failpoints.hit("expire.after_settle")
         before = upkeep.history(tables, dataset.name)
-        _refuse(dataset, before)
+        check(dataset, before)
     check_fit(tables.view(dataset.name), dataset, bench.lake_id)
     moment = utc_now() if now is None else now
     chosen = plan(before, options, moment)
@@ -100,7 +100,8 @@ def expire(
     return done
 
 
-def _refuse(dataset: Dataset, history: TableHistory) -> None:
+def check(dataset: Dataset, history: TableHistory) -> None:
+    """For whoever must know before that expiry will not be refused, too."""
     if why := refusal(history):
         raise TableUnfit(
             f"snapshots of {dataset.name} are not expired: {why}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge import Purged
-    from strandline.maintain.retain import Retained, RetainRule
+    from strandline.maintain.retain_rule import Retained, RetainRule
     from strandline.maintain.schedule import Job
     from strandline.maintain_settings import RetainSettings
 
@@ -113,15 +113,9 @@ class Maintenance:
 
     def _compact(self, target: Dataset, dry_run: bool, progress: Progress) -> Compacted:
         from strandline.maintain.compact import compact
-        from strandline.maintain.compact_plan import CompactOptions
+        from strandline.maintain.compact_plan import options_of
 
-        s = self.bench.config.settings.maintain.compact
-        options = CompactOptions(
-            file_bytes_target=s.file_bytes_target,
-            small_share=s.small_share,
-            files_min=s.files_min,
-            manifests_max=s.manifests_max,
-        )
+        options = options_of(self.bench.config.settings.maintain.compact)
         return compact(self.bench, target, options, dry_run=dry_run, progress=progress)
 
     def _retain(
@@ -153,7 +147,7 @@ class Maintenance:
     def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
         from pydantic import ValidationError
 
-        from strandline.maintain.retain import RetainRule
+        from strandline.maintain.retain_rule import RetainRule
         from strandline.maintain_settings import RetainSettings
 
         known = self._rules().get(target.name)

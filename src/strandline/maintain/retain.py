@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
 
 from strandline import failpoints
 from strandline.continuation import Continuation
@@ -36,55 +35,11 @@ from strandline.maintain.retain_plan import (
     range_or_none,
     settle_point,
 )
+from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
 from strandline.tables import floor as table_floor
 from strandline.types import Dataset, Seq
 
 _ATTEMPTS_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class RetainRule:
-    older_than: timedelta
-    column: str | None = None
-    """None: by when rows were ingested."""
-    on_lag: Literal["hold", "drop"] = "hold"
-    drop_after: timedelta | None = None
-    paused_sinks: Literal["count", "ignore"] = "count"
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    sink: str
-    rows: int
-    since: datetime
-    """When retention first wanted to delete rows that this sink has not got."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostRows:
-    sink: str
-    rows: int
-    lanes: int
-    """In how many partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    cutoff: datetime
-    column: str | None
-    sealed: int | None
-    due_up_to: int | None
-    """The highest number of a row that is old enough; None where none is."""
-    deleted_up_to: int | None
-    deleted_rows: int
-    floor_before: int | None
-    floor: int | None
-    held: tuple[HeldRows, ...]
-    """Due, and a sink has not got them: they stay."""
-    lost: tuple[LostRows, ...]
-    """Due, and deleted although a sink has not got them, because the rule says so."""
-    released: tuple[str, ...]
-    """Sinks for which nothing is held any more."""
 
 
 def retain(
@@ -170,7 +125,7 @@ class _Retention:
                     lost, deleted, floor = self._delete(sealed, reached, verdict, passed, end, before, dry_run=dry_run)
             if deleted and not dry_run:
                 self.table = None
-            held = self._held(verdict.holding, sealed, due, lost if dry_run else ())
+            held = self._held(verdict.holding, sealed, due, end, lost if dry_run else ())
         released = () if dry_run else self._record(held, deleted, end, due)
         since = {h.sink: h.since for h in known}
         return Retained(
@@ -224,9 +179,10 @@ class _Retention:
     # --- what stays ---
 
     def _held(
-        self, holding: Sequence[Reach], sealed: Seq, due: Seq, rehearsed: Sequence[_Drop]
+        self, holding: Sequence[Reach], sealed: Seq, due: Seq, end: Seq | None, rehearsed: Sequence[_Drop]
     ) -> tuple[tuple[Reach, int], ...]:
-        """As it is after the delete; what a dry run only says to be lost is not held."""
+        """As it is after the delete; what a dry run only says to be lost is not held. A sink that is owed none of the
+        rows holds them as well, as long as it stands below them."""
         found = []
         lost = {d.passed.record.id: d.rows for d in rehearsed}
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
@@ -235,7 +191,9 @@ class _Retention:
             with self.bench.ledger.read() as connection:
                 standings = drops.standings(connection, reach.sink)
             counted = self._owed(sealed, reach.sink, standings, due, condition)
-            if (total := sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0)) > 0:
+            total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
+            above = f"{condition} AND `_ingest_seq` > {max(int(reach.number or 0), int(end or 0))}"
+            if total or rows.count(self._table(sealed).df, above).rows:
                 found.append((reach, total))
         return tuple(found)
 
@@ -343,7 +301,7 @@ class _Retention:
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
         """One transaction; a sink that was added since, or that does not stand where it did, ends it unchanged."""
         with self.bench.ledger.write() as connection:
-            floors.lock(connection, self.dataset.id)
+            floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
             reached = floors.reaches(connection, self.dataset.id)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from strandline import counting, read
 from strandline.continuation import Bounds
 from strandline.delivery import NOT_PARTITIONED
-from strandline.errors import RefusedError, UsageError
+from strandline.errors import FailedError, RefusedError, UsageError
 from strandline.ledger import blocks, losses
 from strandline.maintain.bench import MaintainBench
 from strandline.maintain.retain_plan import RANGES_MAX
@@ -25,6 +25,9 @@ from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRang
 
 if TYPE_CHECKING:
     from strandline.tables.spark_tables import SparkTables
+
+
+_LOOKS_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,21 @@ class Table:
 
 
 def look(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table:
-    """The ledger first, the table after, as everywhere. A table that was rolled back is left alone."""
+    """A table that was rolled back is left alone."""
+    for _ in range(_LOOKS_MAX):
+        found = _look_once(bench, dataset, sealed)
+        if found is not None:
+            return found
+    raise FailedError(
+        f"{dataset.name} was changed {_LOOKS_MAX} times while its rows were looked at, each time before it was clear "
+        "which of them are ours",
+        hint="Try again when less is committed to it.",
+    )
+
+
+def _look_once(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table | None:
+    """The ledger first, the table after, as everywhere. None where a commit came in between, and the numbers that are
+    ours are too many to be named one by one."""
     with bench.ledger.read() as connection:
         settled = blocks.last_settled(connection, dataset.id)
         owned = blocks.owned_ranges(connection, dataset.id, until=sealed)
@@ -53,11 +70,23 @@ def look(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table:
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
     others = None if counts is not None and counts.foreign == 0 else owned
     if others is not None and len(others) > RANGES_MAX:
-        raise RefusedError(
-            f"{dataset.name} has rows whose numbers are not ours, among {len(others):,} ranges of ours",
+        if counts is None and tables.view(dataset.name).main != view.main:
+            return None
+        raise _not_told_apart(dataset, len(others), counted=counts is not None)
+    return Table(tables, dataset, view, read.settled_rows(tables, dataset, view, Bounds(None, sealed), others), others)
+
+
+def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
+    if counted:
+        return RefusedError(
+            f"{dataset.name} has rows whose numbers are not ours, among {ranges:,} ranges of ours",
             hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
         )
-    return Table(tables, dataset, view, read.settled_rows(tables, dataset, view, Bounds(None, sealed), others), others)
+    return RefusedError(
+        f"{dataset.name} does not tell whether all of its numbers are ours, among {ranges:,} ranges of ours: another "
+        "engine deleted rows by their values, and what is left cannot be counted",
+        hint=f"`strandline compact {dataset.name}` applies such deletes.",
+    )
 
 
 def lane_of(df: DataFrame) -> Column:

@@ -8,36 +8,40 @@ from dataclasses import replace
 from strandline.config import LakeConfig
 from strandline.errors import RefusedError
 from strandline.ledger import batches
-from strandline.receive.intake import Intake, IntakeBench
+from strandline.receive.intake import BatchReport, Intake, IntakeBench
 from strandline.types import Dataset
 
-_WAIT_FOR_OTHERS_SECONDS = 60.0
-"""For a batch that another receiver has under way."""
+_WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
+"""For a batch that another receiver has under way, or that waits to be tried again."""
 
 
-def drain(bench: IntakeBench, dataset: Dataset) -> int:
-    """How many bodies waited. What arrives meanwhile is not waited for."""
-    waiting = _waiting(bench, dataset)
-    if not waiting:
-        return 0
+def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
+    """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
+    senders go on; files whose rows are in are removed."""
+    with bench.ledger.read() as connection:
+        waited, last = batches.waiting(connection, dataset.id)
     at_once = bench.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
     settings = bench.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(bench, config=LakeConfig(settings, bench.config.home)))
-    deadline = time.monotonic() + _WAIT_FOR_OTHERS_SECONDS
-    try:
-        while _waiting(bench, dataset):
-            intake.step()
-            if time.monotonic() > deadline:
-                raise RefusedError(
-                    f"rows that were received for {dataset.name} cannot be ingested",
-                    hint="`strandline status` says what they wait for; purge them when they are in.",
-                )
+    left, deadline = waited, time.monotonic() + wait_seconds
+    why: str | None = None
+    while left:
+        done = intake.next_batch(dataset.id)
+        why = _reason(done) or why
+        with bench.ledger.read() as connection:
+            now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
+        if now_left < left:
+            left, deadline = now_left, time.monotonic() + wait_seconds
+        elif time.monotonic() > deadline:
+            raise RefusedError(
+                f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver is at it'}",
+                hint="Nothing was deleted. `strandline status` says what they wait for; run it again when they are in.",
+            )
+        elif not done:
             time.sleep(0.1)
-    finally:
-        intake.close()
-    return waiting
+    intake.tidy()
+    return waited
 
 
-def _waiting(bench: IntakeBench, dataset: Dataset) -> int:
-    with bench.ledger.read() as connection:
-        return sum(w.bodies for w in batches.report(connection) if w.dataset == dataset.id)
+def _reason(done: list[BatchReport] | None) -> str | None:
+    return next((r.reason for r in done or () if r.reason is not None), None)

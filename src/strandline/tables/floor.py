@@ -1,16 +1,19 @@
-"""What retention commits to a table: the floor first, then the delete."""
+"""What retention and purge commit to a table: what is about to be missing first, then the delete."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 
 from strandline.errors import CommitUnknown
-from strandline.tables.metadata import FLOOR_PREFIX
+from strandline.tables.metadata import FLOOR_PREFIX, PURGED_PREFIX
 from strandline.tables.spark_tables import CATALOG, JAVA_ERRORS, SparkTables, explain, java_class, root_cause
-from strandline.types import Seq
+from strandline.types import Seq, SeqRange
 
 _LOST = ("CommitFailedException", "ValidationException", "CommitStateUnknownException", "UncheckedSQLException")
+PURGES_TOLD_MAX = 64
+"""Beyond that, neighbours are told as one: properties are read with every load of the table."""
 
 
 def tell(tables: SparkTables, name: str, floor: Seq) -> None:
@@ -29,6 +32,41 @@ def tell(tables: SparkTables, name: str, floor: Seq) -> None:
         update.commit()
 
     tables.repeat(attempt, f"the floor of {name} cannot be set")
+
+
+def tell_purge(tables: SparkTables, name: str, rows: SeqRange, count: int) -> None:
+    """So that a ledger that is restored from before knows between which numbers rows are missing."""
+
+    def attempt() -> None:
+        table = tables.load(name)
+        known = tables.view_of(table).purged
+        told, total = with_neighbours(known, rows, count)
+        update = table.updateProperties()
+        for other in known:
+            if _within(other, told):
+                update.remove(f"{PURGED_PREFIX}{other.lo}-{other.hi}")
+        update.set(f"{PURGED_PREFIX}{told.lo}-{told.hi}", str(total))
+        update.commit()
+
+    tables.repeat(attempt, f"{name} cannot be told what is purged")
+
+
+def with_neighbours(
+    known: Mapping[SeqRange, int], rows: SeqRange, count: int, *, told_max: int = PURGES_TOLD_MAX
+) -> tuple[SeqRange, int]:
+    """What is told in place of all that lies within it. It begins and ends with a purge in any case, so that a ledger
+    which knows both ends knows it."""
+    told = rows
+    while True:
+        others = [r for r in known if not _within(r, told)]
+        if len(others) < told_max:
+            return told, count + sum(n for r, n in known.items() if _within(r, told))
+        nearest = min(others, key=lambda r: (max(int(r.lo) - int(told.hi), int(told.lo) - int(r.hi)), r.lo))
+        told = SeqRange(min(told.lo, nearest.lo), max(told.hi, nearest.hi))
+
+
+def _within(inner: SeqRange, outer: SeqRange) -> bool:
+    return outer.lo <= inner.lo and inner.hi <= outer.hi
 
 
 def delete(tables: SparkTables, name: str, condition: str) -> None:

@@ -75,6 +75,7 @@ def context_options(
         "spark.redaction.regex": REDACTED,
         # Sinks are delivered to side by side: a large job of one must not keep the small ones of the others waiting.
         "spark.scheduler.mode": "FAIR",
+        "spark.python.daemon.module": "strandline.tables.worker_daemon",
     }
     if local:
         # Not the host's name: resolving it can be slow, wrong, or different after a change of network.

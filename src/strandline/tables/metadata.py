@@ -20,6 +20,7 @@ DELIVER_BY_PROPERTY = "strandline.deliver-by"
 ADOPTED_PROPERTY = "strandline.adopted"
 HISTORY_PROPERTY = "strandline.history"
 FLOOR_PREFIX = "strandline.floor."
+PURGED_PREFIX = "strandline.purged."
 """Followed by the number up to which retention may have deleted rows; set before a row goes. The highest counts."""
 BLOCK_SUMMARY = "strandline.block"
 """In the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id."""
@@ -99,6 +100,17 @@ class TableView:
     def floor(self) -> int:
         """Rows at or below it may be gone, by retention; 0 where none is."""
         return max(self.floors, default=0)
+
+    @property
+    def purged(self) -> Mapping[SeqRange, int]:
+        """Between which numbers rows were deleted on demand, and how many."""
+        found = {n.removeprefix(PURGED_PREFIX): v for n, v in self.properties.items() if n.startswith(PURGED_PREFIX)}
+        told = ((text.partition("-"), value) for text, value in found.items())
+        return {
+            SeqRange(Seq(int(lo)), Seq(int(hi))): int(value)
+            for (lo, _, hi), value in told
+            if lo.isdigit() and hi.isdigit() and value.isdigit() and 1 <= int(lo) <= int(hi)
+        }
 
     @property
     def branches(self) -> Mapping[str, SnapshotId]:

@@ -18,9 +18,11 @@ from strandline.deliver.sinks.forward_inspect import ForwardInspector
 from strandline.deliver.sinks.forward_peer import Peer
 from strandline.deliver.sinks.forward_send import ForwardSender
 from strandline.deliver.sinks.forward_socket import Reach
-from strandline.errors import UsageError
-from strandline.tables.schema import Column
+from strandline.errors import SchemaError, UsageError
+from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.types import Seq, SeqRange
+
+STOP, SPLIT = "stop", "split"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,22 @@ class ForwardSink:
         self._reach = reach
         self._ca = ca
         self._how = how
+        self.splits_in_doubt = context.options.get("in_doubt") == SPLIT
         self._peer: Peer | None = None
 
     def __repr__(self) -> str:
         return f"ForwardSink({self.destination})"
 
     def prepare(self, columns: Sequence[Column]) -> None:
-        """Whether they fit is seen where they arrive."""
+        """Whether they fit is seen where they arrive; but not what JSON has no form for."""
+        if self._how.name != "jsonl":
+            return
+        for column in columns:
+            if _has_nested_keys(column.type):
+                raise SchemaError(
+                    f"column {column.name} has a map whose keys are not plain values: JSON has no form for it",
+                    hint="Forward it as Arrow (--option format=arrow), or leave it out (--option columns=…).",
+                )
 
     # --- the record ---
 
@@ -127,6 +138,22 @@ class ForwardSink:
         return self._peer
 
 
+def _has_nested_keys(kind: ColumnType) -> bool:
+    match kind:
+        case MapOf(key, value):
+            return not isinstance(key, Primitive) or _has_nested_keys(value)
+        case ListOf(element):
+            return _has_nested_keys(element)
+        case Struct(fields):
+            return any(_has_nested_keys(f.type) for f in fields)
+    return False
+
+
+def _check_in_doubt(given: str) -> None:
+    if given not in (STOP, SPLIT):
+        raise UsageError(f"option in_doubt is `{STOP}` or `{SPLIT}`, and not {given!r}")
+
+
 def open_sink(context: SinkContext) -> ForwardSink:
     options, settings = context.options, context.settings
     if not options.get("url"):
@@ -167,6 +194,13 @@ KIND = SinkKind(
         Option("token", "Sent as `Authorization: Bearer`: `env:NAME` or `file:PATH`.", secret=True),
         Option("format", "`jsonl` or `arrow`.", default="jsonl"),
         Option("compression", "`zstd`, `gzip` or `none`.", default="zstd"),
+        Option(
+            "in_doubt",
+            "For servers that keep no ranges: a chunk that is refused although an earlier attempt may have landed. "
+            "`stop`, or `split` where the server looks at the key before it looks at the rows.",
+            default=STOP,
+            check=_check_in_doubt,
+        ),
         Option("ca", "A PEM file: certificates to trust in place of the system's."),
     ),
     open=open_sink,

@@ -11,10 +11,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import zlib
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline import wire
+from strandline.deliver.digests import made_by
 from strandline.deliver.sink import Landed, Outcome, Parcel
 from strandline.errors import UsageError
 from strandline.types import SEQ_COLUMN
@@ -49,7 +53,13 @@ class Body:
     content: bytes = field(repr=False)
     rows: int
     digest: str
-    """Of the content, in the words of the ledger: `sha256:` and hex."""
+    """Of the content, in the words of the receiver: `sha256:` and hex."""
+    encoder: str
+
+    @property
+    def recorded(self) -> str:
+        """The digest in the words of the ledger, with who made the bytes: nobody keeps them."""
+        return made_by(self.digest, self.encoder)
 
 
 def choose_body_format(name: str, compression: str) -> BodyFormat:
@@ -64,7 +74,22 @@ def encode_body(parcel: Parcel, how: BodyFormat) -> Body:
     _check(parcel)
     plain = _arrow(parcel.rows) if how.name == "arrow" else _lines(parcel.rows)
     content = _compressed(plain, how.compression)
-    return Body(content, parcel.rows.num_rows, f"sha256:{hashlib.sha256(content).hexdigest()}")
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return Body(content, parcel.rows.num_rows, digest, encoder_of(how))
+
+
+@cache
+def encoder_of(how: BodyFormat) -> str:
+    """What the bytes depend on beside the rows. Lines are Spark's; so are the rows of Arrow, packed by pyarrow."""
+    lines = f"{how.name}-{version('pyspark' if how.name == 'jsonl' else 'pyarrow')}"
+    match how.compression:
+        case "zstd":
+            import zstandard
+
+            return f"{lines}+zstd-{'.'.join(map(str, zstandard.ZSTD_VERSION))}"
+        case "gzip":
+            return f"{lines}+gzip-{zlib.ZLIB_RUNTIME_VERSION}"
+    return lines
 
 
 def _check(parcel: Parcel) -> None:
@@ -128,7 +153,7 @@ class BodyRehearsal:
 
     def send(self, parcel: Parcel) -> Outcome:
         body = encode_body(parcel, self.how)
-        return Landed(body.rows, body.digest, len(body.content))
+        return Landed(body.rows, body.recorded, len(body.content))
 
     def close(self) -> None:
         return None

@@ -32,7 +32,7 @@ def outcome_of(
             return _accepted(answer.fields, body, words)
         if from_receiver:
             return Unknown(f"{words}: somebody else than the receiver has answered")
-        return Landed(body.rows, body.digest, len(body.content))
+        return Landed(body.rows, body.recorded, len(body.content))
     said = answer.fields.get("outcome") if answer.from_receiver else None
     if answer.status in _REFUSALS and said not in _NOT_ABOUT_ROWS:
         return Refused(words)
@@ -58,10 +58,12 @@ def _accepted(fields: Mapping[str, Any], body: Body, words: str) -> Outcome:
     if fields.get("repeat") is True:
         if count is None or not digest:  # covered by others that are held: nobody knows its digest, so none is given
             return Landed(body.rows, "", 0, repeat=True)
-        return Landed(int(count), str(digest), size if digest == body.digest else 0, repeat=True)
+        if digest != body.digest:
+            return Landed(int(count), str(digest), 0, repeat=True)
+        return Landed(int(count), body.recorded, size, repeat=True)
     if (count, digest) != (body.rows, body.digest):
         return Unknown(f"{words}: it tells of {count} rows, {digest}; {body.rows} were sent, {body.digest}")
-    return Landed(body.rows, body.digest, size)
+    return Landed(body.rows, body.recorded, size)
 
 
 def ranges_of(value: object) -> list[SeqRange]:

@@ -23,6 +23,9 @@ def identity_of(address: Address, rows: SeqRange) -> wire.RangeIdentity:
 
 
 class ForwardSender:
+    at_once = 2
+    """Bodies are small, and their answers take as long as a disk on the other side."""
+
     def __init__(
         self, conversation: Conversation, how: BodyFormat, *, to_receiver: bool, wait_seconds_max: float
     ) -> None:

@@ -6,8 +6,8 @@ Written out, not taken from `schema.py`: a migration must do tomorrow what it do
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 

@@ -1,0 +1,236 @@
+"""Those who raise a floor, open a ledger, add a sink or drop a dataset at the same moment: each sees what the other
+did, and nobody waits for one who waits for him."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from strandline.dataset_care import DatasetCare
+from strandline.errors import LeaseLost, NoSuchDataset, RefusedError
+from strandline.ingest.opening import _take_floor
+from strandline.ledger import datasets, drops, floors, losses, received, sequence, sinks
+from strandline.ledger.drops import LaneDrop
+from strandline.ledger.engine import utc_now
+from strandline.ledger.losses import NewLoss
+from strandline.ledger.received import Decision, Gone, New
+from strandline.maintain.bench import MaintainBench, quiet
+from strandline.maintain.retain import _Drop, _Passed, _Retention
+from strandline.maintain.retain_rule import RetainRule
+from strandline.tables.light import LightCatalog, open_catalog
+from strandline.tables.schema_file import parse_columns
+from strandline.types import Dataset, Seq
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
+from tests.ledger.receive_bench import Receiving, new_receiving
+
+ON_POSTGRES = pytest.mark.parametrize("config", ["postgres"], indirect=True)
+"""A SQLite ledger has one writer at a time."""
+
+
+@contextmanager
+def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """In a thread of its own, with a connection of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+def is_waiting(work: Future[Any]) -> bool:
+    try:
+        work.result(0.5)
+    except TimeoutError:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def retention(bench: Bench, dataset: Dataset) -> _Retention:
+    """Raising a floor needs the ledger and the witness only."""
+    upkeep = SimpleNamespace(lake_id=LAKE, ledger=bench.ledger, witness=bench.witness)
+    return _Retention(cast(MaintainBench, upkeep), dataset, RetainRule(timedelta(days=1)), utc_now(), quiet)
+
+
+def passing_over(delivery: Delivery, until: int) -> _Drop:
+    with delivery.ledger.read() as connection:
+        (standing,) = drops.standings(connection, delivery.sink)
+    lost = NewLoss(standing.partition, standing.mark, Seq(until), 50)
+    passed = _Passed(delivery.sink, delivery.lease, (standing,))
+    return _Drop(passed, (LaneDrop(standing, Seq(until)),), (lost,), (), False)
+
+
+@ON_POSTGRES
+@pytest.mark.parametrize("drops_rows", [False, True])
+def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drops_rows: bool) -> None:
+    delivery = new_delivery(bench)
+    delivery.deliver(50, one_chunk("", None, 50))
+    run = retention(bench, delivery.dataset)
+    end = 100 if drops_rows else 50
+    lost = (passing_over(delivery, end),) if drops_rows else ()
+    opening = threading.Event()
+
+    def rise() -> tuple[int, Seq]:
+        opening.wait(10)
+        return run._raise_floor(Seq(end), lost)
+
+    with beside(rise) as raised:
+        with bench.ledger.write() as connection:
+            sequence.lock(connection)  # as an opening does from its beginning
+            opening.set()
+            assert is_waiting(raised)
+            floors.lock(connection, delivery.dataset.id)
+            floors.rise(connection, delivery.dataset.id, Seq(20))
+            sinks.forget_leases(connection)
+        if drops_rows:
+            with pytest.raises(LeaseLost):
+                raised.result(10)
+        else:
+            assert raised.result(10)[1] == 50
+    assert delivery.marks() == {"": 50}
+
+
+def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_being_added(bench: Bench) -> None:
+    dataset = bench.dataset
+    tables = SimpleNamespace(view=lambda name: SimpleNamespace(floor=20))
+
+    def open_() -> list[str]:
+        with bench.ledger.write() as connection:
+            sequence.lock(connection)
+            return _take_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
+
+    started = threading.Event()
+
+    def begin() -> list[str]:
+        started.wait(10)
+        return open_()
+
+    with beside(begin) as opened:
+        with bench.ledger.write() as connection:
+            floors.lock(connection, dataset.id)
+            assert floors.get(connection, dataset.id) is None
+            added = add_sink(connection, dataset)
+            started.set()
+            assert is_waiting(opened)
+        assert opened.result(10) == [added.name]
+    with bench.ledger.read() as connection:
+        (loss,) = losses.of_sink(connection, added)
+        assert (loss.until, loss.rows) == (20, None)
+
+
+# --- dropping a dataset ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Meddled:
+    """The real catalog; something else happens at the moment at which the table is about to go."""
+
+    real: LightCatalog
+    meanwhile: Callable[[], None] = lambda: None
+    dropped: list[str] = field(default_factory=list)
+
+    def exists(self, name: str) -> bool:
+        self.meanwhile()
+        return self.real.exists(name)
+
+    def drop(self, name: str) -> None:
+        self.dropped.append(name)
+        self.real.drop(name)
+
+
+@pytest.fixture
+def catalog(bench: Bench) -> Iterator[Meddled]:
+    real = open_catalog(bench.config)
+    yield Meddled(real)
+    real.close()
+
+
+@pytest.fixture
+def receiving(bench: Bench, catalog: Meddled) -> Receiving:
+    made = new_receiving(bench)
+    columns = parse_columns([{"name": "n", "type": "long"}])
+    catalog.real.create_dataset_table(made.dataset.name, columns, lake_id=LAKE, epoch=0)
+    return made
+
+
+@pytest.fixture
+def care(bench: Bench, catalog: Meddled) -> DatasetCare:
+    return DatasetCare(LAKE, bench.ledger, cast(LightCatalog, catalog))
+
+
+def is_there(bench: Bench, dataset: Dataset) -> bool:
+    with bench.ledger.read() as connection:
+        return datasets.find(connection, dataset.name) is not None
+
+
+def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_lost(
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        sent: list[Future[list[Decision]]] = []
+
+        def send() -> None:
+            sent.append(pool.submit(receiving.record, receiving.body("late")))
+            assert is_waiting(sent[0])
+
+        catalog.meanwhile = send
+        care.drop(receiving.dataset)
+        assert sent[0].result(10) == [Gone("dataset")]
+    assert catalog.dropped == [receiving.dataset.name] and not is_there(bench, receiving.dataset)
+    with pytest.raises(NoSuchDataset):
+        care.drop(receiving.dataset)
+
+
+@ON_POSTGRES
+def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, go_on = threading.Event(), threading.Event()
+    keys = received._record_keys
+
+    def slowly(*arguments: Any) -> dict[int, Decision]:
+        locked.set()
+        go_on.wait(10)
+        return keys(*arguments)
+
+    monkeypatch.setattr(received, "_record_keys", slowly)
+    body = receiving.body("first")
+    with beside(lambda: receiving.record(body)) as recorded:
+        locked.wait(10)
+        with beside(lambda: care.drop(receiving.dataset)) as dropped:
+            assert is_waiting(dropped)
+            go_on.set()
+            with pytest.raises(RefusedError, match="wait to be ingested"):
+                dropped.result(10)
+        assert [type(d) for d in recorded.result(10)] == [New]
+    assert catalog.dropped == [] and is_there(bench, receiving.dataset)
+
+
+def test_a_sink_that_is_added_to_a_dataset_that_was_dropped_meanwhile_is_refused(
+    bench: Bench, receiving: Receiving, care: DatasetCare
+) -> None:
+    care.drop(receiving.dataset)
+    with pytest.raises(NoSuchDataset, match="dropped meanwhile"), bench.ledger.write() as connection:
+        floors.lock(connection, receiving.dataset.id)
+
+
+def test_a_dataset_whose_table_cannot_be_dropped_stays(
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare
+) -> None:
+    def fail() -> None:
+        raise RefusedError("the catalog is away")
+
+    catalog.meanwhile = fail
+    with pytest.raises(RefusedError, match="away"):
+        care.drop(receiving.dataset)
+    assert is_there(bench, receiving.dataset)
+    catalog.meanwhile = lambda: None
+    care.drop(receiving.dataset)
+    assert not is_there(bench, receiving.dataset)

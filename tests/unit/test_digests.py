@@ -1,0 +1,31 @@
+"""What two digests tell: the same bytes, other rows, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.deliver.digests import bare, made_by, same_bytes, tell_apart
+
+OLD, NEW = "jsonl-4.1+zstd-1.5.6", "jsonl-4.1+zstd-1.5.7"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same", "apart"),
+    [
+        ("sha256:a", "sha256:a", True, False),
+        ("sha256:a", "sha256:b", False, True),
+        (made_by("sha256:a", OLD), made_by("sha256:a", NEW), True, False),
+        (made_by("sha256:a", OLD), made_by("sha256:b", OLD), False, True),
+        (made_by("sha256:a", OLD), made_by("sha256:b", NEW), False, False),
+        (made_by("sha256:a", OLD), "sha256:b", False, False),
+    ],
+)
+def test_digests_of_different_encoders_tell_nothing_unless_they_are_the_same(
+    one: str, other: str, same: bool, apart: bool
+) -> None:
+    assert (same_bytes(one, other), same_bytes(other, one)) == (same, same)
+    assert (tell_apart(one, other), tell_apart(other, one)) == (apart, apart)
+
+
+def test_the_digest_itself_is_found_again() -> None:
+    assert bare(made_by("sha256:a", OLD)) == bare("sha256:a") == "sha256:a"

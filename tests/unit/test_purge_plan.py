@@ -1,0 +1,118 @@
+"""Which numbers a sink was sent, and which it may have been: no row that it may hold is in neither."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, LaneId, SinkId, SinkRecord, SinkState
+from strandline.ledger.holders import Holder, LanePast, Span
+from strandline.maintain.purge_plan import CONDITION_CHANGED, NOT_RECORDED, UNDER_WAY, Reached, began_below, reached
+from strandline.tables.floor import with_neighbours
+from strandline.types import DatasetId, Seq, SeqRange
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SEALED = Seq(100)
+
+
+def holder(*lanes: LanePast, generation: int = 1, current: int = 1, start: int | None = None, **more: Any) -> Holder:
+    record = SinkRecord(
+        SinkId(1), "i", "out", "files", DatasetId(1), current, {}, "file:///out", _seq(start), None, SinkState.ACTIVE,
+        None, 0, None, NOW,
+    )  # fmt: skip
+    return Holder(record, generation, more.get("removed", False), lanes)
+
+
+def _seq(value: int | None) -> Seq | None:
+    return None if value is None else Seq(value)
+
+
+def lane(mark: int | None, *spans: tuple[str | None, int, int], partition: str = "") -> LanePast:
+    return LanePast(partition, _seq(mark), tuple(Span(w, _seq(a or None), Seq(b)) for w, a, b in spans))
+
+
+def numbers(by: dict[str | None, dict[str, list[SeqRange]]], where: str | None = None) -> list[str]:
+    return [str(r) for ranges in by.get(where, {}).values() for r in ranges]
+
+
+def rows(lo: int, hi: int) -> SeqRange:
+    return SeqRange(Seq(lo), Seq(hi))
+
+
+def test_what_a_lane_has_passed_was_sent_and_nothing_else_is_held() -> None:
+    found = reached(holder(lane(40, (None, 0, 40))), SEALED, {})
+    assert numbers(found.sent) == [str(rows(1, 40))] and found.may == {} and found.why == []
+    assert reached(holder(), SEALED, {}) == Reached()
+
+
+@pytest.mark.parametrize("older", [{"current": 2}, {"removed": True}])
+def test_what_was_promised_beyond_the_mark_of_a_sink_that_was_reset_or_removed_may_be_there(older: Any) -> None:
+    found = reached(holder(lane(40, (None, 0, 60)), **older), SEALED, {})
+    assert numbers(found.sent) == [str(rows(1, 40))]
+    assert numbers(found.may) == [str(rows(41, 60))] and found.why == [UNDER_WAY]
+
+
+def test_of_an_open_intent_what_landed_was_sent_and_what_is_planned_may_be_there() -> None:
+    states = [(41, 50, ChunkState.LANDED), (51, 60, ChunkState.EMPTY), (61, 70, ChunkState.PLANNED)]
+    chunks = tuple(Chunk(ChunkId(n), rows(a, b), s, 10, None, None, None, None, False) for n, (a, b, s) in
+                   enumerate(states))  # fmt: skip
+    begun = Intent(IntentId(1), LaneId(1), "", Seq(40), Seq(70), {}, NOW, None, chunks)
+    found = reached(holder(lane(40, (None, 0, 70))), SEALED, {"": begun})
+    assert numbers(found.sent) == [str(rows(1, 50))]
+    assert numbers(found.may) == [str(rows(61, 70))] and found.why == [UNDER_WAY]
+
+
+def test_conditions_that_followed_each_other_are_told_apart_and_those_that_took_turns_are_not() -> None:
+    found = reached(holder(lane(60, ("a > 1", 0, 30), ("a > 2", 30, 60))), SEALED, {})
+    assert (numbers(found.sent, "a > 1"), numbers(found.sent, "a > 2")) == ([str(rows(1, 30))], [str(rows(31, 60))])
+    assert found.why == []
+    found = reached(holder(lane(60, ("a > 1", 0, 60), ("a > 2", 20, 40))), SEALED, {})
+    assert found.sent == {} and found.why == [CONDITION_CHANGED]
+    assert (numbers(found.may, "a > 1"), numbers(found.may, "a > 2")) == ([str(rows(1, 60))], [str(rows(21, 40))])
+
+
+def test_a_mark_that_no_intent_explains_may_stand_for_rows_that_were_sent() -> None:
+    """The ledger was lost, and the lane was written anew from what the sink said."""
+    found = reached(holder(lane(50, (None, 40, 50)), start=10), SEALED, {})
+    assert numbers(found.may) == [str(rows(11, 40))] and found.why == [NOT_RECORDED]
+    assert numbers(reached(holder(lane(50, (None, 10, 50)), start=10), SEALED, {}).may) == []
+
+
+def test_whatever_the_past_no_number_that_was_promised_or_passed_is_left_out() -> None:
+    chance = random.Random(7)
+    for _ in range(2000):
+        cuts = sorted(chance.sample(range(130), 4))
+        spans = [(chance.choice([None, "w"]), a, b) for a, b in pairwise(cuts)]
+        by_where: dict[str | None, tuple[int, int]] = {}
+        for w, a, b in spans:
+            lo, hi = by_where.get(w, (a, b))
+            by_where[w] = (min(a, lo), max(b, hi))
+        mark = chance.choice([None, chance.randrange(1, 130)])
+        past = lane(mark, *((w, a, b) for w, (a, b) in by_where.items()))
+        found = reached(holder(past, removed=True), SEALED, {})
+        told = {n for by in (found.sent, found.may) for w in by for rs in by[w].values() for r in rs
+                for n in range(int(r.lo), int(r.hi) + 1)}  # fmt: skip
+        promised = {n for _, a, b in spans for n in range(a + 1, b + 1)} | set(range(1, (mark or 0) + 1))
+        assert told == {n for n in promised if n <= SEALED}
+        assert found.why or not found.may
+
+
+def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_can_look_at() -> None:
+    assert began_below(holder(lane(40, (None, 0, 40))), Seq(10))
+    assert began_below(holder(lane(40)), Seq(10))
+    assert began_below(holder(lane(None, (None, 0, 40)), removed=True), Seq(10))
+    assert not began_below(holder(lane(40, (None, 10, 40)), start=10), Seq(10))
+    assert not began_below(holder(lane(40, (None, 0, 40))), None)
+    assert not began_below(holder(), Seq(10))
+
+
+def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbours_as_one() -> None:
+    known = {rows(10, 20): 3, rows(50, 60): 4, rows(90, 95): 1}
+    assert with_neighbours(known, rows(30, 40), 2) == (rows(30, 40), 2)
+    assert with_neighbours(known, rows(5, 55), 2) == (rows(5, 55), 5), "what lies within is told by it"
+    assert with_neighbours(known, rows(30, 40), 2, told_max=3) == (rows(10, 40), 5)
+    assert with_neighbours(known, rows(62, 70), 2, told_max=1) == (rows(10, 95), 10)
