@@ -43,8 +43,8 @@ class ReconcileSettings(Section):
     )
     references_max: int = Field(
         default=2_000_000,
-        description="References that this process holds to compare them. With more, a run ends with "
-        "`references_too_many` before it compares anything: raise it where there is memory. 1 to 100,000,000.",
+        description="References that this process holds to compare them. A lake with more is compared on Spark. "
+        "1 to 100,000,000.",
     )
     references_shrink_max: float = Field(
         default=0.5,

@@ -15,7 +15,7 @@ import pytest
 
 import strandline
 from strandline.drift import AbortReason, Asked, SweptState
-from strandline.errors import RefusedError, StorageError, SweepRunning
+from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
 from strandline.ledger import losses, maintenance, reconcile_runs, sequence, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
@@ -444,11 +444,19 @@ def test_a_run_that_takes_too_long_ends_and_says_so(make_lake: MakeLake, monkeyp
     assert run.aborted is AbortReason.TIMEOUT and Path(orphan).exists()
 
 
-def test_too_many_references_end_the_run_and_say_so(make_lake: MakeLake) -> None:
+def test_too_many_references_end_the_run_where_spark_cannot_be_used(
+    make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = make_lake(references_max=1)
     lake.append()
     lake.append()
-    assert lake.run(REPORT).aborted is AbortReason.REFERENCES_TOO_MANY
+
+    def no_spark() -> None:
+        raise RuntimeMissing("there is no Java")
+
+    monkeypatch.setattr(lake.lake.reconciler, "_spark", no_spark)
+    run = lake.run(REPORT)
+    assert run.aborted is AbortReason.REFERENCES_TOO_MANY and "there is no Java" in (run.why or "")
 
 
 def test_a_catalog_that_cannot_be_reached_ends_the_run_without_a_move(

@@ -6,7 +6,7 @@ and `judge.py`, which are pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from strandline.errors import StorageError, StrandlineError
 from strandline.reconcile import guard
 from strandline.reconcile.diff import Difference, Reach, Unreferenced, compare
 from strandline.reconcile.entries import Entry
-from strandline.reconcile.findings import Judged, gathered
+from strandline.reconcile.findings import Gather, Judged, gathered
 from strandline.reconcile.judge import Ground, Judge, missing_finding, shared_keys
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.model import (
@@ -52,6 +52,19 @@ class Bounds:
     looks_at_once: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a table reaches and storage does not show; all of it, or a piece. Of what lies `elsewhere`, where nothing
+    was listed, a piece has all or nothing; or only the first, if they are too many."""
+
+    table: TableReferences
+    missing: Collection[str]
+    elsewhere: Sequence[str]
+    elsewhere_count: int
+    shared: Set[str]
+    """Those that another table reaches, too."""
+
+
 def compared(
     warehouse: str, listing: Listing, references: LakeReferences, context: Context, ways: Ways, bounds: Bounds
 ) -> Survey:
@@ -60,19 +73,41 @@ def compared(
         for name, t in references.by_name.items()
     }
     difference = compare(listing, tables, references.also)
+    sought = _sought(references, difference)
+    return surveyed(warehouse, listing.failures, difference, sought, references, context, ways, bounds)
+
+
+def surveyed(
+    warehouse: str,
+    listing_failures: Sequence[PrefixFailure],
+    difference: Difference,
+    sought: Iterable[Sought],
+    references: LakeReferences,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    gather: Gather = gathered,
+) -> Survey:
+    """Everything that differs, looked at and judged. `sought` is in the order of tables."""
     stopped = stops(references, difference, context, bounds.shrink_max)
     ground = Ground(
         warehouse.rstrip("/"),
         {name: table.folders[0] for name, table in references.by_name.items()},
         stopped,
-        Roots(key(failure.prefix) for failure in listing.failures),
+        Roots(key(failure.prefix) for failure in listing_failures),
         bool(references.unread),
     )
-    failures = list(listing.failures)
-    orphans = _orphans(difference.unreferenced, ground, context, ways)
-    missing = _missing(references, difference, ground, context, ways, bounds, failures)
-    facts = _facts(references, difference, missing, orphans, stopped, context)
-    drift = gathered(missing, orphans, facts, sum(difference.listed.values()))
+    failures = list(listing_failures)
+
+    def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
+        return _facts(references, difference, missing, orphans, stopped, context)
+
+    drift = gather(
+        _missing(sought, difference, ground, context, ways, bounds, failures),
+        _orphans(difference.unreferenced, ground, context, ways),
+        facts,
+        sum(difference.listed.values()),
+    )
     return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
 
 
@@ -89,13 +124,13 @@ def stops(
                 Protection.TABLE_UNREAD if name in references.unread else None,
                 Protection.OVERLAP if name in overlapping else None,
                 guard.by_shrinking(
-                    references=len(table.keys),
+                    references=table.count,
                     before=context.references_before.get(table.head.uuid),
                     contents=table.content_count,
                     listed=listed,
                     shrink_max=shrink_max,
                 ),
-                guard.by_absence(references=len(table.keys), listed=listed),
+                guard.by_absence(references=table.count, listed=listed),
             )
         )
         if reason is not None:
@@ -103,8 +138,7 @@ def stops(
     return found
 
 
-def _orphans(files: Sequence[Unreferenced], ground: Ground, context: Context, ways: Ways) -> list[Judged]:
-    found: list[Judged] = []
+def _orphans(files: Iterable[Unreferenced], ground: Ground, context: Context, ways: Ways) -> Iterator[Judged]:
     judge = Judge(ground, context)
     for n, file in enumerate(files):
         if n % 1_000 == 0:
@@ -121,33 +155,36 @@ def _orphans(files: Sequence[Unreferenced], ground: Ground, context: Context, wa
             else:
                 if stat is None:
                     continue  # Gone since it was listed.
-        found.append(judge.judged(file, stat))
-    return found
+        yield judge.judged(file, stat)
+
+
+def _sought(references: LakeReferences, difference: Difference) -> Iterator[Sought]:
+    everywhere = {
+        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
+    }
+    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
+    for name in sorted(references.by_name):
+        missing, elsewhere = difference.missing.get(name, ()), difference.elsewhere.get(name, ())
+        yield Sought(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
 
 
 def _missing(
-    references: LakeReferences,
+    sought: Iterable[Sought],
     difference: Difference,
     ground: Ground,
     context: Context,
     ways: Ways,
     bounds: Bounds,
     failures: list[PrefixFailure],
-) -> list[Finding]:
-    found: list[Finding] = []
-    everywhere = {
-        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
-    }
-    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
+) -> Iterator[Finding]:
     with ThreadPoolExecutor(bounds.looks_at_once, thread_name_prefix="look") as threads:
-        for name in sorted(references.by_name):
-            table = references.by_name[name]
-            wanted = set(difference.missing.get(name, ()))
-            elsewhere = difference.elsewhere.get(name, ())
-            if len(elsewhere) <= LOOKED_FOR_MAX:
+        for piece in sought:
+            table, name, elsewhere = piece.table, piece.table.head.name, piece.elsewhere
+            wanted = set(piece.missing)
+            if piece.elsewhere_count <= LOOKED_FOR_MAX:
                 wanted.update(elsewhere)
             else:
-                why = f"{len(elsewhere):,} references of {name} lie where nothing was listed"
+                why = f"{piece.elsewhere_count:,} references of {name} lie where nothing was listed"
                 failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
             wanted.update(key(path) for path in table.gone)
             if not wanted:
@@ -162,11 +199,10 @@ def _missing(
             gone = list(entries) if away else _confirmed(entries, ways, threads.map, failures)
             seen = set() if len(failures) > told else entries.keys() - set(gone)
             absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
-            found += [
-                missing_finding(name, entries[k], ground, context, shared=k in shared, stopped=absent.get(k))
-                for k in gone
-            ]
-    return found
+            for k in gone:
+                yield missing_finding(
+                    name, entries[k], ground, context, shared=k in piece.shared, stopped=absent.get(k)
+                )
 
 
 def _absent(
@@ -226,24 +262,18 @@ def _confirmed(
 def _facts(
     references: LakeReferences,
     difference: Difference,
-    missing: Sequence[Finding],
-    orphans: Sequence[Judged],
+    missing: Mapping[str | None, int],
+    orphans: Mapping[str | None, int],
     stopped: Mapping[str, Protection],
     context: Context,
 ) -> list[TableFacts]:
-    gone: dict[str | None, int] = {}
-    stray: dict[str | None, int] = {}
-    for finding in missing:
-        gone[finding.table] = gone.get(finding.table, 0) + 1
-    for verdict in orphans:
-        stray[verdict[2]] = stray.get(verdict[2], 0) + 1
     return [
         TableFacts(
             head,
             difference.listed.get(head.name, 0),
-            len(references.by_name[head.name].keys),
-            gone.get(head.name, 0),
-            stray.get(head.name, 0),
+            references.by_name[head.name].count,
+            missing.get(head.name, 0),
+            orphans.get(head.name, 0),
             context.references_before.get(head.uuid),
             stopped.get(head.name),
             references.unread.get(head.name),

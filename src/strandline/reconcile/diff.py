@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from strandline.reconcile.listing import Folder, Listing
@@ -33,7 +33,7 @@ class Unreferenced:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    unreferenced: Sequence[Unreferenced]
+    unreferenced: Iterable[Unreferenced]
     """Files that no table reaches, by path."""
     missing: Mapping[str, Sequence[str]]
     """Keys that a table reaches and that were to be listed and were not; by table."""

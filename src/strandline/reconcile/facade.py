@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -74,15 +74,14 @@ class Reconciler:
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
     ) -> Run:
-        """One run. Spark starts only where entries are dropped from a table of format version 3, and where the ledger
-        was restored and must be opened before a run may act."""
+        """One run. Spark starts only above `references_max`, where entries are dropped from a table of format version
+        3, and where the ledger was restored and must be opened before a run may act."""
         from strandline.reconcile.sweep import sweep
 
         if asked.act:
             self._catch_up()
-        return sweep(
-            self._bench(inventory_file), asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding
-        )
+        with self._bench(inventory_file) as bench:
+            return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @cached_property
     def _schedule(self) -> Schedule:
@@ -144,13 +143,15 @@ class Reconciler:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        return quarantine.restore(self._bench(), run)
+        with self._bench() as bench:
+            return quarantine.restore(bench, run)
 
     def purge(self, run: int | None = None) -> Purged:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        return quarantine.purge(self._bench(), run)
+        with self._bench() as bench:
+            return quarantine.purge(bench, run)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its
@@ -175,14 +176,17 @@ class Reconciler:
 
         return LocalStore()
 
-    def _bench(self, inventory_file: Path | None = None) -> SweepBench:
+    @contextmanager
+    def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
         from strandline.reconcile.bench import SweepBench
+        from strandline.reconcile.fallback import FallbackSurveyor
         from strandline.reconcile.lake_catalog import LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
         catalog = self._catalog()
-        surveyor = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
-        return SweepBench(
+        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
+        surveyor = FallbackSurveyor(light, self._spark)
+        bench = SweepBench(
             self._ledger,
             self._config.settings.reconcile,
             self.storage,
@@ -193,3 +197,7 @@ class Reconciler:
             canonical(self._config.warehouse_url),
             self._ground.spooled,
         )
+        try:
+            yield bench
+        finally:
+            surveyor.close()

@@ -4,10 +4,10 @@ may have a million of them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
+from strandline.reconcile.model import Content, Counts, Drift, Finding, FindingKind, Protection, TableFacts
 
 Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
 """Kind, path, table, size, time, protection, content."""
@@ -31,9 +31,12 @@ class InMemoryDrift:
             yield Finding(kind, path, table, size, modified_ns, protected, content)
 
 
-def gathered(
-    missing: Sequence[Finding], orphans: Sequence[Judged], tables: Sequence[TableFacts], listed: int
-) -> InMemoryDrift:
+FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]
+"""Given how many missing and how many unreferenced files were found, by table."""
+Gather = Callable[[Iterable[Finding], Iterable[Judged], FactsOf, int], Drift]
+
+
+def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> InMemoryDrift:
     ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
     gone = sorted(missing, key=lambda finding: finding.order)
     protected = Counter(f.protected for f in gone if f.protected is not None)
@@ -42,7 +45,7 @@ def gathered(
         _counts(gone, ordered),
         _counts([f for f in gone if f.protected is None], [j for j in ordered if j[5] is None]),
         {protection: protected[protection] for protection in Protection if protected[protection]},
-        tables,
+        facts(Counter(f.table for f in gone), Counter(j[2] for j in ordered)),
         listed,
         gone,
         ordered,

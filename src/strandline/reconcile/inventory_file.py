@@ -6,7 +6,7 @@ missing, and a file that it has is looked at again before anything is done to it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,29 @@ def read_inventory(file: Path, warehouse: str) -> Listing:
     """Of the lake's warehouse: other buckets and folders in it are left out."""
     base = canonical(warehouse).rstrip("/")
     listing = Listing((base,))
+    for path, size, modified_ns in inventory_rows(file, base):
+        folder, _, name = path.rpartition("/")
+        listing.folder(folder).add(name, size, modified_ns)
+    return listing
+
+
+def inventory_pieces(file: Path) -> int:
+    """How many pieces it can be read in, side by side."""
+    import pyarrow.parquet as pq
+
+    if not _is_parquet(file):
+        return 1
+    try:
+        return max(1, pq.ParquetFile(file).num_row_groups)
+    except (OSError, ValueError) as e:
+        raise InputError(f"{file} cannot be read as an inventory: {e}") from e
+
+
+def inventory_rows(file: Path, base: str, piece: int | None = None) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of each file below `base`; of one piece, or of all."""
     start = f"{base}/"
     try:
-        for batch in _batches(file):
+        for batch in _batches(file, piece):
             columns = _columns(batch, file)
             rows = {name: batch.column(i).to_pylist() for name, i in columns.items()}
             count = batch.num_rows
@@ -45,11 +65,9 @@ def read_inventory(file: Path, warehouse: str) -> Listing:
                     continue
                 path = _path(str(keys[n]), buckets[n], base)
                 if path.startswith(start) and not path.endswith("/"):
-                    folder, _, name = path.rpartition("/")
-                    listing.folder(folder).add(name, int(sizes[n] or 0), times[n])
+                    yield path, int(sizes[n] or 0), times[n]
     except (OSError, ValueError, TypeError) as e:
         raise InputError(f"{file} cannot be read as an inventory: {e}") from e
-    return listing
 
 
 def _path(key: str, bucket: str | None, base: str) -> str:
@@ -59,12 +77,18 @@ def _path(key: str, bucket: str | None, base: str) -> str:
     return f"{home}/{key}"
 
 
-def _batches(file: Path) -> Iterable[pa.RecordBatch]:
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == ".parquet"
+
+
+def _batches(file: Path, piece: int | None) -> Iterable[pa.RecordBatch]:
     import pyarrow.csv as pacsv
     import pyarrow.parquet as pq
 
-    if file.suffix.lower() == ".parquet":
-        return pq.ParquetFile(file).iter_batches(batch_size=65_536)
+    if _is_parquet(file):
+        found = pq.ParquetFile(file)
+        groups = None if piece is None else [piece] if piece < found.num_row_groups else []
+        return found.iter_batches(batch_size=65_536, row_groups=groups)
     return pacsv.open_csv(file, parse_options=pacsv.ParseOptions(newlines_in_values=True))
 
 

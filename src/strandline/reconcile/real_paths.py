@@ -17,7 +17,7 @@ class RealPaths:
         """`folders`: where references are expected. `links`: links that a listing met below them."""
         local = sorted({folder for folder in folders if folder.startswith("/")})
         self._real = {folder: key(os.path.realpath(folder)) for folder in local}
-        self._plain = tuple(f"{folder}/" for folder, real in self._real.items() if real == folder)
+        self.plain = tuple(f"{folder}/" for folder, real in self._real.items() if real == folder)
         self._links = Roots(key(link) for link in links)
         self._has_links = bool(links)
         self._parents: dict[str, str] = {}
@@ -26,8 +26,8 @@ class RealPaths:
         """The real files of those that are spelled through a link."""
         found: set[str] = set()
         for paths in many:
-            quick = not self._has_links and bool(self._plain)
-            for path in [p for p in paths if not p.startswith(self._plain)] if quick else paths:
+            quick = not self._has_links and bool(self.plain)
+            for path in [p for p in paths if not p.startswith(self.plain)] if quick else paths:
                 if path.startswith("/"):
                     real = self._of(path)
                     if real != path:

@@ -19,7 +19,6 @@ from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.real_paths import RealPaths
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -66,10 +65,16 @@ class TableReferences:
     """Manifests and manifest lists that are not there: canonical paths."""
     problem: str | None
     """Why not everything could be read."""
+    apart: int = 0
+    """How many more keys there are that this process does not hold: those of all content files, or none."""
+
+    @property
+    def count(self) -> int:
+        return len(self.keys) + self.apart
 
     @property
     def content_count(self) -> int:
-        return len(self.keys) - len(self.files)
+        return self.count - len(self.files)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class LakeReferences:
         return [self.by_name[name].head for name in sorted(self.by_name)]
 
     def __len__(self) -> int:
-        return sum(len(table.keys) for table in self.by_name.values())
+        return sum(table.count for table in self.by_name.values())
 
     @cached_property
     def everything(self) -> frozenset[str] | set[str]:
@@ -201,43 +206,49 @@ class ReferenceReader:
             return False
 
     def _read_manifests(self, tables: Mapping[str, Table]) -> dict[str, TableReferences]:
-        answers = self._reading.read_lists(
-            {name: (table.io, [s.manifest_list for s in table.snapshots()]) for name, table in tables.items()}
-        )
-        parts = {name: _Parts() for name in tables}
-        wanted: dict[str, ListedManifest] = {}
-        owners: dict[str, FileIO] = {}
-        for name, table in tables.items():
-            for path in sorted({s.manifest_list for s in table.snapshots()}):
-                listed = answers[path]
-                if isinstance(listed, Unreadable):
-                    parts[name].lacks(path, listed.why, Content.MANIFEST_LIST if listed.is_missing else None)
-                    continue
-                parts[name].lists[path] = listed
-                wanted |= {manifest.path: manifest for manifest in listed}
-                owners |= {manifest.path: table.io for manifest in listed}
+        parts = self._read_lists(tables)
+        wanted = {manifest.path: manifest for part in parts.values() for manifest in part.listed()}
+        owners = {manifest.path: tables[name].io for name, part in parts.items() for manifest in part.listed()}
         self._check_count(wanted.values())
         files = self._reading.read_manifests(wanted.values(), owners)
         for part in parts.values():
-            for path in sorted({manifest.path for listed in part.lists.values() for manifest in listed}):
+            for path in sorted({manifest.path for manifest in part.listed()}):
                 manifest = files[path]
                 if manifest.problem is None:
                     part.manifests.append(manifest)
                 else:
                     part.lacks(path, manifest.problem, Content.MANIFEST if manifest.is_missing else None)
-        return {name: _references(name, table, parts[name]) for name, table in tables.items()}
+        return {name: references_from(name, table, parts[name]) for name, table in tables.items()}
+
+    def _read_lists(self, tables: Mapping[str, Table]) -> dict[str, Parts]:
+        answers = self._reading.read_lists(
+            {name: (table.io, [s.manifest_list for s in table.snapshots()]) for name, table in tables.items()}
+        )
+        parts = {name: Parts() for name in tables}
+        for name, table in tables.items():
+            for path in sorted({s.manifest_list for s in table.snapshots()}):
+                listed = answers[path]
+                if isinstance(listed, Unreadable):
+                    parts[name].lacks(path, listed.why, Content.MANIFEST_LIST if listed.is_missing else None)
+                else:
+                    parts[name].lists[path] = listed
+        return parts
 
     def _check_count(self, manifests: Iterable[ListedManifest]) -> None:
         counted = sum(manifest.live or 0 for manifest in manifests)
         if counted > self._references_max:
-            raise ReferencesTooMany(
-                f"the tables reach {counted:,} files, which is more than one process is to hold",
-                hint="Raise reconcile.references_max, if this machine has the memory.",
-            )
+            raise references_too_many(counted)
+
+
+def references_too_many(count: int) -> ReferencesTooMany:
+    return ReferencesTooMany(
+        f"the tables reach {count:,} files, which is more than one process is to hold",
+        hint="Raise reconcile.references_max, if this machine has the memory.",
+    )
 
 
 @dataclass(slots=True)
-class _Parts:
+class Parts:
     """What is gathered of one table."""
 
     lists: dict[str, list[ListedManifest]] = field(default_factory=dict)
@@ -245,13 +256,18 @@ class _Parts:
     gone: dict[str, Content] = field(default_factory=dict)
     problem: str | None = None
 
+    def listed(self) -> Iterator[ListedManifest]:
+        """Of every snapshot: a manifest as often as it is listed."""
+        for manifests in self.lists.values():
+            yield from manifests
+
     def lacks(self, path: str, why: str, gone: Content | None) -> None:
         self.problem = self.problem or f"{canonical(path)} cannot be read: {why}"
         if gone is not None:
             self.gone[canonical(path)] = gone
 
 
-def _references(name: str, table: Table, parts: _Parts) -> TableReferences:
+def references_from(name: str, table: Table, parts: Parts) -> TableReferences:
     files = metadata_files(table)
     places: dict[str, ManifestPlace] = {}
     current = table.metadata.current_snapshot_id
@@ -267,7 +283,7 @@ def _references(name: str, table: Table, parts: _Parts) -> TableReferences:
         keys.update(manifest.data)
         keys.update(manifest.others)
     keys.update(files)
-    problem = parts.problem or _not_understood(keys)
+    problem = parts.problem or not_understood(keys)
     return TableReferences(
         head_of(name, table),
         folders_of(table),
@@ -280,7 +296,7 @@ def _references(name: str, table: Table, parts: _Parts) -> TableReferences:
     )
 
 
-def _not_understood(keys: Iterable[str]) -> str | None:
+def not_understood(keys: Iterable[str]) -> str | None:
     """A path of another kind may mean a file of ours in a way that comparing does not see."""
     odd = next((k for k in keys if not k.startswith(("/", "s3://"))), None)
     return None if odd is None else f"it references {odd}, which is no path of a folder or of a bucket"
