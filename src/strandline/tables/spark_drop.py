@@ -36,7 +36,7 @@ def drop_data_files(
             return 0
         delete = table.newDelete().validateFilesExist()
         for path in found:
-            delete.deleteFile(path)
+            delete.deleteFile(_not_a_string(tables, path))
         for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(len(found))}.items():
             delete.set(key, value)
         before_commit()
@@ -44,6 +44,13 @@ def drop_data_files(
         return len(found)
 
     return tables.repeat(attempt, f"entries of {name} cannot be dropped")
+
+
+def _not_a_string(tables: SparkTables, path: str) -> Any:
+    """For a string, Py4J takes the closest method of any visibility: SnapshotProducer's own `deleteFile(String)`, which
+    removes the file from storage, and no entry from the table."""
+    jvm: Any = tables.spark._jvm
+    return jvm.java.lang.StringBuilder(path)
 
 
 def _landed(table: Any, token: str) -> int | None:
