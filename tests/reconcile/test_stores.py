@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-import obstore
 import pytest
-from obstore.store import S3Store as ObjectStore
+from botocore.exceptions import ClientError
 
 from strandline.config import WarehouseSettings
 from strandline.errors import CommitUnknown, StorageError
@@ -20,6 +24,7 @@ from strandline.reconcile.model import Move, Stat, Storage
 from strandline.reconcile.object_inventory import Bucket, list_bucket
 from strandline.reconcile.s3_store import S3Store
 from strandline.tables import light_drop
+from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake
 from tests.servers import S3, Toxiproxy
 
@@ -39,24 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Put]
         return LocalStore(), put_file
     server: S3 = request.getfixturevalue("s3")
     bucket = server.make_bucket()
-    settings = WarehouseSettings(
-        url=f"s3://{bucket}/lake", endpoint=server.endpoint, access_key=server.access_key, secret_key=server.secret_key
-    )
-    objects = ObjectStore(
-        bucket,
-        endpoint=server.endpoint,
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        region="us-east-1",
-        client_options={"allow_http": True},
-        virtual_hosted_style_request=False,
-    )
-
-    def put_object(name: str, content: bytes) -> str:
-        obstore.put(objects, name, content)
-        return f"s3://{bucket}/{name}"
-
-    return S3Store(settings, requests_at_once=4), put_object
+    return S3Store(settings_of(server, bucket), requests_at_once=4), partial(put_object, server, bucket)
 
 
 def stat(store: Storage, path: str) -> Stat:
@@ -122,11 +110,61 @@ def test_times_are_the_same_as_those_of_a_listing(place: tuple[Storage, Put]) ->
 
 
 def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
-    settings = WarehouseSettings(
-        url="s3://none", endpoint=s3.endpoint, access_key=s3.access_key, secret_key=s3.secret_key
-    )
     with pytest.raises(StorageError):
-        S3Store(settings, requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
+        S3Store(settings_of(s3, "none"), requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
+
+
+class _WithoutConditions:
+    """A client of a store that does not take a condition for a copy."""
+
+    def __init__(self, client: Any, status: int) -> None:
+        self._client, self._status = client, status
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def copy_object(self, **asked: Any) -> Any:
+        if "CopySourceIfMatch" in asked:
+            raise ClientError({"ResponseMetadata": {"HTTPStatusCode": self._status}}, "CopyObject")
+        return self._client.copy_object(**asked)
+
+
+@pytest.mark.parametrize("status", [400, 412, 501])
+def test_a_store_that_copies_without_conditions_does_as_well(
+    s3: S3, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=2)
+    monkeypatch.setattr(store, "_client", _WithoutConditions(store._client, status), raising=False)
+    path = put_object(s3, bucket, "lake/a", b"content")
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert store.look(path) is None and store.bring_back(f"{path}.kept", path) and stat(store, path).size == 7
+
+
+def test_what_changes_during_the_copy_stays_without_conditions_too(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    refusing = _WithoutConditions(store._client, 501)
+    path = put_object(s3, bucket, "lake/a", b"content")
+    before = stat(store, path)
+
+    class Meanwhile(_WithoutConditions):
+        def copy_object(self, **asked: Any) -> Any:
+            put_object(s3, bucket, "lake/a", b"another")
+            return refusing.copy_object(**asked)
+
+    monkeypatch.setattr(store, "_client", Meanwhile(store._client, 501), raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
+    assert stat(store, path).size == 7
+
+
+def test_an_object_without_a_tag_is_set_aside_by_size_and_time(s3: S3) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    (s3.server.folder / "data" / bucket / "a").write_bytes(b"past the server")
+    path = f"s3://{bucket}/a"
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert store.look(path) is None and stat(store, f"{path}.kept").size == 15
 
 
 def test_a_link_is_not_a_file(tmp_path: Path) -> None:
@@ -206,6 +244,45 @@ def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3
     cut = listed(proxy.port)
     assert any(f"s3://{bucket}/wh/ns/b/data/".startswith(failure.prefix) for failure in cut.failures)
     assert len(cut) < len(whole)
+
+
+KEYS = [f"wh/ns/t/data/{n}.parquet" for n in range(6)]
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """Says of a page that there is more, and not where it goes on. Three keys to a page, all of them old."""
+
+    def do_GET(self) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        start = asked.get("prefix", "")
+        found = [key for key in KEYS if key.startswith(start) and key > asked.get("start-after", "")]
+        inner = sorted({start + key[len(start) :].split("/")[0] + "/" for key in found}) if "delimiter" in asked else []
+        folders = [folder for folder in inner if any(key.startswith(folder) for key in found)]
+        page = [key for key in found if not any(key.startswith(folder) for folder in folders)][:3]
+        told = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified><Size>1</Size></Contents>"
+            for key in page
+        ) + "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in folders)
+        cut = str(len(found) > len(page) and not folders).lower()
+        body = f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{told}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("root", "failed"), [("wh", "wh/ns/t"), ("wh/ns/t/data", "wh/ns/t/data")])
+def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        bucket = Bucket("b", "us-east-1", f"http://127.0.0.1:{server.server_port}", "k", "s")
+        listing = list_bucket(bucket, [f"s3://b/{root}"], timeout_seconds=30)
+        server.shutdown()
+    assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]
+    assert len(listing) == 3
 
 
 def test_one_key_that_cannot_be_deleted_does_not_fail_the_others(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ PREFIXES_AT_ONCE = 8
 SPLIT_PREFIXES_MAX = 256
 REQUEST_SECONDS_MAX = 30
 PAGE_KEYS = 1_000
+CAME_MEANWHILE_SECONDS = 3_600
+"""What is younger and was not listed may have come while it was listed."""
+CUT_SHORT = "the store ended the listing before its end"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -92,11 +95,15 @@ def list_level(bucket: Bucket, folder: str) -> tuple[Listing, list[str]]:
 
     level = Listing(())
     prefix = (bucket.key_of(f"{folder}/") or "").rstrip("/")
+    store = bucket.connect()
     try:
-        found = obstore.list_with_delimiter(bucket.connect(), prefix or None)
+        found = obstore.list_with_delimiter(store, prefix or None)
+        cut_short = _goes_on(store, prefix, _last_of(found))
     except Exception as e:
         level.fail(folder, _told(e))
         return level, []
+    if cut_short:
+        level.fail(folder, CUT_SHORT)
     _keep(level.folder, f"s3://{bucket.name}", found["objects"])
     return level, [inner.rstrip("/").rpartition("/")[2] for inner in found["common_prefixes"]]
 
@@ -122,9 +129,12 @@ def _split(store: S3Store, bucket: Bucket, listing: Listing, timeout_seconds: fl
             began = time.monotonic()
             try:
                 found = obstore.list_with_delimiter(store, prefix or None)
+                cut_short = _goes_on(store, prefix, _last_of(found))
             except Exception as e:
                 listing.fail(f"s3://{bucket.name}/{prefix}".rstrip("/"), _told(e))
                 continue
+            if cut_short:
+                listing.fail(f"s3://{bucket.name}/{prefix}".rstrip("/"), CUT_SHORT)
             if time.monotonic() - began > timeout_seconds:
                 listing.fail(f"s3://{bucket.name}/{prefix}".rstrip("/"), "it took too long", timed_out=True)
             _keep(listing.folder, f"s3://{bucket.name}", found["objects"])
@@ -138,15 +148,40 @@ def _list_prefix(store: S3Store, base: str, prefix: str, timeout_seconds: float)
 
     part = Listing((f"{base}/{prefix}",))
     until = time.monotonic() + timeout_seconds
+    last = ""
     try:
         for page in obstore.list(store, prefix=prefix, chunk_size=PAGE_KEYS):
             _keep(part.folder, base, page)
+            last = max([last, *(found["path"] for found in page)])
             if time.monotonic() > until:
                 part.fail(f"{base}/{prefix}", f"not listed in {timeout_seconds:g} s", timed_out=True)
-                break
+                return part
+        if _goes_on(store, prefix, last):
+            part.fail(f"{base}/{prefix}", CUT_SHORT)
     except Exception as e:
         part.fail(f"{base}/{prefix}", _told(e))
     return part
+
+
+def _goes_on(store: S3Store, prefix: str, last: str) -> bool:
+    """Whether something comes after what was listed last. obstore takes a page for the last one that says that there is
+    more, and not where it goes on; so the store is asked in another way."""
+    import obstore
+
+    if not last:
+        return False
+    old = datetime.now(UTC) - timedelta(seconds=CAME_MEANWHILE_SECONDS)
+    return any(
+        found["path"] > last and found["last_modified"] < old
+        for page in obstore.list(store, prefix=prefix or None, offset=last, chunk_size=PAGE_KEYS)
+        for found in page
+    )
+
+
+def _last_of(level: Any) -> str:
+    """Of a folder everything is behind it that begins with its name and a slash, for which a zero is the next."""
+    folders = (inner.rstrip("/") + "0" for inner in level["common_prefixes"])
+    return max([*folders, *(found["path"] for found in level["objects"])], default="")
 
 
 def _keep(folder_of: Callable[[str], Folder], base: str, objects: Iterable[Any]) -> None:

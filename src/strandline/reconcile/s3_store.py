@@ -19,8 +19,15 @@ DELETES_AT_ONCE_MAX = 1_000
 COPY_BYTES_MAX = 5 << 30
 _SECOND_NS = 1_000_000_000
 _BUCKET_SEEN_SECONDS = 10.0
+_NO_CONDITIONS = frozenset({400, 412, 501})
 _S = TypeVar("_S")
 _T = TypeVar("_T")
+
+
+class _Refused(StorageError):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class S3Store:
@@ -85,28 +92,35 @@ class S3Store:
             self._copy(file.path, file.to, found)
         except StorageError as e:
             return e.message, None
-        return None, found["ETag"]
+        return None, _tag(found)
 
     def _still(self, path: str, tag: str) -> bool:
         try:
             found = self._head(path)
         except StorageError:
             return False
-        return found is not None and found["ETag"] == tag
+        return found is not None and _tag(found) == tag
 
     def _copy(self, source: str, target: str, head: Mapping[str, Any]) -> None:
         if head["ContentLength"] > COPY_BYTES_MAX:
             raise StorageError(f"{source} is larger than the store copies at once")
         bucket, key = _place(source)
         to_bucket, to_key = _place(target)
-        self._ask(
-            "copy_object",
-            source,
-            Bucket=to_bucket,
-            Key=to_key,
-            CopySource={"Bucket": bucket, "Key": key},
-            CopySourceIfMatch=head["ETag"],
-        )
+        ask: dict[str, Any] = {"Bucket": to_bucket, "Key": to_key, "CopySource": {"Bucket": bucket, "Key": key}}
+        if tag := head.get("ETag"):
+            try:
+                self._ask("copy_object", source, **ask, CopySourceIfMatch=tag)
+                return
+            except _Refused as e:
+                if e.status not in _NO_CONDITIONS:
+                    raise
+        # Not every store has tags, or takes a condition for a copy. Then a look right before has to do, and for what is
+        # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
+        # metadata file of a table twice under one name, and whatever is that young is not touched at all.
+        now = self._head(source)
+        if now is None or _tag(now) != _tag(head):
+            raise StorageError(f"{source}: {CHANGED}")
+        self._ask("copy_object", source, **ask)
 
     def bring_back(self, kept_at: str, to: str) -> bool:
         kept = self._head(kept_at)
@@ -160,13 +174,18 @@ class S3Store:
             code = str(e.response.get("Error", {}).get("Code", ""))
             if missing_ok and status == 404:
                 return None
-            raise StorageError(f"{what}: the store refused ({status} {code})") from None
+            raise _Refused(f"{what}: the store refused ({status} {code})", status) from None
         except BotoCoreError as e:
             raise StorageError(f"{what}: the store cannot be reached ({type(e).__name__})") from None
 
     def _each(self, items: Sequence[_S], work: Callable[[_S], _T]) -> list[_T]:
         with ThreadPoolExecutor(self._at_once) as pool:
             return list(pool.map(work, items))
+
+
+def _tag(head: Mapping[str, Any]) -> str:
+    """What tells one content from another. A gateway over a folder has none for a file that was put there past it."""
+    return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
 
 
 def _stat(head: Mapping[str, Any]) -> Stat:
