@@ -416,7 +416,18 @@ class Lake:
         """Drift between tables and storage: runs, their record, and what they have set aside."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.recover)
+        return Reconciler(
+            self.config,
+            self.ledger,
+            lambda: self.catalog,
+            self.tables,
+            self.witness,
+            self.recover,
+            self._settle_spool,
+        )
+
+    def _settle_spool(self) -> None:
+        self.receiver.bench.settling.tidy()
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""

@@ -394,14 +394,22 @@ def test_views_and_tables_of_another_catalog_in_the_same_file_are_left_alone(som
 def test_the_lakes_own_folders_are_never_candidates_but_for_spool_files_without_a_record(some_lake: SomeLake) -> None:
     some_lake.create()
     some_lake.append()
-    for name in ("witness", "quarantine/1/2/f.arrow", "quarantine/reconcile/1/data/f.parquet", "other/data/f.parquet"):
+    for name in ("witness", "quarantine/1/2/f.arrow", "quarantine/reconcile/1/data/f.parquet", "other/data/f.parquet",
+                 "received/uuid/20200101T000000000000-b.json", "received/data/f.parquet"):  # fmt: skip
         some_lake.put(f"_strandline/{name}")
     kept, stray = some_lake.put("_strandline/spool/uuid/a.arrow"), some_lake.put("_strandline/spool/uuid/b.arrow")
     young = some_lake.put("_strandline/spool/uuid/c.tmp", days_old=0)
-    found = by_path(some_lake.survey(some_lake.context(spooled=frozenset([kept]))).drift.orphans())
-    assert set(found) == {stray, young}
+    since = some_lake.put("_strandline/spool/uuid/d.arrow", days_old=2)
+    other = some_lake.put("_strandline/spool/another/e.arrow")
+    settled_ns = time.time_ns() - 3 * 86_400 * 1_000_000_000
+    context = some_lake.context(
+        spooled=frozenset([kept]), spool_settled_ns=settled_ns, spool_tables=frozenset(["uuid"])
+    )
+    found = by_path(some_lake.survey(context).drift.orphans())
+    assert set(found) == {stray, young, since, other}
     assert found[stray].content is Content.SPOOL and found[stray].protected is None
     assert found[young].protected is Protection.YOUNG
+    assert found[since].protected is found[other].protected is Protection.SPOOL_UNSETTLED
 
 
 def test_names_with_blanks_percent_signs_newlines_and_other_alphabets(some_lake: SomeLake) -> None:

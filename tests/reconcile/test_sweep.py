@@ -11,18 +11,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import strandline
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
-from strandline.ledger import losses, maintenance, reconcile_runs, sequence, sinks
+from strandline.ledger import losses, maintenance, received, reconcile_runs, sequence, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
+from strandline.receive.lists import note_of
+from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.model import Finding, Phase
 from strandline.types import Seq, SeqRange
+from strandline.wire import LaneName, RangeIdentity
+from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
 
@@ -606,6 +611,28 @@ def test_a_batch_warns_once_and_not_once_for_each_file(
     assert "could not be moved: 5" in warning.getMessage()
 
 
+def test_a_body_that_the_ledger_has_forgotten_is_offered_again_before_a_run_acts(tmp_path: Path) -> None:
+    lake = WholeLake(tmp_path / "lake")
+    lake.append()
+    spool = open_spool(lake.lake.config)
+    identity = RangeIdentity(LaneName("elsewhere", "sink", 1, "default.there", ""), SeqRange(Seq(1), Seq(3)))
+    note = note_of(identity, None, 3, "digest", 100)
+    forgotten, _ = spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}), note)
+    folder = lake.warehouse / FOLDER / lake.dataset.table_uuid
+    nobodys, young = folder / "damaged.arrow", folder / "of-now.arrow"
+    for path in (nobodys, young):
+        path.write_bytes(b"cut short")
+    for path in (nobodys, lake.warehouse / FOLDER / forgotten):
+        os.utime(path, (time.time() - 86_400, time.time() - 86_400))
+    assert lake.run(REPORT).outcome.planned.orphans == 2, "a report changes nothing, not even this"
+    run = lake.run(ACT)
+    assert run.outcome.done.orphans == 1 and run.outcome.protected == {"spool_unsettled": 1}
+    assert not nobodys.exists() and young.exists() and spool.exists(forgotten)
+    with lake.lake.ledger.read() as connection:
+        assert received.spooled(connection, [forgotten]) == {forgotten}
+    lake.lake.close()
+
+
 # ---- elsewhere -------------------------------------------------------------------------------------------------------
 
 
@@ -632,14 +659,12 @@ def test_a_lake_in_a_bucket_is_repaired_and_undone_the_same_way(tmp_path: Path, 
     for left in (s3.server.folder / "data" / bucket / "lake/default/events/data").iterdir():
         if f"{bucket}/lake/default/events/data/{left.name}" not in needed:
             left.unlink()
-    table = f"{bucket}/lake/default/events"
     objects = s3.server.folder / "data"
-    gone = lake.data_files()[0].removeprefix("s3://")
-    (objects / gone).unlink()
-    orphans = [objects / table / "data" / name for name in ("a b.parquet", "100%.parquet", "p=ü/x.parquet")]
-    for orphan in orphans:
-        orphan.parent.mkdir(parents=True, exist_ok=True)
-        orphan.write_bytes(b"orphan")
+    (objects / lake.data_files()[0].removeprefix("s3://")).unlink()
+    names = ("a b.parquet", "100%.parquet", "p=ü/x.parquet")
+    put = [put_object(s3, bucket, f"lake/default/events/data/{name}", b"orphan") for name in names]
+    orphans = [objects / path.removeprefix("s3://") for path in put]
+    assert all(orphan.exists() for orphan in orphans)
     time.sleep(1.1)  # a bucket's times are whole seconds
     report = lake.run(REPORT)
     assert (report.outcome.planned.missing, report.outcome.planned.orphans) == (1, 3), report

@@ -124,7 +124,8 @@ class Actor:
         return moved, stayed, None
 
     def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
-        live = known.referenced([file.path for file in moved])
+        paths = [file.path for file in moved]
+        live = known.referenced(paths) | self._bench.spooled(paths)
         unread = set(known.unread)
         return [f for f in moved if f.path in live or f.table in unread or (f.table is None and unread)]
 

@@ -44,6 +44,14 @@ def by_open_job(modified_ns: int, context: Context) -> Protection | None:
     return Protection.OPEN_JOB if _is_since(modified_ns, began, context.clock_skew_seconds) else None
 
 
+def by_spool(modified_ns: int | None, table_uuid: str, context: Context) -> Protection | None:
+    """A body that the ledger has forgotten, because it was put back from an older copy, looks like one that a receiver
+    left which died. Receivers find out, by offering it once more; what is left then is nobody's."""
+    if modified_ns is None or modified_ns > context.spool_settled_ns or table_uuid not in context.spool_tables:
+        return Protection.SPOOL_UNSETTLED
+    return None
+
+
 def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool:
     return began_ns is not None and modified_ns >= began_ns - skew_seconds * 1_000_000_000
 

@@ -9,7 +9,7 @@ from strandline.reconcile import guard
 from strandline.reconcile.diff import Unreferenced
 from strandline.reconcile.entries import Entry
 from strandline.reconcile.findings import Judged
-from strandline.reconcile.guard import by_place, by_time, first
+from strandline.reconcile.guard import by_place, by_spool, by_time, first
 from strandline.reconcile.model import Content, Context, Finding, FindingKind, Protection, Stat
 from strandline.reconcile.paths import (
     SPOOL_FOLDER,
@@ -77,6 +77,9 @@ class Judge:
         fits = place.content is not None and fits_room(name, place.suffixes)
         modified_ns = None if stat is None else stat.modified_ns
         protected = by_time(modified_ns, self._context)
+        if place.content is Content.SPOOL:
+            table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
+            protected = first((protected, by_spool(modified_ns, table_uuid, self._context)))
         if place.standing is not None or not fits:
             protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN

@@ -180,7 +180,8 @@ def _held(files: Sequence[Swept]) -> int:
 
 
 def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
-    live = known.referenced([file.path for file in some])
+    paths = [file.path for file in some]
+    live = known.referenced(paths) | bench.spooled(paths)
     ready: list[Swept] = []
     back: list[Swept] = []
     copies: list[Swept] = []
