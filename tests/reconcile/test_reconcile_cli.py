@@ -47,7 +47,20 @@ def test_it_reports_as_json_and_writes_every_finding(lake: WholeLake, capsys: py
     assert {line["path"] for line in lines if line["kind"] == "orphan"} == {*orphans, young}
     assert {"kind", "path", "table", "size", "modified", "protected"} <= set(lines[0])
     assert [line["protected"] for line in lines if line["path"] == young] == ["future_time"]
-    assert all(there(orphans)) and "pyspark" not in sys.modules
+    assert all(there(orphans))
+
+
+def test_neither_reporting_nor_acting_loads_spark(lake: WholeLake) -> None:
+    orphans = lake.puts(2)
+    os.unlink(lake.data_files()[0])
+    script = (
+        "import sys\nfrom strandline.cli.main import run\n"
+        "codes = [run(['reconcile']), run(['reconcile', '--act', '--yes'])]\n"
+        "sys.exit(any(codes) or 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=lake.home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not any(there(orphans)) and len(lake.data_files()) == 1
 
 
 def test_without_a_terminal_acting_needs_yes(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
