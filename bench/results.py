@@ -46,6 +46,15 @@ class Samples:
     size: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def ratio(self) -> float | None:
+        """The median of what neighbours are to each other: a machine that is slow for a minute is slow for both."""
+        if not self.peer or not self.ours or not all(self.peer):
+            return None
+        if len(self.peer) != len(self.ours):
+            return median(self.ours) / median(self.peer)
+        return median(ours / peer for ours, peer in zip(self.ours, self.peer, strict=True))
+
+    @property
     def count(self) -> int:
         """Of the side that has fewer."""
         return len(self.ours) if self.peer is None else min(len(self.ours), len(self.peer))
@@ -56,7 +65,7 @@ def result(figure: Figure, group: str, samples: Samples | None, note: str | None
     enough = samples is not None and samples.count >= SAMPLES_MIN
     ours = median(samples.ours) if samples is not None and samples.ours else None
     peer = median(samples.peer) if samples is not None and samples.peer else None
-    ratio = None if ours is None or not peer else ours / peer
+    ratio = None if samples is None else samples.ratio
     judged = ratio if figure.goal is None or figure.goal.of == "ratio" else ours
     holds = enough and (figure.goal is None or (judged is not None and figure.goal.met_by(judged)))
     if samples is not None and not enough:

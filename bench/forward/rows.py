@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from strandline.lake import Lake
 
-SAMPLES = 5
+SAMPLES = 9
 WARM_UPS = 3
 CHUNK_ROWS = 5000
 FORMS = ("jsonl", "arrow")

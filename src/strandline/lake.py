@@ -214,14 +214,7 @@ class Lake:
         return self._append(dataset, df, batch_id, same_content=True, progress=progress)
 
     def _append(
-        self,
-        dataset: str,
-        df: DataFrame,
-        batch_id: str | None,
-        *,
-        same_content: bool,
-        before_commit: Callable[[], None] | None = None,
-        progress: Progress | None = None,
+        self, dataset: str, df: DataFrame, batch_id: str | None, *, same_content: bool, progress: Progress | None = None
     ) -> Appended:
         from strandline.ingest.append import append
 
@@ -233,7 +226,6 @@ class Lake:
             df,
             batch_id=batch_id,
             same_content=same_content,
-            before_commit=before_commit,
             progress=progress or (lambda step, rows: None),
         )
         self._tell_watch(target)
@@ -339,20 +331,15 @@ class Lake:
         """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
         from strandline.receive.facade import Receiver
         from strandline.receive.intake import IntakeBench
-        from strandline.receive.lists import open_lists
-        from strandline.receive.settling import Settling
         from strandline.receive.spool import open_spool
 
-        spool = open_spool(self.config)
-        kept_days = self.config.settings.receive.keys_kept_days
         bench = IntakeBench(
             self.config,
             self.ledger,
-            spool,
+            open_spool(self.config),
             lambda: self.work.tables,
-            lambda name, df, batch_id, check: self._append(name, df, batch_id, same_content=False, before_commit=check),
+            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False),
             self._catch_up,
-            Settling(self.ledger, self.witness, spool, open_lists(spool), self._catch_up, kept_days=kept_days),
         )
         return Receiver(bench, self._columns, _read_lines)
 
@@ -416,18 +403,7 @@ class Lake:
         """Drift between tables and storage: runs, their record, and what they have set aside."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(
-            self.config,
-            self.ledger,
-            lambda: self.catalog,
-            self.tables,
-            self.witness,
-            self.recover,
-            self._settle_spool,
-        )
-
-    def _settle_spool(self) -> None:
-        self.receiver.bench.settling.tidy()
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.recover)
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""

@@ -20,9 +20,8 @@ import zstandard
 
 from strandline import wire
 from strandline.errors import BadRow, StorageError
-from strandline.ingest.sources.body import read_json_lines
 from strandline.ledger import datasets, received, tokens
-from strandline.receive import callers, gate, targets
+from strandline.receive import targets
 from strandline.receive.taking import Taking
 from strandline.tables.schema_file import parse_columns
 from strandline.wire import Answer, RangeIdentity
@@ -118,51 +117,6 @@ def test_a_repeat_that_fits_no_more_is_answered_as_it_was(bench: Bench) -> None:
     assert _said(later.send(some(3), "k"), 202, Answer.ACCEPTED) == first | {"repeat": True}
     _said(later.send(some(4), "k"), 422, Answer.OTHER_BODY)
     _said(later.send(some(3), "new"), 400, Answer.BAD_BODY)
-
-
-@pytest.mark.parametrize("identity", ["key", "range"])
-def test_a_repeat_is_answered_without_being_read_or_spooled_again(bench: Bench, identity: str) -> None:
-    read: list[int] = []
-
-    def counted(*given: Any) -> Any:
-        read.append(1)
-        return read_json_lines(*given)
-
-    client = bench.serve(read_lines=counted)
-    named: dict[str, Any] = {"key": "k"} if identity == "key" else {"rows": span(1, 3)}
-    first = _said(client.send(some(3), **named), 202, Answer.ACCEPTED)
-    [file] = bench.files()
-    for _ in range(3):
-        assert _said(client.send(some(3), **named), 202, Answer.ACCEPTED) == first | {"repeat": True}
-    assert len(read) == 1 and bench.files() == [file]
-    damaged = client.send(some(4), **named, Content_Digest=wire.content_digest(lines(some(3))))
-    assert _said(damaged, 400, Answer.BAD_DIGEST), "what it is named after is looked at first"
-    if identity == "key":
-        _said(client.send(some(4), **named), 422, Answer.OTHER_BODY)
-
-
-@pytest.mark.parametrize("gone", ["token", "dataset"])
-def test_a_repeat_is_not_answered_to_whoever_may_not_ask_any_more(
-    bench: Bench, gone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who was let in a moment ago is taken at their word until something comes of it."""
-    monkeypatch.setattr(callers, "_KEPT_SECONDS", 3600.0)
-    monkeypatch.setattr(gate, "GAUGE_SECONDS", 3600.0)
-
-    def unfit(*_: Any) -> Any:
-        raise BadRow(1, "there is no such column")
-
-    first, later = bench.serve(), bench.serve(read_lines=unfit)
-    _said(first.send(some(3), "k"), 202, Answer.ACCEPTED)
-    _said(later.send(some(3), "k"), 202, Answer.ACCEPTED)
-    with bench.ledger.write() as connection:
-        if gone == "token":
-            tokens.revoke(connection, "first")
-        else:
-            datasets.mark_dropped(connection, bench.dataset.id)
-    expected = (401, Answer.NO_TOKEN) if gone == "token" else (404, Answer.NO_DATASET)
-    _said(later.send(some(3), "k"), *expected)
-    _said(first.send(some(3), "k"), *expected)
 
 
 def test_the_same_key_with_another_body_is_refused_with_the_stored_digest(bench: Bench, client: Client) -> None:

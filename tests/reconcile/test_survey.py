@@ -399,17 +399,16 @@ def test_the_lakes_own_folders_are_never_candidates_but_for_spool_files_without_
         some_lake.put(f"_strandline/{name}")
     kept, stray = some_lake.put("_strandline/spool/uuid/a.arrow"), some_lake.put("_strandline/spool/uuid/b.arrow")
     young = some_lake.put("_strandline/spool/uuid/c.tmp", days_old=0)
-    since = some_lake.put("_strandline/spool/uuid/d.arrow", days_old=2)
+    since = some_lake.put("_strandline/spool/uuid/d.arrow", days_old=0.04)  # less than an hour
     other = some_lake.put("_strandline/spool/another/e.arrow")
-    settled_ns = time.time_ns() - 3 * 86_400 * 1_000_000_000
     context = some_lake.context(
-        spooled=frozenset([kept]), spool_settled_ns=settled_ns, spool_tables=frozenset(["uuid"])
+        spooled=frozenset([kept]), spool_tables=frozenset(["uuid"]), grace_seconds=0, clock_skew_seconds=0
     )
     found = by_path(some_lake.survey(context).drift.orphans())
     assert set(found) == {stray, young, since, other}
     assert found[stray].content is Content.SPOOL and found[stray].protected is None
-    assert found[young].protected is Protection.YOUNG
-    assert found[since].protected is found[other].protected is Protection.SPOOL_UNSETTLED
+    assert found[young].protected is found[since].protected is Protection.YOUNG
+    assert found[other].protected is Protection.NOT_A_DATASET
 
 
 def test_names_with_blanks_percent_signs_newlines_and_other_alphabets(some_lake: SomeLake) -> None:

@@ -17,16 +17,14 @@ import pytest
 import strandline
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
-from strandline.ledger import losses, maintenance, received, reconcile_runs, sequence, sinks
+from strandline.ledger import losses, maintenance, reconcile_runs, sequence, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
-from strandline.receive.lists import note_of
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.model import Finding, Phase
 from strandline.types import Seq, SeqRange
-from strandline.wire import LaneName, RangeIdentity
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
@@ -611,25 +609,18 @@ def test_a_batch_warns_once_and_not_once_for_each_file(
     assert "could not be moved: 5" in warning.getMessage()
 
 
-def test_a_body_that_the_ledger_has_forgotten_is_offered_again_before_a_run_acts(tmp_path: Path) -> None:
+def test_a_body_that_nobody_knows_is_set_aside_and_never_deleted_at_once(tmp_path: Path) -> None:
     lake = WholeLake(tmp_path / "lake")
     lake.append()
     spool = open_spool(lake.lake.config)
-    identity = RangeIdentity(LaneName("elsewhere", "sink", 1, "default.there", ""), SeqRange(Seq(1), Seq(3)))
-    note = note_of(identity, None, 3, "digest", 100)
-    forgotten, _ = spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}), note)
-    folder = lake.warehouse / FOLDER / lake.dataset.table_uuid
-    nobodys, young = folder / "damaged.arrow", folder / "of-now.arrow"
-    for path in (nobodys, young):
-        path.write_bytes(b"cut short")
-    for path in (nobodys, lake.warehouse / FOLDER / forgotten):
-        os.utime(path, (time.time() - 86_400, time.time() - 86_400))
-    assert lake.run(REPORT).outcome.planned.orphans == 2, "a report changes nothing, not even this"
-    run = lake.run(ACT)
-    assert run.outcome.done.orphans == 1 and run.outcome.protected == {"spool_unsettled": 1}
-    assert not nobodys.exists() and young.exists() and spool.exists(forgotten)
-    with lake.lake.ledger.read() as connection:
-        assert received.spooled(connection, [forgotten]) == {forgotten}
+    names = [spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}))[0] for _ in range(2)]
+    left, in_hand = (lake.warehouse / FOLDER / name for name in names)
+    os.utime(left, (time.time() - 86_400, time.time() - 86_400))
+    orphan = lake.put("orphan.parquet")
+    run = lake.run(Asked(act=True, delete=True))
+    assert run.outcome.done.orphans == 2 and run.outcome.protected == {"young": 1} and in_hand.exists()
+    assert lake.states(run.id) == {str(left): SweptState.HELD, orphan: SweptState.PURGED}
+    assert lake.lake.reconciler.restore(run.id).restored == 1 and left.exists()
     lake.lake.close()
 
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from strandline.ledger import received, tokens
-from strandline.ledger.listed import token_name
 from strandline.ledger.received import Body, New
-from strandline.receive.lists import note_of
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.types import Seq, SeqRange
 from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
@@ -39,11 +37,10 @@ class Sender:
     def bring(self, rows: Sequence[Any] | pa.Table, identity: Identity | None = None) -> str | None:
         """One body of rows `n`; a column that is given as a table is taken as it is."""
         table = rows if isinstance(rows, pa.Table) else pa.table({"n": pa.array(rows, pa.int64())})
+        name, size = self.spool.write(self.dataset.table_uuid, table) if table.num_rows else (None, 0)
         self.sent += 1
         key = identity or KeyIdentity(f"key-{self.sent}")
         digest = hashlib.sha256(f"{self.sent}".encode()).hexdigest()
-        note = note_of(key, token_name(self.token), table.num_rows, digest, 100)
-        name, size = self.spool.write(self.dataset.table_uuid, table, note) if table.num_rows else (None, 0)
         body = Body(self.dataset.id, key, self.token.id, table.num_rows, digest, 100, name, size)
         [decided] = received.record(self.lake.ledger, [body])
         assert isinstance(decided, New)

@@ -18,7 +18,7 @@ from strandline import failpoints, wire
 from strandline.errors import RefusedError
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
-from strandline.ledger import senders
+from strandline.ledger import received
 from strandline.receive.body import Packed, read_body
 from strandline.receive.intake import Intake
 from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn
@@ -89,7 +89,7 @@ def test_the_ledger_tells_which_numbers_a_body_got(sender: Sender) -> None:
     [report] = sender.ingest()
     assert report.numbers is not None
     with sender.lake.ledger.read() as connection:
-        found = senders.placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
+        found = received.placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
     assert [(b.rows.lo, b.count, b.first) for b in found] == [
         (11, 3, report.numbers.lo + 1),
         (14, 2, report.numbers.lo + 4),
@@ -152,15 +152,7 @@ def test_two_intakes_over_one_ledger_ingest_each_row_once(sender: Sender) -> Non
 
 
 @pytest.mark.parametrize(
-    "point",
-    [
-        "receive.after_batch",
-        "receive.after_list",
-        "receive.after_append",
-        "receive.after_numbers",
-        "receive.after_settle",
-        "receive.after_removal",
-    ],
+    "point", ["receive.after_batch", "receive.after_append", "receive.after_settle", "receive.after_removal"]
 )
 def test_a_receiver_that_dies_while_it_ingests_loses_and_doubles_nothing(sender: Sender, point: str) -> None:
     """It dies by an error that nothing survives; tests/e2e/test_receive_crash.py kills real processes."""

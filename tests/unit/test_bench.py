@@ -146,3 +146,9 @@ def test_the_table_shows_what_holds_what_does_not_and_what_was_not_run(tmp_path:
     assert "950,000" in lines["speed"] and "≥ 0.9" in lines["speed"] and "yes" in lines["speed"]
     assert "≤ 1.3" in lines["time"] and "│ no" in lines["time"]
     assert "≤ 1 s" in lines["status"] and "not run" in lines["status"]
+
+
+def test_a_machine_that_is_slow_for_a_while_is_slow_for_both() -> None:
+    assert Samples([10, 1, 10, 10, 2], [10, 1, 1, 10, 2]).ratio == 1
+    assert Samples([1.0, 2.0, 3.0], [1.0]).ratio == 2, "not in turn: each by itself"
+    assert Samples([1.0]).ratio is None and Samples([1.0], [0.0]).ratio is None

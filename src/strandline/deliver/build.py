@@ -161,14 +161,15 @@ def in_runs(ordered: Sequence[Shipment], runs_max: int, files: Sequence[int] = (
     if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ordered)):
         raise ValueError("chunks of one lane overlap")
     each = -(-len(ordered) // runs_max)
-    most = each if not files else each + each // 2
     within = [bisect.bisect_right(files, s.rows.hi) for s in ordered]
+    edges = [at for at in range(1, len(ordered)) if within[at] != within[at - 1]]
+    edges += [len(ordered)] if files else []
     runs, start = [], 0
-    for at in range(1, len(ordered) + 1):
-        new_file = at < len(ordered) and within[at] != within[at - 1]
-        if at == len(ordered) or at - start == most or (new_file and 2 * (at - start) >= each):
-            runs.append(tuple(ordered[start:at]))
-            start = at
+    while start < len(ordered):
+        near = [at for at in edges if each <= 2 * (at - start) <= 3 * each]
+        end = min(near, key=lambda at: abs(at - start - each)) if near else start + each
+        runs.append(tuple(ordered[start:end]))
+        start = min(end, len(ordered))
     return runs
 
 

@@ -106,8 +106,10 @@ class _Weighing:
                 numbers.append(part[SEQ_COLUMN].to_numpy())
                 sizes.append(self._sizes(part))
             if numbers:
-                found = pieces_of(np.concatenate(numbers), np.concatenate(sizes), self.rows_max, self.bytes_max)
-                if len(found) >= _LARGE_FILE_CHUNKS * PIECES_PER_CHUNK:
+                weights = np.concatenate(sizes)
+                found = pieces_of(np.concatenate(numbers), weights, self.rows_max, self.bytes_max)
+                chunks = max(len(weights) / (self.rows_max * PIECES_PER_CHUNK), weights.sum() / self.bytes_max)
+                if chunks >= _LARGE_FILE_CHUNKS:
                     found[-1] = replace(found[-1], ends_file=True)
                 yield from found
 

@@ -7,7 +7,7 @@ batch, even twice, gets the one block that it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -57,20 +57,12 @@ class Batch:
 
 
 def form(
-    ledger: Ledger,
-    dataset: DatasetId,
-    *,
-    rows_max: int,
-    older_than: datetime,
-    bodies_max: int = BODIES_MAX,
-    level: Callable[[sa.Connection], object] = lambda connection: None,
+    ledger: Ledger, dataset: DatasetId, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
 ) -> Batch | None:
     """The next batch of bodies that wait, in the order of their ids: as many as have at most so many rows together (one
     larger body is a batch of its own). None while there is room for more and the oldest is not older than the moment.
-    Nobody else forms a batch of the dataset meanwhile. `level` is asked first, in the transaction: it raises where the
-    ledger may have forgotten that these bodies are in a batch already."""
+    Nobody else forms a batch of the dataset meanwhile."""
     with ledger.write() as connection:
-        level(connection)
         connection.execute(
             sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
         ).all()
@@ -209,13 +201,6 @@ def _change(ledger: Ledger, batch: Batch, /, **values: Any) -> bool:
             .values(**values)
         )
         return changed.rowcount == 1
-
-
-def is_known(ledger: Ledger, batch: Batch) -> bool:
-    """False where the ledger was restored from a copy that does not have it: others may have its bodies by now."""
-    with ledger.read() as connection:
-        known = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch.batch_id))
-        return known.first() is not None
 
 
 def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NewType, Protocol
+from typing import Any, Literal, NewType
 
 import sqlalchemy as sa
 
 from strandline.errors import LedgerUnreadable
-from strandline.ledger import schema, sequence
+from strandline.ledger import schema
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
-from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, received
+from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, received, source
 from strandline.ledger.tokens import TokenId
-from strandline.types import DatasetId, SeqRange, merge_ranges
-from strandline.wire import Identity, KeyIdentity, RangeIdentity
+from strandline.types import SEQ_MAX, DatasetId, Seq, SeqRange, merge_ranges
+from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
 
 ReceivedId = NewType("ReceivedId", int)
 
@@ -87,45 +87,34 @@ class Gone:
 Decision = New | Repeat | Overlaps | OtherBody | Gone
 
 
-class _Owned(Protocol):
-    @property
-    def dataset(self) -> DatasetId: ...
-
-    @property
-    def token(self) -> TokenId: ...
-
-
 @dataclass(frozen=True, slots=True)
-class _Owner:
-    dataset: DatasetId
-    token: TokenId
+class PlacedBody:
+    rows: SeqRange
+    count: int
+    digest: str
+    first: Seq | None
+    """The number that its first row has here; None until its batch is published, and where it has no rows."""
+    spool: str | None
+    """Its file, as long as it is there."""
 
 
-def record(ledger: Ledger, bodies: Sequence[Body], *, epoch: int | None = None) -> list[Decision]:
+def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     """The commit point of receiving: each identity is decided, and what is new is durable when this returns. Bodies of
     one call are decided in their order, so that they may repeat or overlap each other too. Files of those that are not
-    new belong to nobody, and the caller removes them. With an epoch: nothing is recorded in a ledger that was opened
-    anew since, because it may not know yet what it held; `OpeningNeeded`."""
+    new belong to nobody, and the caller removes them."""
     if not bodies:
         return []
-    with ledger.write() as connection:
-        if epoch is not None:
-            sequence.check_epoch(connection, epoch)
-        return record_in(connection, bodies)
-
-
-def record_in(connection: sa.Connection, bodies: Sequence[Body], *, from_good: bool = False) -> list[Decision]:
-    """`from_good`: whether tokens and datasets are good is known to the caller."""
     now = utc_now()
-    decided: dict[int, Decision] = {} if from_good else dict(_gone(connection, bodies))
-    live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
-    ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
-    keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
-    # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
-    if ranges:
-        decided |= _record_ranges(connection, ranges, now)
-    if keys:
-        decided |= _record_keys(connection, keys, now)
+    with ledger.write() as connection:
+        decided: dict[int, Decision] = dict(_gone(connection, bodies))
+        live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
+        ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
+        keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
+        # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
+        if ranges:
+            decided |= _record_ranges(connection, ranges, now)
+        if keys:
+            decided |= _record_keys(connection, keys, now)
     return [decided[n] for n in range(len(bodies))]
 
 
@@ -133,21 +122,20 @@ _GOOD_TOKENS = (
     sa.select(api_token.c.id)
     .where(api_token.c.id.in_(sa.bindparam("ids", expanding=True)), api_token.c.revoked_at.is_(None))
     .order_by(api_token.c.id)
+    .with_for_update(read=True)
 )
 _LIVE_DATASETS = (
     sa.select(schema.dataset.c.id)
     .where(schema.dataset.c.id.in_(sa.bindparam("ids", expanding=True)), schema.dataset.c.dropped_at.is_(None))
     .order_by(schema.dataset.c.id)
+    .with_for_update(read=True)
 )
-_KEPT_TOKENS, _KEPT_DATASETS = (q.with_for_update(read=True) for q in (_GOOD_TOKENS, _LIVE_DATASETS))
 
 
-def _gone(connection: sa.Connection, bodies: Sequence[_Owned], *, keep: bool = True) -> dict[int, Gone]:
-    """Whoever asked before may have asked a second ago: here it counts. `keep`: both stay as they are until the
-    transaction ends."""
-    good, there = (_KEPT_TOKENS, _KEPT_DATASETS) if keep else (_GOOD_TOKENS, _LIVE_DATASETS)
-    tokens = set(connection.scalars(good, {"ids": list({b.token for b in bodies})}))
-    datasets = set(connection.scalars(there, {"ids": list({b.dataset for b in bodies})}))
+def _gone(connection: sa.Connection, bodies: Sequence[Body]) -> dict[int, Gone]:
+    """Whoever asked before may have asked a second ago: here it counts. Both stay as they are until this ends."""
+    tokens = set(connection.scalars(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})}))
+    datasets = set(connection.scalars(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})}))
     found: dict[int, Gone] = {}
     for n, body in enumerate(bodies):
         if body.token not in tokens:
@@ -160,10 +148,8 @@ def _gone(connection: sa.Connection, bodies: Sequence[_Owned], *, keep: bool = T
 def known(
     connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
 ) -> Decision | None:
-    """The answer to a body that need not be read, or cannot be any more, if its identity has one already. None says
-    nothing for certain, because another may record the same meanwhile."""
-    if gone := _gone(connection, [_Owner(dataset, token)], keep=False):
-        return gone[0]
+    """The answer to a body that cannot be read any more, if its identity has one already. None says nothing for
+    certain, because another may record the same meanwhile."""
     if isinstance(identity, KeyIdentity):
         return _by_key(connection, [(dataset, token, identity.key)], digest).get((dataset, token, identity.key))
     lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
@@ -307,6 +293,117 @@ def forget_keys(ledger: Ledger, older_than: datetime) -> int:
                 forgotten += connection.execute(received.delete().where(received.c.id.in_(ids))).rowcount
         if len(ids) < _FORGET_AT_ONCE_MAX:
             return forgotten
+
+
+# --- what a sender asks for ---
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """Who feeds a dataset of ours from one of its own, and the highest generation that it came with."""
+
+    lake: str
+    dataset: str
+    """Its name there."""
+    instance: str
+    table_uuid: str
+    generation: int
+
+
+def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
+    row = connection.execute(
+        sa.select(source).where(
+            source.c.dataset_id == dataset, source.c.lake == lake, source.c.source_dataset == source_dataset
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation)
+
+
+def claim(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    lake: str,
+    source_dataset: str,
+    *,
+    instance: str,
+    table_uuid: str,
+    generation: int,
+) -> SourceRecord:
+    """Written if there is none; if it is this instance's, its generation is raised, never lowered. The record as it is
+    then, which may be another's."""
+    own = {"instance": instance, "table_uuid": table_uuid}
+    connection.execute(
+        insert_into(connection, source)
+        .values(
+            dataset_id=dataset,
+            lake=lake,
+            source_dataset=source_dataset,
+            generation=generation,
+            created_at=utc_now(),
+            **own,
+        )
+        .on_conflict_do_update(
+            index_elements=["dataset_id", "lake", "source_dataset"],
+            set_={"generation": generation},
+            where=(source.c.instance == instance)
+            & (source.c.table_uuid == table_uuid)
+            & (source.c.generation < generation),
+        )
+    )
+    found = claimed(connection, dataset, lake, source_dataset)
+    if found is None:
+        raise LedgerUnreadable(f"the record of lake {lake}, dataset {source_dataset} is taken and cannot be read")
+    return found
+
+
+def held(
+    connection: sa.Connection, dataset: DatasetId, sender: LaneName, lanes: Sequence[tuple[str, Seq | None]]
+) -> list[list[HeldBody]]:
+    """Of each partition of the sender's, whatever partition stands in its name, the bodies with a number beyond the one
+    given (None: all), in order."""
+    name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
+    ids = lanes_of(connection, {(*name, partition) for partition, _ in lanes})
+    asked = [(ids.get((*name, partition)), after or 0) for partition, after in lanes]
+    found = holding(
+        connection,
+        [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in asked if id is not None and after < SEQ_MAX],
+    )
+    return [
+        sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda body: body.rows)
+        for id, after in asked
+    ]
+
+
+def placed(
+    connection: sa.Connection, dataset: DatasetId, lane: LaneName, lo: Seq, hi: Seq, limit: int
+) -> list[PlacedBody]:
+    """The lane's bodies that have numbers in lo..hi, in order, at most so many; one may reach beyond the bounds."""
+    lanes = lanes_of(connection, [lane_key(dataset, lane)])
+    if not lanes:
+        return []
+    [id] = lanes.values()
+    begin = connection.execute(
+        sa.select(sa.func.max(received.c.lo)).where(received.c.lane_id == id, received.c.lo <= lo)
+    ).scalar()
+    rows = connection.execute(
+        sa.select(received, receive_batch.c.lo.label("batch_lo"))
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(received.c.lane_id == id, received.c.lo >= (begin or lo), received.c.lo <= hi, received.c.hi >= lo)
+        .order_by(received.c.lo)
+        .limit(limit)
+    )
+    return [
+        PlacedBody(
+            SeqRange(Seq(r.lo), Seq(r.hi)),
+            r.rows,
+            r.digest,
+            None if r.batch_lo is None else Seq(r.batch_lo + r.place),
+            r.spool if r.spool_removed_at is None else None,
+        )
+        for r in rows
+    ]
 
 
 # --- what is on the disk ---

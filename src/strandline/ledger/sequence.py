@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline import failpoints
-from strandline.errors import LedgerUnreadable, OpeningNeeded
+from strandline.errors import LedgerUnreadable
 from strandline.ledger.engine import REBUILD_HINT
 from strandline.ledger.schema import sequence
 from strandline.ledger.witness import Witness, behind
@@ -47,13 +47,6 @@ def check(connection: sa.Connection, witness: Witness) -> Counter:
     if found != counter.last:
         raise behind(found, counter.last)
     return counter
-
-
-def check_epoch(connection: sa.Connection, epoch: int) -> None:
-    """`OpeningNeeded` if this ledger was opened anew since it had this epoch."""
-    found = read(connection).epoch
-    if found != epoch:
-        raise OpeningNeeded(f"the ledger has epoch {found} by now, and not {epoch}: it was restored, and opened again")
 
 
 COUNT: sa.BindParameter[int] = sa.bindparam("count", type_=sa.BigInteger)

@@ -1,20 +1,17 @@
-"""Who was let in a moment ago, and with what. SQLite lets nobody read while somebody commits: a client that sends body
-after body need not wait for that each time, because the commit point looks at its token and its dataset again."""
+"""Who was let in a moment ago. SQLite lets nobody read while somebody commits: a client that sends body after body need
+not wait for that each time, because the commit point looks at its token and its dataset again."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
 from time import monotonic
 
 from strandline.ledger.tokens import Token
 from strandline.types import Dataset
-from strandline.wire import Identity, RangeIdentity
 
 _KEPT_SECONDS = 1.0
 _KEPT_MAX = 1024
-_RECENT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +42,3 @@ class Callers:
         self._kept[secret, name] = (caller, monotonic())
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
-
-
-class Recent:
-    """Which bodies came in here lately. A hint, and no more: one that is in it is looked up before its rows are read,
-    because it is most likely a repeat; what is not in it is found to be one at the commit point. Used from one event
-    loop only."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, None] = OrderedDict()
-
-    def has(self, caller: Caller, identity: Identity) -> bool:
-        return _named(caller, identity) in self._kept
-
-    def add(self, caller: Caller, identity: Identity) -> None:
-        self._kept[_named(caller, identity)] = None
-        if len(self._kept) > _RECENT_MAX:
-            self._kept.popitem(last=False)
-
-
-def _named(caller: Caller, identity: Identity) -> Hashable:
-    """A range is the same whoever brings it; a key is its token's."""
-    return caller.dataset.id, None if isinstance(identity, RangeIdentity) else caller.token.id, identity

@@ -13,10 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from strandline import failpoints
-from strandline.errors import OpeningNeeded, StorageError, StrandlineError
+from strandline.errors import StorageError, StrandlineError
 from strandline.ledger import received
 from strandline.ledger.received import Body, Decision, New
-from strandline.receive.settling import Settling, remove_unnamed
 from strandline.receive.spool import Spool
 from strandline.receive.turns import Turns
 
@@ -32,10 +31,9 @@ class _Waiting:
 
 
 class Committer:
-    def __init__(self, ledger: Turns, spool: Spool, settling: Settling | None = None) -> None:
+    def __init__(self, ledger: Turns, spool: Spool) -> None:
         self._ledger = ledger
         self._spool = spool
-        self._settling = settling
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -87,7 +85,8 @@ class Committer:
         try:
             self._spool.sync(body.spool for body in bodies if body.spool is not None)
             failpoints.hit("receive.before_commit")
-            decisions = self._record(bodies)
+            with self._ledger.mine() as ledger:
+                decisions = received.record(ledger, bodies)
             failpoints.hit("receive.after_commit")
             if len(decisions) != len(bodies):
                 raise StorageError(f"{len(bodies)} bodies were recorded with {len(decisions)} decisions")
@@ -102,26 +101,12 @@ class Committer:
         for waiting, decision in zip(group, decisions, strict=True):
             waiting.decision.set_result(decision)
 
-    def _record(self, bodies: Sequence[Body]) -> list[Decision]:
-        """In a ledger that was opened anew, what it has forgotten is brought back first: a body may be a repeat."""
-        settling = self._settling
-        try:
-            with self._ledger.mine() as ledger:
-                return received.record(ledger, bodies, epoch=None if settling is None else settling.epoch)
-        except OpeningNeeded:
-            if settling is None:
-                raise
-            epoch = settling.level()
-        with self._ledger.mine() as ledger:
-            return received.record(ledger, bodies, epoch=epoch)
-
     def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision]) -> None:
-        """The ledger does not name them, and never will."""
+        """The ledger has just said that it does not name them, and it never will."""
         lost = [
             b.spool for b, d in zip(bodies, decisions, strict=True) if b.spool is not None and not isinstance(d, New)
         ]
         try:
-            with self._ledger.mine() as ledger:
-                remove_unnamed(ledger, self._spool, lost)
-        except StrandlineError as e:
+            self._spool.remove(lost)
+        except StorageError as e:
             log.warning("spool files of repeats are left behind: %s", e.message)

@@ -98,7 +98,6 @@ class Receiver:
         url = address(listening, tls=tls is not None)
         with self.bench.ledger.read() as connection:
             names = [d.name for d in datasets.every(connection)]
-        self.bench.settling.level()  # a body that comes in may be one that a restored ledger has forgotten
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
             server = self._server(listening, tls)
             try:
@@ -128,7 +127,6 @@ class Receiver:
             self._schema_of,
             self.read_lines(),
             self.inspector().document,
-            self.bench.settling,
         )
         return Server(create_app(parts), listening, tls)
 

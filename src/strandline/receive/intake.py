@@ -12,18 +12,18 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline import failpoints
 from strandline.config import LakeConfig, ReceiveSettings
-from strandline.errors import BlockLost, FailedError, OpeningNeeded, RefusedError, SchemaError, StrandlineError
+from strandline.errors import FailedError, RefusedError, SchemaError, StrandlineError
 from strandline.heartbeat import beating
-from strandline.ledger import batches, blocks, datasets, listed, received, sequence
+from strandline.ledger import batches, blocks, datasets, received
 from strandline.ledger.batches import Batch
-from strandline.ledger.engine import Connection, Ledger, utc_now
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import ReceivedId
 from strandline.receive.fitting import MARK
 from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
@@ -31,7 +31,6 @@ from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, Se
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.receive.settling import Settling
     from strandline.receive.spool import Spool
     from strandline.tables.spark_tables import SparkTables
 
@@ -42,8 +41,6 @@ _DATASETS_AT_ONCE_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
 _TIDY_SECONDS = 600.0
 """How often keys that are too old, and files that a dead receiver left, are looked for."""
-_LEVEL_ATTEMPTS_MAX = 3
-"""A ledger may be restored again while it is settled, though hardly so often."""
 _UNFIT_HINT = (
     "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
     "dataset alter`), and they are ingested."
@@ -62,11 +59,10 @@ class IntakeBench:
     spool: Spool
     tables: Callable[[], SparkTables]
     """Starts Spark when it is called for the first time."""
-    append: Callable[[str, DataFrame, str, Callable[[], None]], Entered]
-    """The one door: a dataset's name, rows, the batch's id, which alone decides, what is asked before it commits."""
+    append: Callable[[str, DataFrame, str], Entered]
+    """The one door: a dataset's name, rows, the batch's id, which alone decides."""
     catch_up: Callable[[], None]
     """A ledger that was restored is opened before it is asked what is published."""
-    settling: Settling
 
     @property
     def settings(self) -> ReceiveSettings:
@@ -129,7 +125,6 @@ class Intake:
 
     def step(self) -> list[BatchReport]:
         """Everything that is due, here and now."""
-        self.bench.settling.level()
         self.tidy()
         return [report for id in self._due() for report in self._work(id, threading.Event())]
 
@@ -164,34 +159,16 @@ class Intake:
 
     def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
         """One batch of the dataset, formed if need be; None where there is none to be had."""
-        if self._form(id) is not None:
+        ledger, settings = self.bench.ledger, self.bench.settings
+        if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
-        taken = batches.take(self.bench.ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
+        taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
         if not taken:
             return None
         reports = list(filter(None, map(self._ingest, taken)))
         for report in reports:
             self._on_report(report)
         return reports
-
-    def _form(self, id: DatasetId) -> Batch | None:
-        """Of a ledger that knows all that was formed before."""
-        settling, rows_max = self.bench.settling, self.bench.settings.batch_rows_max
-        for attempt in range(_LEVEL_ATTEMPTS_MAX):
-            epoch = settling.level()
-
-            def level(connection: Connection, epoch: int = epoch) -> None:
-                sequence.check(connection, settling.witness)
-                sequence.check_epoch(connection, epoch)
-
-            try:
-                return batches.form(
-                    self.bench.ledger, id, rows_max=rows_max, older_than=self._older_than(), level=level
-                )
-            except OpeningNeeded:
-                if attempt + 1 == _LEVEL_ATTEMPTS_MAX:
-                    raise
-        return None
 
     def _older_than(self) -> datetime:
         return utc_now() - timedelta(seconds=self.bench.settings.batch_wait_seconds_max)
@@ -217,33 +194,13 @@ class Intake:
         self.bench.catch_up()
         numbers = self._published(dataset, batch)
         if numbers is None:
-            self._list(dataset, batch, None)
-            failpoints.hit("receive.after_list")
-            numbers = self.bench.append(
-                dataset.name, self._frame(dataset, batch), batch.batch_id, lambda: self._still(batch)
-            ).rows
+            numbers = self.bench.append(dataset.name, self._frame(dataset, batch), batch.batch_id).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
             raise FailedError(f"batch {batch.batch_id} has {batch.rows} rows, and the numbers {numbers}")
-        self._list(dataset, batch, numbers)
-        failpoints.hit("receive.after_numbers")
         batches.settle(self.bench.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
-
-    def _list(self, dataset: Dataset, batch: Batch, numbers: SeqRange | None) -> None:
-        """What a ledger that is restored from an older copy will know this batch by."""
-        with self.bench.ledger.read() as connection:
-            told = listed.of_batch(connection, batch.id)
-        if told is None or told.batch_id != batch.batch_id:
-            raise _forgotten(batch)
-        self.bench.settling.lists.write(dataset.table_uuid, replace(told, numbers=numbers))
-
-    def _still(self, batch: Batch) -> None:
-        """Everything is staged, and nothing committed: the last moment to see that the ledger is another one. One that
-        is restored after this does not know the block, and the commit point says so."""
-        if not batches.is_known(self.bench.ledger, batch):
-            raise _forgotten(batch)
 
     def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
         block = blocks.of_batch(self.bench.ledger, dataset.id, batch.batch_id)
@@ -301,7 +258,6 @@ class Intake:
             if not left:
                 break
             self._remove(left)
-        self.bench.settling.tidy()
         received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
 
     def _tidy_now_and_then(self) -> None:
@@ -314,13 +270,6 @@ def explained(error: StrandlineError) -> StrandlineError:
     """What a task said of rows that do not fit the table any more."""
     _, found, said = error.message.partition(MARK)
     return SchemaError(said, hint=_UNFIT_HINT) if found else error
-
-
-def _forgotten(batch: Batch) -> BlockLost:
-    return BlockLost(
-        f"the ledger does not know batch {batch.batch_id} any more: it was restored from an older copy",
-        hint="Nothing is lost: its bodies are in the spool, or listed, and the restored ledger finds them.",
-    )
 
 
 def retry_wait_seconds(failures: int, chance: float) -> float:

@@ -15,7 +15,6 @@ from strandline.wire import LaneName
 
 if TYPE_CHECKING:
     from strandline.receive.body import ReadLines
-    from strandline.receive.settling import Settling
 
 
 def _nothing() -> None:
@@ -33,7 +32,5 @@ class ReceiverParts:
     """`strandline.ingest.sources.body.read_json_lines`."""
     inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
     """What is really there of a lane's ranges in lo..hi: `ranges`, and `next` where there is more."""
-    settling: Settling | None = None
-    """None where nobody restores the ledger."""
     close: Callable[[], None] = _nothing
     """Called last, when every request is answered."""

@@ -1,19 +1,17 @@
 """The spool: bodies that were received and are not ingested yet, one Arrow file each.
 
-A name is `<table uuid>/<random>.arrow`, and never used twice. A file says itself whose rows it holds. One that the
-ledger names must not go away before its rows are published. One that it does not name was left by somebody who died
-before the commit point, or the ledger is an older copy: whoever settles the spool (`settling`) offers it once more.
+A name is `<table uuid>/<random>.arrow`, and never used twice. A file that the ledger does not name is nothing: who
+wrote it died before the commit point, or lost against another. One that the ledger names must not go away before its
+rows are published.
 """
 
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 FOLDER = "_strandline/spool"
 _TEMPORARY = ".tmp"
-_NOTE = b"strandline"
 _NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
 
 
@@ -44,29 +41,16 @@ class SpoolReader(Protocol):
 
     def count(self, name: str) -> int: ...
 
-    def note(self, name: str) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolFile:
-    name: str
-    size: int
-    age_seconds: float
-
 
 class Spool(SpoolReader, Protocol):
-    def write(self, table_uuid: str, rows: pa.Table, note: bytes = b"") -> tuple[str, int]:
-        """Name and size. The note goes with the rows. What is in the file is durable when this returns; its name is,
-        after `sync`."""
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+        """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
 
     def sync(self, names: Iterable[str]) -> None:
         """One call for many files: their names survive a power cut when it returns."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Those that are there."""
-
-    def files(self) -> list[SpoolFile]:
-        """Every body that is there, whole."""
 
     def reader(self) -> SpoolReader: ...
 
@@ -103,10 +87,6 @@ class _Reading:
     def count(self, name: str) -> int:
         with self._reader(name) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-
-    def note(self, name: str) -> bytes:
-        with self._reader(name) as reader:
-            return bytes((reader.schema.metadata or {}).get(_NOTE, b""))
 
     @contextmanager
     def _reader(self, name: str) -> Iterator[Any]:
@@ -146,11 +126,11 @@ class LocalSpool(_Reading):
             raise StorageError(f"the spool cannot be read: {_said(e)}", hint=_NOT_NOW) from e
         return True
 
-    def write(self, table_uuid: str, rows: pa.Table, note: bytes = b"") -> tuple[str, int]:
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
         name = _new_name(table_uuid)
         path = self._path(name)
         temporary = path.with_suffix(_TEMPORARY)
-        packed = _packed(rows, note)
+        packed = _packed(rows)
         try:
             try:
                 fd = _new_file(temporary)
@@ -184,17 +164,6 @@ class LocalSpool(_Reading):
         except OSError as e:
             raise StorageError(f"files of the spool cannot be removed: {_said(e)}") from e
 
-    def files(self) -> list[SpoolFile]:
-        now, found = time.time(), []
-        try:
-            for path in Path(self.folder).glob("*/*.arrow"):
-                with suppress(FileNotFoundError):  # ingested since it was listed
-                    seen = path.stat()
-                    found.append(SpoolFile(f"{path.parent.name}/{path.name}", seen.st_size, now - seen.st_mtime))
-        except OSError as e:
-            raise StorageError(f"the spool cannot be read: {_said(e)}", hint=_NOT_NOW) from e
-        return found
-
     def _path(self, name: str) -> Path:
         return Path(self.folder, _checked(name))
 
@@ -226,7 +195,7 @@ class S3Spool(_Reading):
         import pyarrow as pa
 
         with _s3_told(f"the spool file {name} cannot be read"):
-            return pa.BufferReader(pa.py_buffer(obstore.get(self.store, self._key(name)).bytes()))
+            return pa.BufferReader(pa.py_buffer(obstore.get(self._store(), self._key(name)).bytes()))
 
     def exists(self, name: str) -> bool:
         import obstore
@@ -234,18 +203,18 @@ class S3Spool(_Reading):
 
         with _s3_told("the spool cannot be read"):
             try:
-                obstore.head(self.store, self._key(name))
+                obstore.head(self._store(), self._key(name))
             except (NotFoundError, FileNotFoundError):
                 return False
             return True
 
-    def write(self, table_uuid: str, rows: pa.Table, note: bytes = b"") -> tuple[str, int]:
+    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
         import obstore
 
-        name, packed = _new_name(table_uuid), _packed(rows, note)
+        name, packed = _new_name(table_uuid), _packed(rows)
         with _s3_told("the spool cannot be written"):
             # In one piece: parts would cost three requests, and leave something behind that no listing shows.
-            obstore.put(self.store, self._key(name), packed, use_multipart=False)
+            obstore.put(self._store(), self._key(name), packed, use_multipart=False)
         return name, packed.nbytes
 
     def sync(self, names: Iterable[str]) -> None:
@@ -257,25 +226,12 @@ class S3Spool(_Reading):
         keys = [self._key(name) for name in names]
         with _s3_told("files of the spool cannot be removed"):
             if keys:
-                obstore.delete(self.store, keys)
-
-    def files(self) -> list[SpoolFile]:
-        import obstore
-
-        now, found = datetime.now(UTC), []
-        with _s3_told("the spool cannot be read"):
-            for some in obstore.list(self.store, f"{self.prefix}/"):
-                for one in some:
-                    name = one["path"].removeprefix(f"{self.prefix}/")
-                    if name.endswith(".arrow"):
-                        found.append(SpoolFile(name, one["size"], (now - one["last_modified"]).total_seconds()))
-        return found
+                obstore.delete(self._store(), keys)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{_checked(name)}"
 
-    @property
-    def store(self) -> S3Store:
+    def _store(self) -> S3Store:
         store = _stores.get(self)
         if store is None:
             store = _stores.setdefault(self, _connect(self))
@@ -325,10 +281,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def _packed(rows: pa.Table, note: bytes) -> memoryview:
+def _packed(rows: pa.Table) -> memoryview:
     import pyarrow as pa
 
-    rows = rows.replace_schema_metadata({_NOTE: note} if note else None)
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(
         out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)

@@ -19,15 +19,13 @@ from starlette.requests import ClientDisconnect, Request
 from strandline import failpoints, wire
 from strandline.errors import BadRow, NoSuchDataset, SchemaError, StrandlineError, UsageError
 from strandline.ledger import datasets, received, tokens
-from strandline.ledger.listed import token_name
 from strandline.ledger.received import Body
 from strandline.receive import answers
 from strandline.receive.answers import Reply, Turned
 from strandline.receive.body import Packed, read_body
-from strandline.receive.callers import Caller, Callers, Recent
+from strandline.receive.callers import Caller, Callers
 from strandline.receive.committer import Committer
 from strandline.receive.gate import Gate
-from strandline.receive.lists import note_of
 from strandline.receive.parts import ReceiverParts
 from strandline.receive.targets import Target, Targets
 from strandline.receive.turns import Turns
@@ -65,10 +63,9 @@ class Taking:
         self.settings = parts.config.settings.receive
         self.gate = Gate(self.settings)
         self.ledger = Turns(parts.ledger)
-        self.committer = Committer(self.ledger, parts.spool, parts.settling)
+        self.committer = Committer(self.ledger, parts.spool)
         self._targets = Targets(parts.schema_of)
         self._callers = Callers()
-        self._recent = Recent()
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
         self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
@@ -152,13 +149,10 @@ class Taking:
             numbered = isinstance(identity, wire.RangeIdentity)
             packed = Packed(data, form, encoding, numbered)
             arrival = Arrival(caller, identity, packed, headers.get(wire.DIGEST.lower()))
-            again = self._recent.has(caller, identity)
-            made = await self._in(self._working, lambda: self._spooled(arrival, again=again))
-            if not isinstance(made, Reply):
-                return await self._recorded(made, caller)
-            if made.outcome in (wire.Answer.NO_TOKEN, wire.Answer.NO_DATASET):
-                self._callers.forget(caller)
-            return made
+            made = await self._in(self._working, lambda: self._spooled(arrival))
+            if isinstance(made, Reply):
+                return made
+            return await self._recorded(made, caller)
 
     async def read(self, request: Request) -> bytes:
         """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
@@ -183,15 +177,12 @@ class Taking:
             raise Turned(answers.bad_request("the body was cut")) from e
         return b"".join(pieces)
 
-    def _spooled(self, arrival: Arrival, *, again: bool) -> Body | Reply:
-        """In a thread: everything up to the commit point, or an answer that needs none. What came before is not read
-        again."""
+    def _spooled(self, arrival: Arrival) -> Body | Reply:
+        """In a thread: everything up to the commit point, or an answer that needs none."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not wire.digest_fits(arrival.digest_header, data):
             return answers.bad_digest()
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        if again and (known := self._known(arrival, digest)) is not None:
-            return known
         try:
             rows, dataset = self._rows(arrival)
         except BadRow as e:
@@ -201,14 +192,12 @@ class Taking:
         failpoints.hit("receive.before_spool")
         name, size = None, 0
         if rows.num_rows:
-            note = note_of(arrival.identity, token_name(caller.token), rows.num_rows, digest, len(data))
-            name, size = self.parts.spool.write(dataset.table_uuid, rows, note)
+            name, size = self.parts.spool.write(dataset.table_uuid, rows)
         failpoints.hit("receive.after_spool")
         return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
 
     def _known(self, arrival: Arrival, digest: str) -> Reply | None:
-        """What came before is answered as it was then, even if it would not fit now. Token and dataset are looked at
-        again, as the commit point does."""
+        """What fitted when it came first, and would not now, is still answered as it was then."""
         caller = arrival.caller
         with self.ledger.read() as connection:
             found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
@@ -238,7 +227,6 @@ class Taking:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):
             self.gate.added(body.spool_bytes)
-            self._recent.add(caller, body.identity)
         elif isinstance(decision, received.Gone):
             self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)

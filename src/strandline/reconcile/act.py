@@ -3,7 +3,8 @@
 For files:  record BEGUN (fenced) → move → look whether someone references them by now → record HELD
                                                             └─ yes: bring them back, record RESTORED
 With `--delete` then: record PURGING (fenced) → delete the copies → record PURGED. So a run that is killed in between
-has deleted nothing that is not on record, and what it had not deleted yet can be restored.
+has deleted nothing that is not on record, and what it had not deleted yet can be restored. Bodies of the spool are
+never deleted at once: if the ledger was put back from an older copy, they may be what it has forgotten.
 
 For entries: record the batch (fenced) → commit, with the batch's token in its summary → record what it dropped.
 
@@ -29,7 +30,7 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.quarantined_files import NewSwept
 from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
 from strandline.reconcile.model import Finding, Move, References, Stat
-from strandline.reconcile.paths import below
+from strandline.reconcile.paths import SPOOL_FOLDER, below
 from strandline.reconcile.rendering import printable
 from strandline.reconcile.settle import settle_files
 from strandline.reconcile.tally import Tally
@@ -50,6 +51,7 @@ class Actor:
         self._watch = watch
         self._tally = tally
         # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
+        self._spool = f"{bench.warehouse}/{SPOOL_FOLDER}"
         self._folder = f"{bench.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
     # ---- files -------------------------------------------------------------------------------------------------------
@@ -89,8 +91,8 @@ class Actor:
             settle_files(self._bench, stayed, "it could not be moved")
         if lost is not None:
             raise lost
-        if self._asked.delete and moved:
-            self._delete(moved)
+        if self._asked.delete:
+            self._delete([file for file in moved if below(file.path, self._spool) is None])
         return known
 
     def _kept_at(self, path: str) -> str:
@@ -162,6 +164,8 @@ class Actor:
             settle_files(self._bench, left)
 
     def _delete(self, moved: Sequence[Swept]) -> None:
+        if not moved:
+            return
         held = [replace(file, state=SweptState.HELD) for file in moved]
         with self._bench.ledger.write() as connection:
             self._watch.fence(connection)

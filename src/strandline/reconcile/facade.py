@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,15 +45,12 @@ class Reconciler:
         spark: Callable[[], SparkTables],
         witness: Witness,
         open_ledger: Callable[[], object],
-        settle_spool: Callable[[], None],
     ) -> None:
-        """`settle_spool` offers bodies to the lake again that were received and that the ledger does not know."""
         self._config = config
         self._ledger = ledger
         self._catalog = catalog
         self._spark = spark
         self._open_ledger = open_ledger
-        self._settle_spool = settle_spool
         self._ground = LakeGround(config, ledger, witness)
 
     # Looking at the record starts nothing.
@@ -82,11 +78,9 @@ class Reconciler:
         3, and where the ledger was restored and must be opened before a run may act."""
         from strandline.reconcile.sweep import sweep
 
-        spool_settled_ns = time.time_ns()
         if asked.act:
             self._catch_up()
-            spool_settled_ns = self._spool_settled_ns()
-        with self._bench(inventory_file, spool_settled_ns) as bench:
+        with self._bench(inventory_file) as bench:
             return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @cached_property
@@ -169,18 +163,6 @@ class Reconciler:
         if needed and (why := self._ground.behind()) is not None:
             raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
-    def _spool_settled_ns(self) -> int:
-        """When settling the spool began; 0 if it failed, or cannot be done: then no body there is touched."""
-        began = time.time_ns()
-        if self._ground.behind() is not None:
-            return 0
-        try:
-            self._settle_spool()
-        except StrandlineError as e:
-            log.warning("what was received is left alone in this run: %s", e.message)
-            return 0
-        return began
-
     # How it is put together.
 
     @cached_property
@@ -195,7 +177,7 @@ class Reconciler:
         return LocalStore()
 
     @contextmanager
-    def _bench(self, inventory_file: Path | None = None, spool_settled_ns: int = 0) -> Iterator[SweepBench]:
+    def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
         from strandline.reconcile.bench import SweepBench
         from strandline.reconcile.fallback import FallbackSurveyor
         from strandline.reconcile.lake_catalog import LakeCatalog
@@ -210,7 +192,7 @@ class Reconciler:
             self.storage,
             LakeCatalog(catalog, surveyor.references, self._spark),
             surveyor,
-            partial(self._ground.context, spool_settled_ns=spool_settled_ns),
+            self._ground.context,
             self._ground.gate,
             canonical(self._config.warehouse_url),
             self._ground.spooled,

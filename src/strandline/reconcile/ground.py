@@ -17,8 +17,6 @@ from strandline.reconcile.model import Context, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
 
 _MICROSECOND_NS = 1_000
-_SPOOL_LEFT_NS = 3_600 * 1_000_000_000
-"""Settling leaves bodies alone that are younger than some minutes: somebody may still be at them."""
 
 
 class LakeGround:
@@ -28,8 +26,7 @@ class LakeGround:
         self._witness = witness
         self._spool = f"{canonical(config.warehouse_url)}/{SPOOL_FOLDER}"
 
-    def context(self, asked: Asked, *, spool_settled_ns: int) -> Context:
-        """The last is when settling the spool began; 0 if it was not settled."""
+    def context(self, asked: Asked) -> Context:
         settings = self._config.settings.reconcile
         # The clock first: what is opened after it is younger than whatever is looked at.
         now_ns = time.time_ns()
@@ -53,7 +50,6 @@ class LakeGround:
             seals,
             before,
             frozenset(f"{self._spool}/{name}" for name in spooled),
-            spool_settled_ns - _SPOOL_LEFT_NS,
             frozenset(d.table_uuid for d in known),
             asked.accept_loss,
             settings.delete_foreign,

@@ -11,6 +11,7 @@ from strandline.reconcile.model import Content, Context, Protection, TableSeal
 from strandline.reconcile.paths import is_under
 from strandline.types import SeqRange
 
+SPOOL_IN_HAND_SECONDS = 3_600
 _ORDER = {protection: n for n, protection in enumerate(Protection)}
 
 
@@ -45,11 +46,12 @@ def by_open_job(modified_ns: int, context: Context) -> Protection | None:
 
 
 def by_spool(modified_ns: int | None, table_uuid: str, context: Context) -> Protection | None:
-    """A body that the ledger has forgotten, because it was put back from an older copy, looks like one that a receiver
-    left which died. Receivers find out, by offering it once more; what is left then is nobody's."""
-    if modified_ns is None or modified_ns > context.spool_settled_ns or table_uuid not in context.spool_tables:
-        return Protection.SPOOL_UNSETTLED
-    return None
+    """A body is written before it is recorded, whatever the grace window; and a ledger that does not know the dataset
+    cannot know its bodies."""
+    if table_uuid not in context.spool_tables:
+        return Protection.NOT_A_DATASET
+    in_hand = modified_ns is None or modified_ns > context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000
+    return Protection.YOUNG if in_hand else None
 
 
 def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool:

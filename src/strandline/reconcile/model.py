@@ -62,8 +62,6 @@ class Protection(StrEnum):
     """Not older than the oldest open block."""
     OPEN_JOB = "open_job"
     """Not older than the oldest registered maintenance job."""
-    SPOOL_UNSETTLED = "spool_unsettled"
-    """A body that was received, and that nobody has offered to the lake again so far."""
     UNSEALED = "unsealed"
     """The range of the entry is not wholly at or below the seal, or is not known."""
     UNDELIVERED = "undelivered"
@@ -140,10 +138,8 @@ class Context:
     """By table uuid: how many references the last run that read it whole found."""
     spooled: frozenset[str] = frozenset()
     """Canonical paths of spool files that the ledger has a record of."""
-    spool_settled_ns: int = 0
-    """Spool files that are not younger were offered to the lake again before this run, as far as they can be."""
     spool_tables: frozenset[str] = frozenset()
-    """The uuids of the lake's datasets: only their bodies are offered again."""
+    """The uuids of the lake's datasets."""
     accept_loss: bool = False
     delete_foreign: bool = False
     own_origin: bool = True
