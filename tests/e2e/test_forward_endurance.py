@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 import strandline
 from strandline.cli.main import run
+from strandline.deliver.digests import bare
 from strandline.delivery import Chunk, ChunkState
 from strandline.lake import Lake
 from strandline.ledger import intents, quarantine, received
@@ -323,7 +324,7 @@ def test_rows_that_arrive_before_the_retry_do_not_change_it_though_both_ends_are
         assert len(keys) == len(set(keys)), "what landed was sent again"
         kept = {p.key: f"sha256:{hashlib.sha256(p.content).hexdigest()}" for p in posted}
         assert sorted(made.digests().values()) == sorted(kept.values()) and kept[lost.key] == digest
-        assert {(c.rows.lo, c.rows.hi): c.digest for c in made.chunks()} == made.digests()
+        assert {(c.rows.lo, c.rows.hi): bare(c.digest or "") for c in made.chunks()} == made.digests()
         time.sleep(0.3)  # so long a body waits for others
         assert sum(r.rows for r in made.collector.receiver.intake().step()) == 160
         assert_each_row_is_there_once(made)
