@@ -214,7 +214,9 @@ def _storage_fails(*_: Any) -> None:
     raise StorageError("the disk is away")
 
 
-def test_a_restored_ledger_learns_from_the_table_what_was_purged(lake: Lake, tmp_path: Path) -> None:
+def test_a_restored_ledger_learns_from_the_table_what_was_purged(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
     append(lake, 1, 10)
     lake.tick()
@@ -231,6 +233,17 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(lake: Lake, tmp
         opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_opened")
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
+    lake.ledger.backup(tmp_path / "later.db")
+    monkeypatch.setattr(table_floor, "PURGES_TOLD_MAX", 1)
+    assert purge(lake, "n = 13").deleted_rows == 1
+    told = [(p.rows, p.count) for p in lake.maintenance.bench.tables().view("default.events").purged]
+    assert told == [(SeqRange(Seq(5), Seq(20)), 5)], "it lies between those that were told before"
+    lake.ledger.close()
+    shutil.copy(tmp_path / "later.db", lake.ledger.path)
+    lake.recover()
+    with lake.ledger.read() as connection:
+        found = losses.of_sink(connection, lake.delivery.get("out"))
+    assert [(x.reason, x.after, x.until) for x in found] == [(Reason.FORGOTTEN, 10, 20)] * 2
     append(lake, 21, 30)
     lake.tick()
     assert lake.delivery.verify().ok

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, LaneId, SinkId, SinkRecord, SinkState
+from strandline.ingest.opening import forgotten_purges
 from strandline.ledger.holders import Holder, LanePast, Span
 from strandline.maintain.purge_plan import CONDITION_CHANGED, NOT_RECORDED, UNDER_WAY, Reached, began_below, reached
 from strandline.tables.floor import with_neighbours
+from strandline.tables.metadata import ToldPurge
 from strandline.types import DatasetId, Seq, SeqRange
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,9 +112,34 @@ def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_
     assert not began_below(holder(), Seq(10))
 
 
+def told(lo: int, hi: int, count: int, number: int = 0) -> ToldPurge:
+    return ToldPurge(rows(lo, hi), count, number)
+
+
 def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbours_as_one() -> None:
-    known = {rows(10, 20): 3, rows(50, 60): 4, rows(90, 95): 1}
-    assert with_neighbours(known, rows(30, 40), 2) == (rows(30, 40), 2)
-    assert with_neighbours(known, rows(5, 55), 2) == (rows(5, 55), 5), "what lies within is told by it"
-    assert with_neighbours(known, rows(30, 40), 2, told_max=3) == (rows(10, 40), 5)
-    assert with_neighbours(known, rows(62, 70), 2, told_max=1) == (rows(10, 95), 10)
+    known = [told(10, 20, 3, 96), told(50, 60, 4, 98), told(90, 95, 1, 97)]
+    assert with_neighbours(known, told(30, 40, 2, 99)) == told(30, 40, 2, 99)
+    assert with_neighbours(known, told(5, 55, 2, 99)) == told(5, 55, 5, 99), "what lies within is told by it"
+    assert with_neighbours(known, told(30, 40, 2, 99), told_max=3) == told(10, 40, 5, 99)
+    assert with_neighbours(known, told(62, 70, 2, 99), told_max=1) == told(10, 95, 10, 99)
+    assert with_neighbours(known, told(62, 70, 2, 5), told_max=1).number == 98, "one that comes late takes nothing back"
+
+
+def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_were_told_as_one() -> None:
+    known = [rows(1, 10_000), rows(4_000, 5_000)]
+    before = [told(1, 10_000, 7, 20_000)]
+    assert forgotten_purges(before, known, 20_000) == []
+    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), told_max=1)
+    assert after.rows == rows(1, 10_000), "the ends are the same"
+    assert forgotten_purges([after], known, 20_000) == [after]
+    assert forgotten_purges([after], known, 20_001) == []
+    assert forgotten_purges([told(1, 10_000, 7)], [rows(1, 9_000)], 20_000), "told without a number: by the ends"
+    assert forgotten_purges([told(1, 10_000, 7)], known, 20_000) == []
+
+
+def test_what_a_table_was_told_is_read_back_and_nothing_else_is_taken_for_it() -> None:
+    for purge in (told(3, 9, 4, 17), told(3, 9, 4)):
+        assert ToldPurge.parse((purge.name, "4")) == purge
+    for name in ("3", "3-", "9-3.17", "0-9.17", "3-9.", "3-9.x", "3-9.17.1", "3-\u0669.17", f"3-{2**63}.17"):
+        assert ToldPurge.parse((f"strandline.purged.{name}", "4")) is None
+    assert ToldPurge.parse(("strandline.purged.3-9.17", "\u0664")) is None

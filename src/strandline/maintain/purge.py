@@ -48,7 +48,7 @@ from strandline.maintain.purge_plan import MEANWHILE, AtSink, MayHold, Purged, a
 from strandline.maintain.purge_reach import Finding, SinkSearch
 from strandline.tables import floor as table_floor
 from strandline.tables import upkeep
-from strandline.tables.metadata import check_fit
+from strandline.tables.metadata import ToldPurge, check_fit
 from strandline.tables.spark_tables import CATALOG, explain
 from strandline.types import SEQ_COLUMN, Dataset, Seq, SeqRange
 
@@ -259,12 +259,12 @@ class _Purge:
             raise explain(e, "rows cannot be counted") from e
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
-        epoch = self._record(table, leases)
+        counter = self._record(table, leases)
         failpoints.hit("purge.after_record")
         tables, name = self.bench.tables(), self.dataset.name
         if table.range is not None:
-            table_floor.tell_purge(tables, name, table.range, table.found.rows)
-        if tables.view(name).epoch > epoch:  # after the table was told, as retention does, and for the same reason
+            table_floor.tell_purge(tables, name, ToldPurge(table.range, table.found.rows, counter.last))
+        if tables.view(name).epoch > counter.epoch:  # after it was told, as retention does
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
             )
@@ -274,7 +274,7 @@ class _Purge:
         table_floor.delete(tables, name, condition)
         self.progress("deleting rows", table.found.rows, table.found.rows)
 
-    def _record(self, table: _Table, leases: _Leases) -> int:
+    def _record(self, table: _Table, leases: _Leases) -> sequence.Counter:
         """One transaction; sinks that are not those which were looked at end it unchanged. It takes a number: a ledger
         that is restored from before is opened, and the table tells it what is missing."""
         with self.bench.ledger.write() as connection:
@@ -289,7 +289,7 @@ class _Purge:
                 floors.take_number(connection, self.bench.witness)
                 losses.add_purge(connection, self.dataset.id, table.range, table.found.rows)
             self._say(connection, table)
-            return sequence.read(connection).epoch
+            return sequence.read(connection)
 
     def _say(self, connection: Connection, table: _Table) -> None:
         for f in table.findings:
