@@ -29,6 +29,7 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
         Kind.PURGE,
         purged(
             deleted_rows=5,
+            foreign=2,
             holding=(
                 AtSink("partner", "files", "file:///out", 5),
                 AtSink("partner", "files", "file:///out", 1, generation=1, older=True),
@@ -44,6 +45,7 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
     )
     for part in (
         "5 rows are deleted",
+        "2 of them had numbers that are not from here",
         "partner was sent 5 rows; delete them there: file:///out",
         "partner (generation 1, before it was reset) was sent 1 row",
         "old (removed since) was sent 2 rows; delete them there: http://old",

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -26,6 +25,7 @@ from strandline.errors import StorageError
 from strandline.ledger import reject_folders
 from strandline.maintain.bench import MaintainBench, Progress, RefusedRow
 from strandline.maintain.purge_reach import Refused
+from strandline.maintain.purge_rows import is_about_values
 from strandline.tables.spark_tables import explain
 from strandline.types import SEQ_COLUMN, Dataset
 
@@ -118,16 +118,6 @@ def _lenient(spark: SparkSession) -> SparkSession:
     found.conf.set("spark.sql.ansi.enabled", "false")
     found.conf.set("spark.sql.session.timeZone", spark.conf.get("spark.sql.session.timeZone") or "UTC")
     return found
-
-
-def is_about_values(error: BaseException) -> bool:
-    """Whether a condition failed on a value that it did not expect: what SQL calls a data exception."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith("22"):
-            return True
-        cause = cause.__cause__
-    return False
 
 
 # --- reject files ----------------------------------------------------------------------------------------------------
