@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from strandline import failpoints
 from strandline.continuation import Continuation
 from strandline.delivery import Lease, SinkRecord
-from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, Superseded
+from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
 from strandline.ledger import audit, blocks, drops, floors, holds, losses, sequence, sinks
 from strandline.ledger.drops import LaneDrop, Standing
 from strandline.ledger.engine import Connection
@@ -206,7 +206,15 @@ class _Retention:
         promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
         if promised - {where}:
             where = None  # an open intent was promised by another condition: rather too many rows than too few
-        return rows.count_owed(self._table(sealed).df, rows.Owed(lanes, others, where), condition)
+        df = self._table(sealed).df
+        try:
+            return rows.count_owed(df, rows.Owed(lanes, others, where), condition)
+        except StrandlineError:
+            if where is None:
+                raise
+        # It fails on some row, so nobody can tell which of them the sink would get: all of them are counted. Else a
+        # sink that cannot be delivered to would end every run, and nothing would ever be held or dropped for it.
+        return rows.count_owed(df, rows.Owed(lanes, others, None), condition)
 
     # --- what goes ---
 
