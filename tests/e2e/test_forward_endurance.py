@@ -180,7 +180,8 @@ class Route:
 
 
 @contextmanager
-def route(folder: Path, make_home: MakeHome) -> Iterator[Route]:
+def route(folder: Path, make_home: MakeHome, *, n: str = "long") -> Iterator[Route]:
+    """`n` is the type of the column at the receiver."""
     sending = {
         "deliver": {"poll_seconds": 0.1, "retry_seconds_max": 1, "job_rows_max": JOB_BATCHES * BATCH_ROWS},
         "forward": {"allow": ["127.0.0.1"], "answer_seconds_max": WAIT_SECONDS_MAX},
@@ -194,7 +195,7 @@ def route(folder: Path, make_home: MakeHome) -> Iterator[Route]:
         strandline.init_lake(folder / "collector") as collector,
         pytest.MonkeyPatch.context() as environ,
     ):
-        columns = [{"name": "n", "type": "long"}, {"name": "k", "type": "string"}]
+        columns = [{"name": "n", "type": n}, {"name": "k", "type": "string"}]
         collector.create_dataset("events", parse_columns(columns))
         environ.setenv(TOKEN, collector.receiver.create_token("lake")[1])
         made = Route(Delivered(lake), collector, free_port(), logs)
