@@ -114,8 +114,9 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     death()
     died_at = time.monotonic()
     assert waiting <= set(shore.left()), "no sink has them"
-    if kind != "purge":  # the sinks are its own for as long as a lease lasts
-        shore.deliver()
+    if kind == "purge":  # one that is killed keeps the sinks for as long as a lease lasts
+        time.sleep(LEASE_SECONDS + 0.1)
+    shore.deliver()
     time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
     work_of(shore, kind)()
     outcomes = [run.outcome for run in shore.lake.maintenance.runs("events", kind, runs_max=2)]
