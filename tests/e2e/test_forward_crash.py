@@ -3,6 +3,7 @@ receiver of its own that refuses a row of each batch for good."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 
@@ -11,7 +12,8 @@ import pytest
 from strandline.tables.alteration import WidenColumn
 from strandline.tables.schema import Primitive
 from tests.conftest import MakeHome
-from tests.e2e.test_forward_endurance import SINK, Route, route
+from tests.e2e.route import SINK, WAIT_SECONDS_MAX, Route, route
+from tests.sinks.misbehaving import Act, misbehaving
 from tests.spark.deliveries import LEASE_SECONDS
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,3 +93,16 @@ def test_a_replay_that_is_killed_at_any_step_brings_each_row_once(made: Route) -
     assert set_aside(made) == [] and arrived(made) == sorted(there + waiting)
     [verdict] = made.delivered.lake.delivery.verify(SINK).sinks
     assert verdict.ok, verdict.findings
+
+
+def test_a_sender_that_was_told_to_wait_an_hour_ends_at_once_when_it_is_told_to(made: Route) -> None:
+    with misbehaving() as server:
+        made.delivered.lake.delivery.add("asks_to_wait", "events", "forward", {"url": server.url()})
+        server.will(*[Act(429, (("Retry-After", "3600"),))] * 20)
+        sender = made.start_sender("run", "--json")
+        made.wait(lambda: len(server.posts()) > 0, "it never asks")
+        made.wait(lambda: made.delivered.lake.delivery.get("asks_to_wait").retry_at is not None, "it does not wait")
+        sender.send_signal(signal.SIGTERM)
+        assert sender.wait(WAIT_SECONDS_MAX) == 0, made.told()
+        made.sender = None
+    made.delivered.lake.delivery.remove("asks_to_wait")

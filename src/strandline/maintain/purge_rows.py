@@ -12,15 +12,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline import counting, read
+from strandline import read
 from strandline.continuation import Bounds
 from strandline.errors import StrandlineError, UsageError
-from strandline.ledger import blocks, losses, sequence
+from strandline.ledger import blocks, sequence
 from strandline.ledger.engine import Connection
+from strandline.maintain import rows
 from strandline.maintain.bench import MaintainBench
 from strandline.maintain.purge_plan import OUT_OF_REACH, Fitting
 from strandline.maintain.retain_plan import RANGES_MAX
-from strandline.tables.metadata import check_fit
 from strandline.tables.spark_tables import CATALOG, explain
 from strandline.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
 
@@ -81,19 +81,10 @@ class RowSearch:
         return self._settled(sealed)[0]
 
     def _settled(self, sealed: Seq) -> tuple[DataFrame, bool]:
-        """And whether the table has no others. One that was rolled back is left alone."""
-        with self.bench.ledger.read() as connection:
-            settled = blocks.last_settled(connection, self.dataset.id)
-            owned = blocks.owned_ranges(connection, self.dataset.id, until=sealed)
-            purged = losses.purged(connection, self.dataset.id)
-        tables = self.bench.tables()
-        view = tables.view(self.dataset.name)
-        check_fit(view, self.dataset, self.bench.lake_id)
-        read.check_descends(tables, self.dataset, view, settled, purged)
-        counts = counting.count(self.bench.config, self.bench.ledger, self.dataset, view, self.bench.lake_id)
-        clean = counts is not None and counts.foreign == 0
-        df = read.settled_rows(tables, self.dataset, view, Bounds(Seq(0), sealed), None if clean else owned)
-        return df, clean
+        """And whether the table has no others."""
+        seen = rows.see(self.bench, self.dataset, sealed)
+        owned = None if seen.all_ours else seen.owned
+        return read.settled_rows(seen.tables, self.dataset, seen.view, Bounds(Seq(0), sealed), owned), seen.all_ours
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from strandline.maintain.retain_plan import (
 )
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
 from strandline.tables import floor as table_floor
-from strandline.types import Dataset, Seq
+from strandline.types import SEQ_COLUMN, Dataset, Seq
 
 _ATTEMPTS_MAX = 5
 
@@ -192,7 +192,7 @@ class _Retention:
                 standings = drops.standings(connection, reach.sink)
             counted = self._owed(sealed, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
-            above = f"{condition} AND `_ingest_seq` > {max(int(reach.number or 0), int(end or 0))}"
+            above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
             if total or rows.count(self._table(sealed).df, above).rows:
                 found.append((reach, total))
         return tuple(found)
