@@ -108,7 +108,7 @@ class MaintainSettings(Section):
         "and says so.",
     )
     runs_kept: int = Field(
-        default=100, ge=1, description="Results of so many runs of a kind are kept for each dataset."
+        default=100, ge=2, description="Results of so many runs of a kind are kept for each dataset."
     )
     compact: CompactSettings = CompactSettings()
     expire: ExpireSettings = ExpireSettings()

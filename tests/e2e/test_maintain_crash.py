@@ -114,6 +114,8 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     death()
     died_at = time.monotonic()
     assert waiting <= set(shore.left()), "no sink has them"
+    if kind == "purge":  # one that is killed keeps the sinks for as long as a lease lasts
+        time.sleep(LEASE_SECONDS + 0.1)
     shore.deliver()
     time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
     work_of(shore, kind)()

@@ -25,10 +25,12 @@ from tests.e2e.receiver import Receiver, post, receiving
 pytestmark = pytest.mark.timeout(300)
 
 POINTS = ["receive.before_spool", "receive.after_spool", "receive.before_commit", "receive.after_commit"]
+BATCH_POINTS = ["receive.after_batch", "receive.after_append", "receive.after_settle", "receive.after_removal"]
+LEASE_SECONDS = 2
 
 
 def make(home: Path, make_home: MakeHome, **receive: Any) -> Lake:
-    make_home(home, {"receive": {"batch_wait_seconds_max": 0.2, **receive}, "ingest": {"lease_seconds": 2}})
+    make_home(home, {"receive": {"batch_wait_seconds_max": 0.2, **receive}, "ingest": {"lease_seconds": LEASE_SECONDS}})
     lake = strandline.init_lake(home)
     lake.create_dataset("events", parse_columns([{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]))
     return lake
@@ -81,6 +83,22 @@ def test_a_receiver_that_is_killed_at_any_step_of_taking_a_body_in_keeps_it_once
     assert (report.did, report.rows, report.bodies) == ("ingested", 13, 2)
     ids = list(range(start, start + 13))
     assert in_body_order(lake, ids) == ids
+
+
+@pytest.mark.parametrize("point", BATCH_POINTS)
+def test_a_receiver_that_is_killed_at_any_step_of_ingesting_a_batch_has_it_ingested_once(
+    lake: Lake, secret: str, point: str, tmp_path: Path
+) -> None:
+    start = 10_000 + 1000 * BATCH_POINTS.index(point)
+    with receiving(lake.config.home, tmp_path / "killed", failpoint=f"{point}=kill") as receiver:
+        assert post(receiver.url, secret, point, rows(start, start + 9)).status_code == 202
+        assert receiver.killed()
+    time.sleep(LEASE_SECONDS + 0.1)
+    intake = lake.receiver.intake()
+    intake.step()
+    ids = list(range(start, start + 10))
+    assert in_body_order(lake, ids) == ids
+    assert intake.step() == [], "nothing is left to do"
 
 
 def test_a_receiver_that_is_told_to_end_answers_what_is_under_way_and_leaves_nothing_half_done(

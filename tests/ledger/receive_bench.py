@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger import batches, received, tokens
+from strandline.ledger import batches, received, senders, tokens
 from strandline.ledger.batches import Batch
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import Body, Decision, New
@@ -80,7 +80,7 @@ class Receiving:
     def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
         with self.ledger.read() as connection:
             asked = [(partition, None if after is None else Seq(after))]
-            [found] = received.held(connection, self.dataset.id, SENDER, asked)
+            [found] = senders.held(connection, self.dataset.id, SENDER, asked)
         return [body.rows for body in found]
 
     def form(self, rows_max: int = 1_000_000, waited: timedelta = NOW, **given: int) -> Batch | None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.errors import Skipped
-from strandline.ledger import clocks, maintenance
+from strandline.ledger import audit, clocks, maintenance
 from strandline.ledger.maintenance import Kind, NewRun, Outcome
 from strandline.ledger.schema import micros
 from strandline.maintain import clock
@@ -79,5 +79,23 @@ def test_a_lake_that_is_touched_once_a_day_from_another_machine_each_time_is_not
     record_run(bench, HOUR + DAY, Outcome.SKIPPED)
     check(bench, HOUR + 2 * DAY, "c")
     record_run(bench, HOUR + 2 * DAY, Outcome.DONE)
+    for week, boot in ((1, "d"), (2, "e")):
+        with pytest.raises(Skipped):
+            check(bench, HOUR + (2 + 7 * week) * DAY, boot)
+        record_run(bench, HOUR + (2 + 7 * week) * DAY, Outcome.SKIPPED)
+    check(bench, HOUR + 23 * DAY, "f")
+    with bench.ledger.read() as connection:
+        said = next(e for e in audit.latest(connection) if e.event == "clock_jumped")
+    assert (said.detail["believed"], said.detail["accepted"]) == (True, False)
+    record_run(bench, HOUR + 23 * DAY, Outcome.DONE)
     with pytest.raises(Skipped):
-        check(bench, HOUR + 9 * DAY, "d")
+        check(bench, HOUR + 30 * DAY, "g")
+
+
+def test_a_block_that_was_stamped_a_year_ahead_costs_one_run(bench: Bench) -> None:
+    check(bench, timedelta(), "a")
+    record_block(bench, 365 * DAY)
+    with pytest.raises(Skipped, match="behind of what was recorded"):
+        check(bench, HOUR, "b")
+    record_run(bench, HOUR, Outcome.SKIPPED)
+    check(bench, 2 * HOUR, "c")

@@ -127,8 +127,26 @@ def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: Bench, dat
     began = get(shared, run).heartbeat_at
     with shared.ledger.write() as connection:
         assert maintenance.beat(connection, run)
-        assert maintenance.close_dead(connection, began) == 0
+        assert maintenance.close_dead(connection, began + timedelta(seconds=LEASE), lease_seconds=LEASE) == 0
     assert get(shared, run).heartbeat_at > began
+    assert end(shared, run)
+
+
+def test_a_run_whose_clock_was_ahead_keeps_nobody_away_once_the_clock_is_set_right(
+    shared: Bench, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was killed, so its last sign of life stays a day ahead."""
+    with monkeypatch.context() as ahead:
+        ahead.setattr(maintenance, "utc_now", lambda: utc_now() + timedelta(days=1))
+        run = begin(shared, dataset)
+    next_one = begin(shared, dataset)
+    assert next_one is not None and get(shared, run).outcome == "died"
+    assert end(shared, next_one)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(maintenance, "utc_now", lambda: utc_now() + timedelta(seconds=LEASE / 2))
+        run = begin(shared, dataset)
+    with pytest.raises(AlreadyRunning):
+        begin(shared, dataset)  # clocks of machines differ by a little
     assert end(shared, run)
 
 

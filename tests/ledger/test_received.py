@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.config import CONFIG_NAME
-from strandline.ledger import batches, datasets, received, tokens
+from strandline.ledger import batches, datasets, received, senders, tokens
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, PlacedBody, Repeat
+from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.senders import PlacedBody
 from strandline.types import Seq, SeqRange, merge_ranges
 from strandline.wire import KeyIdentity, LaneName
 from tests.ledger.conftest import Bench
@@ -128,7 +129,7 @@ def test_what_a_sender_asks_for_is_what_its_lanes_hold_beyond_a_number(receiving
     assert receiving.held(40) == receiving.held(2**63 - 1) == []
     with receiving.ledger.read() as connection:
         asked = [("k=a", Seq(4)), ("", Seq(30)), ("never seen", None), ("k=a", Seq(6)), ("k=a", None)]
-        found = received.held(connection, receiving.dataset.id, SENDER, asked)
+        found = senders.held(connection, receiving.dataset.id, SENDER, asked)
     assert [[b.rows for b in bodies] for bodies in found] == [[span(5, 6)], [span(31, 40)], [], [], [span(5, 6)]]
     assert (found[1][0].count, found[1][0].digest, found[1][0].size) == (10, made[0].digest, 1000)
 
@@ -457,7 +458,7 @@ def test_a_body_is_a_range_or_a_key_and_has_a_file_exactly_if_it_has_rows(receiv
 def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiving, shared: Bench) -> None:
     def claim(instance: str, generation: int, lake: str = "lake a", uuid: str = "u") -> tuple[str, int]:
         with receiving.ledger.write() as connection:
-            found = received.claim(
+            found = senders.claim(
                 connection,
                 receiving.dataset.id,
                 lake,
@@ -466,11 +467,11 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
                 table_uuid=uuid,
                 generation=generation,
             )
-            assert found == received.claimed(connection, receiving.dataset.id, lake, "default.source")
+            assert found == senders.claimed(connection, receiving.dataset.id, lake, "default.source")
         return found.instance, found.generation
 
     with receiving.ledger.read() as connection:
-        assert received.claimed(connection, receiving.dataset.id, "lake a", "default.source") is None
+        assert senders.claimed(connection, receiving.dataset.id, "lake a", "default.source") is None
     assert claim("one", 2) == ("one", 2)
     assert claim("one", 5) == ("one", 5)
     assert claim("one", 3) == ("one", 5)
@@ -484,7 +485,7 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
 def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, shared: Bench) -> None:
     def claim(instance: str, ledger: Ledger) -> str:
         with ledger.write() as connection:
-            return received.claim(
+            return senders.claim(
                 connection, receiving.dataset.id, "l", "d", instance=instance, table_uuid="u", generation=1
             ).instance
 
@@ -495,7 +496,7 @@ def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, sha
 def test_a_body_tells_the_numbers_that_its_rows_have_here_once_they_are_published(receiving: Receiving) -> None:
     def placed(lo: int, hi: int, limit: int = 10, lane: LaneName = SENDER) -> list[PlacedBody]:
         with receiving.ledger.read() as connection:
-            return received.placed(connection, receiving.dataset.id, lane, Seq(lo), Seq(hi), limit)
+            return senders.placed(connection, receiving.dataset.id, lane, Seq(lo), Seq(hi), limit)
 
     first, second = receiving.accept(by_range(11, 20), by_range(1, 10))
     [none] = receiving.accept(by_range(21, 30), rows=0)

@@ -114,9 +114,12 @@ def test_how_a_sink_fares_is_kept_and_why_it_stopped_is_not_overwritten(delivery
         assert sinks.pause(connection, id) and not sinks.pause(connection, id)
         assert sinks.stop(connection, id, "it lacks what it had")
         assert not sinks.failed(connection, id, "slow", later) and not sinks.went_well(connection, id)
-        assert not sinks.pause(connection, id)
     delivery.refresh()
     assert (delivery.sink.state, delivery.sink.reason) == (SinkState.STOPPED, "it lacks what it had")
+    with delivery.ledger.write() as connection:
+        assert sinks.pause(connection, id) and not sinks.pause(connection, id)
+    delivery.refresh()
+    assert (delivery.sink.state, delivery.sink.reason) == (SinkState.PAUSED, "it lacks what it had")
     with delivery.ledger.write() as connection:
         assert sinks.resume(connection, id) and not sinks.resume(connection, id)
     delivery.refresh()

@@ -21,12 +21,15 @@ class Sink(NamedTuple):
     """What the ledger says of it."""
 
     start: int
+    """Where its lane began."""
     mark: int
     open: int
     """How far its open intent goes; 0: it has none."""
     lost: frozenset[int]
     forgotten: frozenset[int] = frozenset()
     """Counted as a loss of unknown size: they may be gone, and are sent where they are not."""
+    others: int = 0
+    """Where partitions begin that it has not met: in a generation that sends rows again, at what was planned."""
 
 
 class Ledger(NamedTuple):
@@ -76,6 +79,7 @@ class Rules:
     an_opening_counts_what_the_copy_forgot: bool = True
     a_resend_counts_what_may_be_gone: bool = True
     a_resend_sends_what_is_left_below_the_floor: bool = True
+    a_recovery_goes_by_where_the_lane_began: bool = True
 
 
 def explored(rules: Rules) -> Explored[State]:
@@ -160,12 +164,24 @@ def _change_sinks(state: State, rules: Rules) -> Iterator[State]:
     ledger = state.ledger
     if ledger.sinks[1] is None and not state.held[1]:
         start = ledger.floor if rules.a_new_sink_starts_above_the_floor else 0
-        added = _with(ledger.sinks, 1, Sink(start, start, 0, frozenset()))
+        added = _with(ledger.sinks, 1, Sink(start, start, 0, frozenset(), others=start))
         yield state._replace(ledger=ledger._replace(sinks=added))
     for n in SINKS:
         sink = ledger.sinks[n]
         if sink is not None and state.held[n] and not state.resent:
             yield _resent(state, n, sink, rules)
+        if sink is not None and state.resent:
+            recovered = _with(ledger.sinks, n, _recovered(sink, state.held[n], rules))
+            yield state._replace(ledger=ledger._replace(sinks=recovered))
+
+
+def _recovered(sink: Sink, held: frozenset[int], rules: Rules) -> Sink:
+    """A person has the sink asked how far it is: what is promised is taken back, and the mark goes up to where all is
+    there. Nothing that it acknowledged is missing, or it would be sent again."""
+    reached = sink.start if rules.a_recovery_goes_by_where_the_lane_began else sink.others
+    while reached + 1 in held:
+        reached += 1
+    return sink._replace(mark=max(sink.mark, reached), open=0)
 
 
 def _resent(state: State, n: int, sink: Sink, rules: Rules) -> State:
@@ -174,8 +190,9 @@ def _resent(state: State, n: int, sink: Sink, rules: Rules) -> State:
     floor = state.ledger.floor
     may_be_gone = frozenset(range(sink.start + 1, floor + 1))
     forgotten = may_be_gone if rules.a_resend_counts_what_may_be_gone else frozenset()
+    planned = max(sink.others, sink.mark, sink.open)
     mark = sink.start if rules.a_resend_sends_what_is_left_below_the_floor else max(sink.start, floor)
-    sinks = _with(state.ledger.sinks, n, Sink(sink.start, mark, 0, frozenset(), forgotten))
+    sinks = _with(state.ledger.sinks, n, Sink(sink.start, mark, 0, frozenset(), forgotten, planned))
     held = (frozenset[int](), state.held[1]) if n == 0 else (state.held[0], frozenset[int]())
     return state._replace(ledger=state.ledger._replace(sinks=sinks), copy=None, held=held, resent=True)
 

@@ -36,3 +36,8 @@ def test_without_this_rule_a_row_is_gone_that_a_sink_was_owed(without: Rules) ->
 def test_a_resend_that_begins_above_the_floor_passes_rows_that_are_still_there() -> None:
     without = Rules(a_resend_sends_what_is_left_below_the_floor=False)
     assert explored(without).why == "a mark has passed a row that could still be sent, and that no rule dropped"
+
+
+def test_a_recovery_that_goes_by_what_was_planned_passes_rows_that_were_never_sent_again() -> None:
+    without = Rules(a_recovery_goes_by_where_the_lane_began=False)
+    assert explored(without).why == "a mark has passed a row that was never sent"

@@ -21,7 +21,7 @@ from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.sink import Address, Claim, Landed, Refused, Sink, SinkContext, TryLater
 from strandline.founding import init_lake
 from strandline.lake import Lake
-from strandline.ledger import received
+from strandline.ledger import senders
 from strandline.tables.schema import Column, Primitive
 from strandline.types import SEQ_MAX, Seq
 from strandline.wire import LaneName
@@ -77,7 +77,7 @@ class Receiving:
         found: list[int] = []
         with self.lake.ledger.read() as connection:
             dataset = self.lake.dataset(sink.destination.split("/")[-2])
-            bodies = received.placed(connection, dataset.id, lane, Seq(1), SEQ_MAX, 10_000)
+            bodies = senders.placed(connection, dataset.id, lane, Seq(1), SEQ_MAX, 10_000)
         for body in bodies:
             assert body.spool is not None
             with self.lake.receiver.bench.spool.read(body.spool) as parts:

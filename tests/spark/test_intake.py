@@ -18,7 +18,7 @@ from strandline import failpoints, wire
 from strandline.errors import RefusedError
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
-from strandline.ledger import received
+from strandline.ledger import senders
 from strandline.receive.body import Packed, read_body
 from strandline.receive.intake import Intake
 from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn
@@ -89,7 +89,7 @@ def test_the_ledger_tells_which_numbers_a_body_got(sender: Sender) -> None:
     [report] = sender.ingest()
     assert report.numbers is not None
     with sender.lake.ledger.read() as connection:
-        found = received.placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
+        found = senders.placed(connection, sender.dataset.id, LANE, Seq(1), Seq(100), 10)
     assert [(b.rows.lo, b.count, b.first) for b in found] == [
         (11, 3, report.numbers.lo + 1),
         (14, 2, report.numbers.lo + 4),

@@ -26,7 +26,7 @@ from strandline.tables import floor as table_floor
 from strandline.types import Seq, SeqRange
 from tests.spark.bodies import Sender, files
 from tests.spark.flaky import REFUSES
-from tests.spark.lakes import create, in_main, new_lake, numbers, sql
+from tests.spark.lakes import counter, create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, tick
 
 if TYPE_CHECKING:
@@ -179,14 +179,33 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
 
         return patched
 
+    def and_dies(*args: Any) -> None:
+        delete(*args)
+        raise FailpointError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_floor, "delete", add_first("before_a_run_died", and_dies))
+        with pytest.raises(FailpointError):
+            purge(lake, "n = 7")
     monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
+    monkeypatch.setattr(leases.sinks, "release", _storage_fails)
+    monkeypatch.setattr(leases, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
     done = purge(lake)
-    assert [(x.sink, x.rows) for x in done.undelivered] == [("before_it_is_recorded", 2)]
+    assert [(x.sink, x.rows) for x in done.undelivered] == [("before_a_run_died", 2), ("before_it_is_recorded", 2)]
     assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("while_rows_go", None, (MEANWHILE,))]
+    assert done.named_before == ("before_a_run_died",), "the run that did not end could not look for it"
     with lake.ledger.read() as connection:
         [loss] = losses.of_sink(connection, lake.delivery.get("while_rows_go"))
+        before = losses.of_sink(connection, lake.delivery.get("before_a_run_died"))
+        late = [e.detail["late"] for e in audit.latest(connection) if e.event == "purge_settled"]
     assert (loss.reason, loss.rows, loss.until) == (Reason.FORGOTTEN, None, 10)
+    assert [(x.reason, x.rows, x.until) for x in before] == [(Reason.FORGOTTEN, None, 7), (Reason.PURGED, 2, 10)]
+    assert late == [["while_rows_go"], ["before_a_run_died"]], "for the next one, if this one dies, too"
+    assert purge(lake).named_before == (), "it was looked for once"
+    monkeypatch.undo()
+    with lake.ledger.write() as connection:
+        sinks.forget_leases(connection)
     lake.tick()
     assert lake.delivery.verify().ok
 
@@ -214,7 +233,9 @@ def _storage_fails(*_: Any) -> None:
     raise StorageError("the disk is away")
 
 
-def test_a_restored_ledger_learns_from_the_table_what_was_purged(lake: Lake, tmp_path: Path) -> None:
+def test_a_restored_ledger_learns_from_the_table_what_was_purged(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
     append(lake, 1, 10)
     lake.tick()
@@ -231,9 +252,98 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(lake: Lake, tmp
         opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_opened")
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
+    lake.ledger.backup(tmp_path / "later.db")
+    monkeypatch.setattr(table_floor, "PURGES_TOLD_MAX", 1)
+    assert purge(lake, "n = 13").deleted_rows == 1
+    told = [(p.rows, p.count) for p in lake.maintenance.bench.tables().view("default.events").purged]
+    assert told == [(SeqRange(Seq(5), Seq(20)), 5)], "it lies between those that were told before"
+    lake.ledger.close()
+    shutil.copy(tmp_path / "later.db", lake.ledger.path)
+    lake.recover()
+    with lake.ledger.read() as connection:
+        found = losses.of_sink(connection, lake.delivery.get("out"))
+    assert [(x.reason, x.after, x.until) for x in found] == [(Reason.FORGOTTEN, 10, 20)] * 2
     append(lake, 21, 30)
     lake.tick()
     assert lake.delivery.verify().ok
+
+
+def foreign(lake: Lake, *numbers: int) -> None:
+    """Rows of Alice's that another engine wrote, with numbers of its own."""
+    rows = ", ".join(f"({n}, 1000, 'alice')" for n in numbers)
+    sql(lake, f"INSERT INTO lake.default.events (_ingest_seq, n, who) VALUES {rows}")
+
+
+def test_rows_that_are_not_ours_go_too_and_are_counted_apart_whatever_their_numbers(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, "others", {"n": "long"})
+    lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
+    append(lake, 1, 5)
+    lake.append("others", numbers(lake, 1, 5))  # takes 6..10
+    append(lake, 6, 10)
+    lake.tick()
+    near, far = counter(lake) + 1_000, 10**15
+    foreign(lake, 0, -3, 7, 7, near, far)
+    monkeypatch.setattr("strandline.maintain.rows.RANGES_MAX", 0)
+    rehearsed = purge(lake, dry_run=True)
+    done = purge(lake)
+    assert (done.deleted_rows, done.foreign, done.not_settled, done.left) == (8, 6, 0, ())
+    assert (rehearsed.deleted_rows, rehearsed.foreign) == (8, 6)
+    assert [(x.sink, x.rows) for x in done.holding] == [("out", 2)], "only ours were ever sent"
+    assert left(lake) == others(1, 10)
+    assert near <= counter(lake) < far, "a number that was seen on a foreign row is never given to one of ours"
+    append(lake, 11, 15)
+    lake.tick()
+    assert left(lake) == [*others(1, 10), *range(11, 16)]
+
+
+def test_rows_that_others_change_or_number_between_the_count_and_the_delete_are_left_and_told(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(lake, "CREATE TABLE lake.default.people (n BIGINT, who STRING) USING iceberg")
+    who = "CASE WHEN id % 5 = 0 THEN 'alice' ELSE 'bob' END"
+    sql(lake, f"INSERT INTO lake.default.people SELECT id, {who} FROM range(1, 13, 1, 1)")
+    lake.adopt_dataset("people")
+    sql(lake, "INSERT INTO lake.default.people (n, who) VALUES (20, 'alice')")
+    delete = table_floor.delete
+
+    def changed_first(*args: Any) -> None:
+        sql(lake, "UPDATE lake.default.people SET who = 'alice' WHERE n IN (1, 12)")
+        lake.adopt_dataset("people")
+        delete(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_floor, "delete", changed_first)
+        done = lake.maintenance.purge("people", ALICE, keep_snapshots=True).result
+    assert (done.first, done.last, done.without_number) == (5, 10, 1)
+    [said] = done.left
+    assert said.startswith("3 rows that fit came")
+    kept = [n for _, n in in_main(lake, "people")]
+    assert kept == [*others(1, 12), 20], "nothing outside of what the table was told"
+    done = lake.maintenance.purge("people", ALICE).result
+    assert (done.deleted_rows, done.left) == (3, ())
+    assert [n for _, n in in_main(lake, "people")] == others(2, 11)
+
+
+def test_a_snapshot_that_a_tag_or_a_rule_keeps_and_that_shows_the_rows_is_named(lake: Lake) -> None:
+    append(lake, 1, 4)
+    sql(lake, "ALTER TABLE lake.default.events CREATE TAG harmless")
+    append(lake, 5, 10)
+    sql(lake, "ALTER TABLE lake.default.events CREATE TAG audited")
+
+    def keep(snapshots: int) -> None:
+        table = lake.maintenance.bench.tables().load("default.events")
+        table.manageSnapshots().setMinSnapshotsToKeep("main", snapshots).commit()
+
+    keep(9)
+    done = purge(lake)
+    assert (done.deleted_rows, done.refs_kept) == (2, 1)
+    assert len(done.left) == 2 and "tag audited" in done.left[0] and "main" in done.left[1]
+    sql(lake, "ALTER TABLE lake.default.events DROP TAG audited")
+    keep(1)
+    done = purge(lake)
+    assert (done.left, done.refs_kept, data_files_hold(lake, b"alice")) == ((), 0, [])
 
 
 def test_what_is_no_condition_or_would_stop_it_halfway_deletes_nothing_and_says_what_to_do(lake: Lake) -> None:

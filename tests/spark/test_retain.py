@@ -14,11 +14,12 @@ from strandline import counting
 from strandline.deliver.layout import Kind
 from strandline.errors import RefusedError, SchemaError, Skipped
 from strandline.failpoints import FailpointError
-from strandline.ledger import audit, datasets, floors, holds, losses
+from strandline.ledger import audit, blocks, datasets, floors, holds, losses, sinks
 from strandline.ledger.losses import Reason
 from strandline.maintain import rows
 from strandline.maintain.retain import retain
 from strandline.maintain.retain_rule import Retained, RetainRule
+from strandline.types import Reserved
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, objects, tick
 
@@ -175,6 +176,9 @@ def test_what_is_dropped_is_counted_and_delivery_goes_on_above_it(
 def test_a_paused_sink_holds_unless_a_person_chose_otherwise(lake: Lake, tmp_path: Path) -> None:
     add(lake, tmp_path / "away", where="n % 2 = 0")
     append(lake, 1, 10)
+    with lake.ledger.write() as connection:
+        sinks.stop(connection, lake.delivery.get("away").id, "it stopped, and nobody chose that")
+    assert run(lake, paused_sinks="ignore").deleted_rows == 0 and held(lake) == [("away", 5)]
     lake.delivery.pause("away")
     assert run(lake).deleted_rows == 0 and held(lake) == [("away", 5)]
     done = run(lake, paused_sinks="ignore")
@@ -305,17 +309,56 @@ def test_a_commit_that_lands_while_rows_are_looked_at_is_no_reason_to_refuse(
             run(lake)
 
 
-def test_a_row_that_is_not_settled_is_never_deleted(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_published_row_above_the_seal_is_never_deleted_however_old_it_is(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(lake, 1, 10)
+    """A writer that lives has taken 11 to 20; what came after it is in the table, and old enough."""
+    old = "TIMESTAMP'2020-01-01 00:00:00Z'"
+    append(lake, 1, 10, old)
+    wanted = blocks.NewBlock(lake.dataset("events").id, 10, "under way", None)
+    writer, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=600)
+    assert isinstance(writer, Reserved)
+    append(lake, 21, 30, old)
+    assert in_main(lake, "events") == [(n, n) for n in (*range(1, 11), *range(21, 31))]
+    for rule in ({}, {"column": "at"}):
+        planned = run(lake, dry_run=True, **rule)
+        assert (planned.sealed, planned.due_up_to, planned.deleted_rows) == (10, 10, 10)
+    assert (run(lake).deleted_rows, left(lake), floor(lake)) == (10, list(range(21, 31)), 10)
+    assert (run(lake, column="at").deleted_rows, left(lake)) == (0, list(range(21, 31)))
+    assert blocks.abandon(lake.ledger, lake.witness, writer, "its writer gave it up")
     with armed(monkeypatch, "stage.after_mark=fail"), pytest.raises(FailpointError):
-        append(lake, 11, 20)
-    with armed(monkeypatch, "stage.after_mark=fail"), pytest.raises(FailpointError):
-        append(lake, 21, 30)
-    assert run(lake).deleted_rows == 10
+        append(lake, 31, 40)
+    assert (run(lake).deleted_rows, left(lake)) == (10, []), "the seal has come as far"
     lake.recover()
-    assert left(lake) == list(range(11, 31))
+    assert left(lake) == list(range(31, 41)), "what was staged is published, and young to nobody but the clock"
+
+
+def test_a_condition_that_fails_on_a_row_holds_all_rows_and_a_rule_that_drops_counts_them_all(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Nobody can tell which of them the sink would get, so none of them goes uncounted."""
+    create(lake, "words", {"n": "long", "text": "string"})
+
+    def into(lo: int, hi: int, text: str) -> None:
+        lake.append("words", numbers(lake, lo, hi).selectExpr("n", f"{text} AS text"))
+
+    def retained(later: timedelta, **rule: Any) -> Retained:
+        bench, now = lake.maintenance.bench, datetime.now(UTC) + later
+        return retain(bench, lake.dataset("words"), RetainRule(OLD, **rule), now=now, accept_clock=True)
+
+    lake.delivery.add("out", "words", "files", {"path": str(tmp_path / "out"), "where": "CAST(text AS INT) > 5"})
+    into(1, 10, "CAST(n AS STRING)")
+    lake.tick()
+    into(11, 20, "'seven'")
+    rule: dict[str, Any] = {"on_lag": "drop", "drop_after": timedelta(days=7)}
+    for _ in range(2):
+        done = retained(LATER, **rule)
+        assert [(h.sink, h.rows) for h in done.held] == [("out", 10)]
+    done = retained(LATER + timedelta(days=8), **rule)
+    assert (done.deleted_rows, [(x.sink, x.rows) for x in done.lost], done.held) == (10, [("out", 10)], ())
+    into(21, 30, "CAST(n AS STRING)")
+    lake.tick()
+    assert proved(lake) == {"out": (15, 10, 10)}
 
 
 def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_cannot_know(

@@ -254,7 +254,7 @@ def test_what_was_lost_and_sent_again_is_proved_in_its_new_generation(lake: Lake
     lake.delivery.recover_sink("out", resend=True)
     tick(lake, "out")
     proved = verdict(lake)
-    assert (proved.findings, proved.rows, proved.watermark) == ((), 40, 100)
+    assert (proved.findings, proved.rows, proved.start, proved.watermark) == ((), 40, 60, 100)
 
 
 # On the terminal.

@@ -384,6 +384,8 @@ def test_what_needs_a_person_is_said_once_per_sink_with_the_command_that_helps(
         sinks.stop(connection, record.id, "out: it lost what it had")
     assert "sink out is stopped: it lost what it had" in said(capsys, "status")
     assert "`strandline sink recover out`" in said(capsys, "sink", "list")
+    assert document(capsys, "sink", "pause", "out")["state"] == "paused", "a person chooses that nobody waits for it"
+    assert "it lost what it had" in said(capsys, "status")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from strandline.maintain.clock import Moment, here, judge
+from strandline.maintain.clock import SKIPS_MAX, Moment, here, judge
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -17,9 +18,9 @@ def moment(wall: timedelta, up: timedelta | None = None, boot: str | None = "a")
     return Moment(NOON + wall, boot if up is not None else None, up)
 
 
-def jumped(now: Moment, stored: Moment | None, *seen: timedelta, skipped_before: bool = False) -> timedelta | None:
-    found = judge(now, stored, [NOON + s for s in seen], jump=HOUR, skipped_before=skipped_before)
-    return None if found is None else found.by
+def jumped(now: Moment, stored: Moment | None, *seen: timedelta, skipped: Sequence[timedelta] = ()) -> timedelta | None:
+    found = judge(now, stored, [NOON + s for s in seen], jump=HOUR, skipped=[NOON + s for s in skipped])
+    return None if found is None or found.believed else found.by
 
 
 @pytest.mark.parametrize("passed", [timedelta(), HOUR, 3 * DAY, 400 * DAY])
@@ -63,9 +64,52 @@ def test_a_silence_costs_one_run_and_not_every_one_of_a_lake_that_is_touched_onc
     before = moment(timedelta(), HOUR)
     daily = moment(DAY, HOUR, "b")
     assert jumped(daily, before) == DAY
-    assert jumped(daily, before, skipped_before=True) is None
-    assert jumped(moment(2 * DAY, HOUR, "b"), before, skipped_before=True) == 2 * DAY
-    assert jumped(moment(-DAY, HOUR, "b"), before, skipped_before=True) == -DAY
+    once, twice = [timedelta()], [-DAY, timedelta()]
+    assert jumped(daily, before, skipped=once) is None
+    assert jumped(moment(2 * DAY, HOUR, "b"), before, skipped=once) == 2 * DAY
+    assert jumped(moment(-DAY, HOUR, "b"), before, skipped=once) == -DAY
+    assert jumped(moment(7 * DAY, HOUR, "b"), before, skipped=twice) is None
+    assert jumped(moment(-DAY, HOUR, "b"), before, skipped=twice) == -DAY
+
+
+def test_clocks_that_contradict_each_other_are_never_believed_to_be_ahead() -> None:
+    """Two machines take turns, and the clock of one is a year ahead."""
+    right, wrong = moment(timedelta(), HOUR), 365 * DAY
+    assert jumped(moment(wrong + HOUR, HOUR, "b"), right, skipped=[wrong, timedelta()]) == wrong + HOUR
+    assert jumped(moment(HOUR, HOUR, "b"), moment(wrong, HOUR), skipped=[timedelta(), wrong]) == HOUR - wrong
+
+
+def test_a_row_that_was_stamped_a_year_ahead_costs_one_run() -> None:
+    before, later = moment(timedelta(), HOUR), moment(HOUR, HOUR, "b")
+    assert jumped(later, before, 365 * DAY) == HOUR - 365 * DAY
+    assert jumped(later, before, 365 * DAY, skipped=[timedelta()]) is None
+    found = judge(later, before, [NOON + 365 * DAY], jump=HOUR, skipped=[NOON])
+    assert found is not None and found.believed and "behind of what was recorded" in found.words
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_however_a_clock_behaved_once_it_is_right_retention_goes_on_after_two_runs(seed: int) -> None:
+    """On one machine or a new one for each run, hours or months apart, whatever wrong clocks have stamped."""
+    rng = random.Random(seed)
+    true, up, boot, stored = timedelta(), HOUR, 0, None
+    skipped: list[datetime] = []
+    seen: list[datetime] = []
+    in_a_row = 0
+    for n in range(14):
+        passed = rng.choice([HOUR, DAY, 7 * DAY, 90 * DAY]) * rng.uniform(0.5, 2)
+        true, up = true + passed, up + passed
+        if rng.random() < 0.6:
+            boot, up = boot + 1, HOUR
+        wrong = timedelta() if n >= 8 else rng.choice([-400 * DAY, -DAY, timedelta(), DAY, 400 * DAY])
+        now = Moment(NOON + true + wrong, str(boot), up)
+        if rng.random() < 0.5:
+            seen.append(now.wall - passed * rng.random())
+        found = judge(now, stored, seen, jump=HOUR, skipped=skipped)
+        skips = found is not None and not found.believed
+        skipped = [*skipped, now.wall][-SKIPS_MAX:] if skips else []
+        stored = now
+        in_a_row = in_a_row + 1 if skips and n >= 8 else 0
+        assert in_a_row <= 2
 
 
 def test_what_was_recorded_before_the_last_run_was_judged_then() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import FailedError, SchemaError, StorageError
 from strandline.ledger.batches import BatchBody
-from strandline.ledger.received import PlacedBody
+from strandline.ledger.senders import PlacedBody
 from strandline.receive.fitting import BodyUnfit, Fitting
 from strandline.receive.frame import ROWS_PER_TASK_MIN, Load, cut, in_order
 from strandline.receive.inspect import Tally, describe

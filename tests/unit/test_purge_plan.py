@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -10,10 +11,24 @@ from typing import Any
 import pytest
 
 from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, LaneId, SinkId, SinkRecord, SinkState
+from strandline.ingest.opening import forgotten_purges
 from strandline.ledger.holders import Holder, LanePast, Span
-from strandline.maintain.purge_plan import CONDITION_CHANGED, NOT_RECORDED, UNDER_WAY, Reached, began_below, reached
+from strandline.maintain.purge_plan import (
+    CONDITION_CHANGED,
+    NOT_RECORDED,
+    UNDER_WAY,
+    Fitting,
+    Reached,
+    began_below,
+    delete_condition,
+    reached,
+)
+from strandline.maintain.purge_shown import Shown, kept_by
+from strandline.maintain.purge_shown import told as shown
 from strandline.tables.floor import with_neighbours
-from strandline.types import DatasetId, Seq, SeqRange
+from strandline.tables.history import PastSnapshot, Ref, TableHistory
+from strandline.tables.metadata import ToldPurge
+from strandline.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEALED = Seq(100)
@@ -110,9 +125,87 @@ def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_
     assert not began_below(holder(), Seq(10))
 
 
+def told(lo: int, hi: int, count: int, number: int = 0) -> ToldPurge:
+    return ToldPurge(rows(lo, hi), count, number)
+
+
 def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbours_as_one() -> None:
-    known = {rows(10, 20): 3, rows(50, 60): 4, rows(90, 95): 1}
-    assert with_neighbours(known, rows(30, 40), 2) == (rows(30, 40), 2)
-    assert with_neighbours(known, rows(5, 55), 2) == (rows(5, 55), 5), "what lies within is told by it"
-    assert with_neighbours(known, rows(30, 40), 2, told_max=3) == (rows(10, 40), 5)
-    assert with_neighbours(known, rows(62, 70), 2, told_max=1) == (rows(10, 95), 10)
+    known = [told(10, 20, 3, 96), told(50, 60, 4, 98), told(90, 95, 1, 97)]
+    assert with_neighbours(known, told(30, 40, 2, 99)) == told(30, 40, 2, 99)
+    assert with_neighbours(known, told(5, 55, 2, 99)) == told(5, 55, 5, 99), "what lies within is told by it"
+    assert with_neighbours(known, told(30, 40, 2, 99), told_max=3) == told(10, 40, 5, 99)
+    assert with_neighbours(known, told(62, 70, 2, 99), told_max=1) == told(10, 95, 10, 99)
+    assert with_neighbours(known, told(62, 70, 2, 5), told_max=1).number == 98, "one that comes late takes nothing back"
+
+
+def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_were_told_as_one() -> None:
+    known = [rows(1, 10_000), rows(4_000, 5_000)]
+    before = [told(1, 10_000, 7, 20_000)]
+    assert forgotten_purges(before, known, 20_000) == []
+    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), told_max=1)
+    assert after.rows == rows(1, 10_000), "the ends are the same"
+    assert forgotten_purges([after], known, 20_000) == [after]
+    assert forgotten_purges([after], known, 20_001) == []
+    assert forgotten_purges([told(1, 10_000, 7)], [rows(1, 9_000)], 20_000), "told without a number: by the ends"
+    assert forgotten_purges([told(1, 10_000, 7)], known, 20_000) == []
+
+
+def test_what_a_table_was_told_is_read_back_and_nothing_else_is_taken_for_it() -> None:
+    for purge in (told(3, 9, 4, 17), told(3, 9, 4)):
+        assert ToldPurge.parse((purge.name, "4")) == purge
+    for name in ("3", "3-", "9-3.17", "0-9.17", "3-9.", "3-9.x", "3-9.17.1", "3-\u0669.17", f"3-{2**63}.17"):
+        assert ToldPurge.parse((f"strandline.purged.{name}", "4")) is None
+    assert ToldPurge.parse(("strandline.purged.3-9.17", "\u0664")) is None
+
+
+# --- which rows go ---------------------------------------------------------------------------------------------------
+
+
+def fitting(**values: Any) -> Fitting:
+    empty: dict[str, Any] = dict.fromkeys(Fitting.__dataclass_fields__, 0) | {"sealed": SEALED, "range": None}
+    return Fitting(**(empty | values))
+
+
+def goes(fits: Fitting, number: int | None, counter: int = 0, ours_above: tuple[SeqRange, ...] = ()) -> bool:
+    """As a database that is at hand judges the condition."""
+    condition = delete_condition("who = 'alice' -- ", fits, counter, ours_above)
+    with sqlite3.connect(":memory:") as db:
+        query = f"SELECT {condition} FROM (SELECT ? AS {SEQ_COLUMN}, 'alice' AS who)"
+        return bool(db.execute(query, (number,)).fetchone()[0])
+
+
+def test_a_delete_takes_no_row_that_was_not_counted() -> None:
+    settled = fitting(range=rows(10, 20), rows=3, ours=2)
+    assert [n for n in (None, -1, 0, 9, 10, 20, 21, 101) if goes(settled, n, 1000)] == [10, 20]
+    assert [n for n in (None, -1, 0, 9, 101) if goes(fitting(below=1, unnumbered=1), n, 1000)] == [None, -1, 0]
+    assert not goes(fitting(), 5), "nothing was counted"
+    assert (settled.total, settled.foreign, fitting(below=2, beyond=1, unnumbered=1).total) == (3, 1, 4)
+
+
+def test_above_the_seal_a_row_goes_only_if_its_number_is_not_ours_and_cannot_become_ours_meanwhile() -> None:
+    fits = fitting(beyond=3, near=150, far=1_000)
+    assert fits.to_take(130) == 20 and fits.to_take(200) == 1
+    counter = 130 + fits.to_take(130)
+    judged = {n: goes(fits, n, counter, (rows(101, 120),)) for n in (50, 101, 120, 121, 150, 151, 1_000, 1_001)}
+    assert [n for n, gone in judged.items() if gone] == [121, 150, 1_001]
+    many = tuple(rows(n, n) for n in range(200, 2_000, 2))
+    assert not goes(fits, 150, counter, many), "too many to be named: nothing above the seal goes"
+
+
+# --- what still shows them -------------------------------------------------------------------------------------------
+
+
+def test_whatever_still_shows_deleted_rows_is_named_with_what_keeps_it() -> None:
+    parents = {1: None, 2: 1, 3: 2, 4: 3, 5: 2, 6: None}
+    snapshots = {SnapshotId(s): PastSnapshot(SnapshotId(s), None if p is None else SnapshotId(p), s, "append")
+                 for s, p in parents.items()}  # fmt: skip
+    refs = [("main", 4, True), ("side", 5, True), ("old", 1, False), ("new", 4, False)]
+    history = TableHistory({}, tuple(Ref(n, SnapshotId(s), b, None, None, None) for n, s, b in refs), snapshots)
+    found = kept_by(history)
+    assert found == {("branch", "main"): [3, 2, 1], ("tag", "old"): [1], ("branch", "side"): [5], ("", ""): [6]}
+    assert shown(found, set()) == Shown(0, ())
+    said = shown(found, {SnapshotId(s) for s in (1, 2, 5)})
+    assert said.refs == 2 and len(said.said) == 3
+    for part, line in zip(("in its past (2)", "tag old", "branch side"), said.said, strict=True):
+        assert part in line
+    assert "no branch has" in shown(found, {SnapshotId(6)}).said[0]

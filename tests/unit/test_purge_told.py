@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
+from strandline.founding import init_lake
+from strandline.ledger import datasets, reject_folders
 from strandline.ledger.maintenance import Kind
+from strandline.ledger.reject_folders import RejectFolder
+from strandline.maintain.purge_aside import find_folders
 from strandline.maintain.purge_plan import RETAINED, UNDER_WAY, AtSink, MayHold, Purged
+from strandline.types import History
+from tests.conftest import MakeHome
 from tests.unit.test_cli_maintain import told
 
 NOTHING: dict[str, Any] = {"first": None, "last": None, "floor": None, "snapshots_expired": 0}
@@ -21,6 +29,7 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
         Kind.PURGE,
         purged(
             deleted_rows=5,
+            foreign=2,
             holding=(
                 AtSink("partner", "files", "file:///out", 5),
                 AtSink("partner", "files", "file:///out", 1, generation=1, older=True),
@@ -36,6 +45,7 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
     )
     for part in (
         "5 rows are deleted",
+        "2 of them had numbers that are not from here",
         "partner was sent 5 rows; delete them there: file:///out",
         "partner (generation 1, before it was reset) was sent 1 row",
         "old (removed since) was sent 2 rows; delete them there: http://old",
@@ -80,3 +90,21 @@ def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
     ):
         assert part in text
     assert "old snapshots are kept" not in told(Kind.PURGE, purged(snapshots_expired=None), dry_run=True)
+
+
+def test_reject_files_of_another_machine_are_named_also_where_a_folder_of_that_name_is_here(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    make_home(tmp_path)
+    with init_lake(tmp_path) as lake:
+        with lake.ledger.write() as connection:
+            events = datasets.add(
+                connection, name="default.events", table_uuid="u", deliver_by=(), adopted=False, history=History.DELIVER
+            )
+        usual, other = (tmp_path / "rejects").absolute(), tmp_path / "other"
+        other.mkdir()
+        for node, folder in ((socket.gethostname(), usual), ("node-7", usual), ("node-7", other)):
+            reject_folders.note(lake.ledger, events.id, RejectFolder(node, str(folder)))
+        found = find_folders(lake.maintenance.bench, events)
+    assert found.here == (other / "default.events", usual / "default.events"), "both may be mounted here"
+    assert found.elsewhere == tuple(f"node-7:{f / 'default.events'}" for f in (other, usual))

@@ -22,6 +22,8 @@ def purged(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
     else:
         yield Text.assemble(NOTHING, f" {run.dataset}: no row of the table fits")
+    if r.get("foreign"):  # runs of before did not tell
+        yield Text(f"  {r['foreign']:,} of them had numbers that are not from here, and no sink was sent those", "dim")
     verb = "would be deleted" if run.dry_run else "deleted"
     if r["quarantined"]:
         yield Text(f"  {plural(r['quarantined'], 'quarantined row')} {verb}, too")

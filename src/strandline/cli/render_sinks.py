@@ -106,7 +106,7 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
         elif one.state == "paused" and one.sink_lag_rows != 0:
             lines.append(
                 f"sink {name} is paused, and rows wait ({lag(one.sink_lag_rows, one.sink_lag_seconds).plain}); "
-                f"`strandline sink resume {name}` goes on"
+                f"`strandline sink resume {name}` goes on" + (f"; before that: {why}" if one.reason else "")
             )
         elif one.reason:
             lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")

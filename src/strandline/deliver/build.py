@@ -1,7 +1,8 @@
 """Chunks are built and sent where the rows are: on the executors, each in sequence order, in one pass.
 
-A task holds the chunk that it is gathering and the one that it is sending. The driver gets a line per chunk: what
-became of it. Running a task twice does no harm: the sink knows the range.
+A task holds the chunk that it is gathering and the one that it is sending, or the few that a sink takes at once
+(`side_by_side`). The driver gets a line per chunk: what became of it. Running a task twice does no harm: the sink knows
+the range.
 """
 
 from __future__ import annotations

@@ -85,8 +85,9 @@ class Refusing:
             f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination keeps no "
             "record that could be asked, so the chunk is not split",
             hint=f"Look there for the rows of {chunk.rows}, and take away what is there. Then the chunk can be split: "
-            f"`strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`. Where the "
-            "server answers a key that it knows before it looks at the rows, that is safe without looking.",
+            f"`strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`; then "
+            "in_doubt=stop again, so that the next one is looked at, too. Where the server answers a key that it knows "
+            "before it looks at the rows, it can stay, and nobody has to look.",
         )
 
     def deal_with(self, refusals: Sequence[Refusal]) -> Dealt:

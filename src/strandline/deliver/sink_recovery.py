@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.continuation import decode
@@ -11,7 +11,7 @@ from strandline.deliver.manage import alone, still_alone
 from strandline.deliver.plan import lacking, not_held
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Held, Sink
-from strandline.delivery import ChunkState, Intent, Lane
+from strandline.delivery import ChunkState, Intent, Lane, LaneId
 from strandline.errors import RefusedError, TokenError, UsageError
 from strandline.ledger import audit, floors, intents, lanes, losses, sinks
 from strandline.ledger.losses import NewLoss, Reason
@@ -62,6 +62,8 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         known = lanes.unchecked(connection, run.record)
         landed = intents.last_landed(connection, run.record)
         begun = {i.lane: i for i in intents.open_of(connection, run.record)}
+        first = intents.first_of(connection, run.record)
+    began = {lane.id: _began(lane, run.record.start, first) for lane in known}
     held = sink.held([(run.address(lane.partition), None) for lane in known])
     lost = [
         (lane, h)
@@ -81,8 +83,8 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
             hint="--resend sends what it lacks again, in a new generation; --accept-loss goes on without it.",
         )
     if lost and resend:
-        return _resend(run, known, held, lost)
-    return _repair(run, sink, known, held, lost)
+        return _resend(run, known, held, lost, began)
+    return _repair(run, sink, known, held, lost, began)
 
 
 def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
@@ -92,9 +94,25 @@ def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
     return not_held(landed, held)
 
 
-def _reached(lane: Lane, held: Held, start: Seq | None) -> Seq | None:
-    """How far a sink's own record covers a lane without a gap, from where the sink began."""
-    at = max(int(start or 0), int(held.mark or 0))
+def _began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:
+    """Up to where rows are not this generation's to deliver in this lane. Where the sink starts is for partitions that
+    it had not met: in a generation that sends rows again, lanes begin below, each where the destination was."""
+    if lane.id in first:
+        return min(int(start or 0), first[lane.id])
+    return min(int(start or 0), int(lane.mark or 0)) if _said(lane) == (lane.mark, True) else 0
+
+
+def _said(lane: Lane) -> tuple[Seq | None, bool]:
+    """The mark that the lane's continuation tells, and whether it can be read."""
+    try:
+        return decode(lane.continuation).after, True
+    except TokenError:
+        return None, False
+
+
+def _reached(held: Held, began: int) -> Seq | None:
+    """How far a sink's own record covers a lane without a gap, from where the lane began."""
+    at = max(began, int(held.mark or 0))
     for r in merge_ranges(h.rows for h in held.ranges):
         if r.lo <= at + 1 <= r.hi + 1:
             at = max(at, int(r.hi))
@@ -102,7 +120,12 @@ def _reached(lane: Lane, held: Held, start: Seq | None) -> Seq | None:
 
 
 def _repair(
-    run: SinkRun, sink: Sink, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
+    run: SinkRun,
+    sink: Sink,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    lost: Sequence[tuple[Lane, Held]],
+    began: Mapping[LaneId, int],
 ) -> SinkRecovered:
     record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
     repaired = []
@@ -110,7 +133,7 @@ def _repair(
         still_alone(connection, record, run.lease)
         dropped = intents.drop_open(connection, record)
         for lane, h in zip(known, held, strict=True):
-            reached = _reached(lane, h, record.start)
+            reached = _reached(h, began[lane.id])
             _check_believable(run, lane, reached)
             mark = lane.mark if reached is None or (lane.mark is not None and lane.mark > reached) else reached
             if lane.partition in gone:
@@ -133,11 +156,8 @@ def _repair(
 def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     """A mark that its own continuation contradicts, or that is above everything planned, proves nothing: unless the
     sink itself has come as far, rows below it may never have been sent."""
-    try:
-        said: Seq | None = decode(lane.continuation).after
-        agrees = said == lane.mark
-    except TokenError:
-        said, agrees = None, False
+    said, readable = _said(lane)
+    agrees = readable and said == lane.mark
     readable_text = agrees or said is not None
     planned = run.record.planned or 0
     fine = agrees or (not readable_text and (lane.last is None or (reached or 0) >= lane.last.hi))
@@ -160,11 +180,16 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
 
 
 def _resend(
-    run: SinkRun, known: Sequence[Lane], held: Sequence[Held], lost: Sequence[tuple[Lane, Held]]
+    run: SinkRun,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    lost: Sequence[tuple[Lane, Held]],
+    began: Mapping[LaneId, int],
 ) -> SinkRecovered:
-    """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is."""
+    """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is, and
+    partitions that it has not met start at what is planned."""
     record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
-    beyond = [str(r.rows) for (lane, h) in lost for r in h.ranges if r.rows.lo > (_reached(lane, h, record.start) or 0)]
+    beyond = [str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_reached(h, began[lane.id]) or 0)]
     if beyond:
         raise RefusedError(
             f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
@@ -178,7 +203,7 @@ def _resend(
         fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
         dropped = intents.abandon_open(connection, fresh)
         for lane, h in zip(known, held, strict=True):
-            mark = _reached(lane, h, record.start) if lane.partition in gone else lane.mark
+            mark = _reached(h, began[lane.id]) if lane.partition in gone else lane.mark
             if floor is not None and (mark or 0) < floor:
                 # What is gone cannot be sent again, and nobody can tell how much that is; what a rule left there can.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])

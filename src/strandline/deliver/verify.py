@@ -27,6 +27,7 @@ from strandline.ledger import floors, intents, lanes, losses, quarantine
 from strandline.ledger.engine import utc_now
 from strandline.ledger.losses import Loss
 from strandline.ledger.quarantine import NOT_THERE, QuarantineState
+from strandline.ledger.sinks import seq_or_none
 from strandline.tables.spark_tables import explain
 from strandline.types import Dataset, Seq, SeqRange
 
@@ -105,7 +106,7 @@ class _Verification:
             unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Kind.UNPROVABLE for f in self.extra),
             lost=sum(x.rows or 0 for x in self.losses),
             checked_bytes=sum(p.bytes for p in proofs),
-            start=record.start,
+            start=seq_or_none(min((x.floor for x in layouts), default=record.start) or None),
             watermark=None if not marks or None in marks else min(m for m in marks if m is not None),
             findings=tuple(findings),
         )

@@ -8,7 +8,7 @@ tables comes first, because from then on another live copy of the ledger can no 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from strandline.tables.metadata import (
     LAKE_PROPERTY,
     AlreadyPublished,
     TableView,
+    ToldPurge,
     WapId,
     batch_elsewhere,
 )
@@ -101,7 +102,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             )
     in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
     below = [s for d in in_order for s in _take_floor(work, connection, d)]
-    purged = [s for d in datasets.every(connection) if d.name in views for s in _take_purges(work, connection, d)]
+    purged = [s for d in in_order for s in _take_purges(work, connection, d, counter)]
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -141,20 +142,24 @@ def _take_floor(work: Workbench, connection: Connection, dataset: Dataset) -> li
     return [reach.sink.name for reach in below]
 
 
-def _take_purges(work: Workbench, connection: Connection, dataset: Dataset) -> list[str]:
-    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them. The two ends
-    are enough to know one by, since neighbours are told as one when they are many."""
-    ledgers = losses.purged(connection, dataset.id)
-    first, last = {r.lo for r in ledgers}, {r.hi for r in ledgers}
-    told = work.tables.view(dataset.name).purged.items()
-    new = [(rows, count) for rows, count in told if not (rows.lo in first and rows.hi in last)]
-    for rows, count in new:
-        losses.add_purge(connection, dataset.id, rows, max(1, count))
-    highest = max((rows.hi for rows, _ in new), default=Seq(0))
+def _take_purges(work: Workbench, connection: Connection, dataset: Dataset, counter: sequence.Counter) -> list[str]:
+    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them."""
+    told = work.tables.view(dataset.name).purged
+    new = forgotten_purges(told, losses.purged(connection, dataset.id), counter.last)
+    for purge in new:
+        losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
+    highest = max((purge.rows.hi for purge in new), default=Seq(0))
     below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < highest]
     for reach in below:
         losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, highest, None)])
     return [reach.sink.name for reach in below]
+
+
+def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last: int) -> list[ToldPurge]:
+    """A ledger that has counted up to `last` was there when lower numbers were taken. Of what was told without a number
+    the two ends must do: when purges are many, one that lies between others leaves the ends as they are."""
+    first, end = {r.lo for r in known}, {r.hi for r in known}
+    return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
 
 
 def _own_tables(work: Workbench, known: set[str]) -> tuple[dict[str, TableView], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime
 from typing import Any
 
@@ -57,15 +58,17 @@ def around_the_longest_silence(connection: sa.Connection, since: datetime | None
     return sorted({newest, *([] if found is None else [m for m in found if m != now])})
 
 
-def skipped_before(connection: sa.Connection, dataset: DatasetId) -> bool:
-    """Whether the last run of retention that was meant, and is over, was skipped."""
+def skipped_before(connection: sa.Connection, dataset: DatasetId, *, runs_max: int) -> list[datetime]:
+    """When the last runs of retention began that were meant, are over, and were skipped, without another in between;
+    the oldest first."""
     query = (
-        sa.select(maintenance_run.c.outcome)
+        sa.select(maintenance_run.c.outcome, maintenance_run.c.started_at)
         .where(
             maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == "retain",
             maintenance_run.c.dry_run.is_(False), maintenance_run.c.ended_at.is_not(None),
         )
         .order_by(maintenance_run.c.id.desc())
-        .limit(1)
+        .limit(runs_max)
     )  # fmt: skip
-    return connection.execute(query).scalar() == "skipped"
+    last = itertools.takewhile(lambda r: r.outcome == "skipped", connection.execute(query).all())
+    return [r.started_at for r in last][::-1]

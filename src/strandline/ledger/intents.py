@@ -349,6 +349,17 @@ def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, lis
     return found
 
 
+def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
+    """Of each lane that was ever promised something, behind which number its first intent starts."""
+    query = (
+        sa.select(intent.c.lane_id, sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("first"))
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+        .group_by(intent.c.lane_id)
+    )
+    return {LaneId(r.lane_id): int(r.first) for r in connection.execute(query)}
+
+
 def drop_open(connection: sa.Connection, sink: SinkRecord) -> int:
     """For `sink recover`: the promises of the sink's own generation are taken back, and the next plan is made around
     what the sink holds. Whatever of them landed is found there."""

@@ -98,7 +98,7 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
     connection.execute(
         sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
     )
-    close_dead(connection, now - timedelta(seconds=lease_seconds))
+    close_dead(connection, now, lease_seconds=lease_seconds)
     held = connection.execute(
         _RUNS.where(
             _RUNNING, maintenance_run.c.dataset_id == new.dataset, maintenance_run.c.kind == new.kind.value
@@ -177,10 +177,14 @@ def _text(result: Mapping[str, Any] | None) -> str | None:
     return None if result is None else json.dumps(dict(result))
 
 
-def close_dead(connection: sa.Connection, silent_since: datetime) -> int:
+def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:
+    """Silent for as long as a lease. A sign of life from further ahead than that is none, either: it was stamped by a
+    clock that has been set back since, and would keep everybody away for as long as that was wide. If its process lives
+    after all, it learns of it with its next sign of life, as one does that was silent."""
+    lease, beat_at = timedelta(seconds=lease_seconds), maintenance_run.c.heartbeat_at
     done = connection.execute(
         maintenance_run.update()
-        .where(_RUNNING, maintenance_run.c.heartbeat_at < silent_since)
+        .where(_RUNNING, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
         .values(
             ended_at=utc_now(),
             outcome=Outcome.DIED.value,

@@ -145,8 +145,9 @@ def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str
 
 
 def pause(connection: sa.Connection, id: SinkId) -> bool:
-    """Only an active one: a stopped sink stays stopped until somebody resumes it."""
-    return _change(connection, id, sink.c.state == SinkState.ACTIVE.value, state=SinkState.PAUSED.value)
+    """A stopped one, too: nothing is delivered to it either way, and retention lets a person choose whether rows wait
+    for sinks that are paused. Why it was stopped stays."""
+    return _change(connection, id, sink.c.state != SinkState.PAUSED.value, state=SinkState.PAUSED.value)
 
 
 def resume(connection: sa.Connection, id: SinkId) -> bool:

@@ -22,6 +22,9 @@ set forward: a lake that is silent for longer costs a run. Half a day, so that a
 SILENCE_AGAIN_MAX = timedelta(days=1)
 """After a run that was skipped, so that a lake which is touched once a day, from another machine each time, is not
 skipped for ever."""
+SKIPS_MAX = 2
+"""In a row, for a silence. A lake that is touched more rarely, from another machine each time, would be skipped for
+ever: when so many runs have seen time go on, the next one believes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,21 @@ class Moment:
 class Jump:
     by: timedelta
     words: str
+    believed: bool = False
+    """It looks like one, and runs that were skipped before say the same."""
 
 
 def judge(
-    now: Moment, stored: Moment | None, seen: Sequence[datetime], *, jump: timedelta, skipped_before: bool = False
+    now: Moment, stored: Moment | None, seen: Sequence[datetime], *, jump: timedelta, skipped: Sequence[datetime] = ()
 ) -> Jump | None:
     """None if all is well. Within one boot the clock must have gone as fast as the machine. Beyond it, it must not be
     behind anything that was recorded, and what was recorded must tell of all the time since the last run: a moment that
     the same clock recorded after it was set forward proves nothing, but what it left out shows.
 
-    `seen` is what was recorded, as far as it matters: the ends of the longest silence, and the newest of all."""
+    `seen` is what was recorded, as far as it matters: the ends of the longest silence, and the newest of all. `skipped`
+    are the runs that were skipped right before this one, the oldest first. Once a run was skipped, what is stamped
+    ahead of it and of this one is not believed any more: a clock that is behind makes retention keep rows. That it is
+    ahead, and deletes them, is believed later, and only of runs that saw time go on."""
     if stored is not None and stored.boot == now.boot and stored.up is not None and now.up is not None:
         by = (now.wall - stored.wall) - (now.up - stored.up)
         return Jump(by, f"the clock was set {_way(by)} since {_spell(stored.wall)}") if abs(by) > jump else None
@@ -54,14 +62,20 @@ def judge(
     if not known:
         return None
     by = now.wall - known[-1]
+    behind = None
     if by < -jump:
-        return Jump(by, f"the clock is {_way(by)} of what was recorded at {_spell(known[-1])}")
+        settled = bool(skipped) and stored is not None and now.wall >= stored.wall - jump
+        behind = Jump(by, f"the clock is {_way(by)} of what was recorded at {_spell(known[-1])}", believed=settled)
+        if not settled:
+            return behind
+        known = [m for m in known if m <= now.wall + jump]
     silence, since = max((b - a, a) for a, b in itertools.pairwise([*known, max(now.wall, known[-1])]))
-    longest = SILENCE_AGAIN_MAX + jump if skipped_before else max(SILENCE_MAX, jump)
-    if silence > longest:
-        return Jump(silence, f"nothing was recorded for {_length(silence)} after {_spell(since)}: a machine that was "
-                    "off, or a clock that was set forward")  # fmt: skip
-    return None
+    longest = SILENCE_AGAIN_MAX + jump if skipped else max(SILENCE_MAX, jump)
+    if silence <= longest:
+        return behind
+    goes_on = all(a <= b + jump for a, b in itertools.pairwise([*skipped, now.wall]))
+    words = f"nothing was recorded for {_length(silence)} after {_spell(since)}: a machine that was off, or a clock "
+    return Jump(silence, words + "that was set forward", believed=goes_on and len(skipped) >= SKIPS_MAX)
 
 
 def _way(by: timedelta) -> str:
@@ -90,23 +104,23 @@ def check(
     ledger: Ledger, dataset: DatasetId, now: Moment, *, jump: timedelta, accept: bool, rehearse: bool = False
 ) -> None:
     """Skips the run after a jump. The new moment is stored either way, so that the next run of this dataset is judged
-    from there; those of the others are skipped, too."""
+    from there; those of the others are skipped, too. A clock that is right is believed after at most two runs."""
     with ledger.read() as connection:
         found = clocks.get(connection, dataset)
         seen = clocks.around_the_longest_silence(connection, None if found is None else found[0], now.wall)
-        skipped_before = clocks.skipped_before(connection, dataset)
+        skipped = clocks.skipped_before(connection, dataset, runs_max=SKIPS_MAX)
     stored = None
     if found is not None:
         wall, boot, micros = found
         stored = Moment(wall, boot, None if micros is None else timedelta(microseconds=micros))
-    jumped = judge(now, stored, seen, jump=jump, skipped_before=skipped_before)
+    jumped = judge(now, stored, seen, jump=jump, skipped=skipped)
     if not rehearse:
         with ledger.write() as connection:
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))
             clocks.put(connection, dataset, now.wall, now.boot, up)
             if jumped is not None:
-                audit.record(connection, "clock_jumped", words=jumped.words, accepted=accept)
-    if jumped is not None and not accept:
+                audit.record(connection, "clock_jumped", words=jumped.words, accepted=accept, believed=jumped.believed)
+    if jumped is not None and not (accept or jumped.believed):
         raise Skipped(
             f"the clock may have jumped: {jumped.words}; nothing is deleted in this run",
             hint="If the time is right, run it again, or say --accept-clock.",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from strandline.delivery import Lease, SinkRecord
-from strandline.errors import LeaseLost
+from strandline.errors import LeaseLost, StrandlineError
 from strandline.heartbeat import beating
 from strandline.ledger import sinks
 from strandline.maintain.bench import MaintainBench
@@ -32,4 +32,5 @@ def alone(bench: MaintainBench, record: SinkRecord) -> Iterator[Lease]:
         with beating(lambda: sinks.renew(bench.ledger, lease, seconds=seconds), lease_seconds=seconds):
             yield lease
     finally:
-        sinks.release(bench.ledger, lease)
+        with suppress(StrandlineError):  # it runs out by itself; what was done under it is done
+            sinks.release(bench.ledger, lease)

@@ -10,10 +10,11 @@ step can be repeated. The condition itself is not kept: it may name the person.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import takewhile
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -22,14 +23,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline import failpoints
-from strandline.delivery import Lease, SinkRecord
+from strandline.delivery import Lease, SinkId, SinkRecord
 from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
 from strandline.ledger import audit, blocks, floors, holders, losses, maintenance, sequence, sinks
 from strandline.ledger.engine import Connection
 from strandline.ledger.holders import Holder
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.ledger.maintenance import Kind, Outcome
-from strandline.maintain import rows
 from strandline.maintain.bench import MaintainBench, Progress, quiet
 from strandline.maintain.compact import compact
 from strandline.maintain.compact_plan import options_of
@@ -39,18 +39,29 @@ from strandline.maintain.leases import alone
 from strandline.maintain.purge_aside import (
     RefusedFound,
     RejectFiles,
+    RejectFolders,
     RejectsFound,
     find_folders,
-    is_about_values,
     judge_refused,
 )
-from strandline.maintain.purge_plan import MEANWHILE, AtSink, MayHold, Purged, at_sink, may_hold
+from strandline.maintain.purge_plan import (
+    MEANWHILE,
+    AtSink,
+    Fitting,
+    MayHold,
+    Purged,
+    at_sink,
+    delete_condition,
+    may_hold,
+)
 from strandline.maintain.purge_reach import Finding, SinkSearch
+from strandline.maintain.purge_rows import RowSearch, ours_above
+from strandline.maintain.purge_shown import still_shown
 from strandline.tables import floor as table_floor
 from strandline.tables import upkeep
-from strandline.tables.metadata import check_fit
-from strandline.tables.spark_tables import CATALOG, explain
-from strandline.types import SEQ_COLUMN, Dataset, Seq, SeqRange
+from strandline.tables.metadata import ToldPurge, check_fit
+from strandline.tables.spark_tables import JAVA_ERRORS, explain
+from strandline.types import Dataset, Seq, SeqRange
 
 __all__ = ["AtSink", "MayHold", "Purged", "purge"]
 
@@ -58,8 +69,10 @@ R = TypeVar("R")
 
 _Leases = Sequence[tuple[SinkRecord, Lease]]
 _ATTEMPTS_MAX = 5
-_AUDITED_MAX = 1000
+_AUDITED_MAX = 10_000
 """Events that are looked through for what a run which died had named."""
+_PURGED, _SETTLED = "purged", "purge_settled"
+"""The one is recorded before rows go, the other when it is known who was added meanwhile."""
 
 
 def purge(
@@ -80,19 +93,11 @@ def purge(
 class _Table:
     """What the table had, and who else."""
 
-    sealed: Seq | None
     floor: Seq | None
-    found: rows.Counted
-    unnumbered: int
-    above: int
+    fits: Fitting
     refused: RefusedFound
     findings: tuple[Finding, ...]
     meanwhile: tuple[Holder, ...] = ()
-
-    @property
-    def range(self) -> SeqRange | None:
-        first, last = self.found.first, self.found.last
-        return None if first is None or last is None else SeqRange(first, last)
 
 
 @dataclass
@@ -106,32 +111,33 @@ class _Purge:
 
     def run(self, *, keep_snapshots: bool) -> Purged:
         self._check(keep_snapshots=keep_snapshots)
-        named_before = self._named_before()
+        named_before = tuple(sorted({*self._named_before(), *self._late_before()}))
         bodies = 0
         if not self.dry_run:
             self.progress("taking in what waits at the receiver", 0, None)
             bodies = self.bench.take_in(self.dataset)
             self.bench.recover()
         table = self._from_table()
-        folders = find_folders(self.bench, self.dataset)
-        files = RejectFiles(self._main(), self.where, self.progress)
-        rejects = self._tried("reject files", lambda: files.look(folders, dry_run=self.dry_run))
-        rejects = rejects or RejectsFound(0, 0, ())
+        found = self._tried("folders of reject files", lambda: find_folders(self.bench, self.dataset))
+        folders = found or RejectFolders((), ())
+        rejects = self._tried("reject files", lambda: self._from_reject_files(folders)) or RejectsFound(0, 0, ())
         self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
         gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
         delete_files, expired, refs = gone or (0, None, 0)
+        fits = table.fits
         if delete_files:
             self.left.append("another commit came before files could be written anew: they still have the rows")
-        if table.above:
-            self.left.append(f"{table.above} rows are not settled yet")
+        if fits.waiting:
+            self.left.append(f"{fits.waiting} rows are not settled yet")
         current = [f for f in table.findings if f.holder.is_current]
         return Purged(
-            table.found.rows + table.unnumbered,
-            table.found.first,
-            table.found.last,
-            table.unnumbered,
-            table.above,
+            fits.total,
+            None if fits.range is None else fits.range.lo,
+            None if fits.range is None else fits.range.hi,
+            fits.unnumbered,
+            fits.foreign,
+            fits.waiting,
             tuple(at_sink(f.holder, f.sent) for f in table.findings if f.sent),
             tuple(_may_hold(table)),
             tuple(at_sink(f.holder, f.lost) for f in current if f.lost),
@@ -149,6 +155,9 @@ class _Purge:
             refs,
             () if self.dry_run else tuple(self.left),
         )
+
+    def _from_reject_files(self, folders: RejectFolders) -> RejectsFound:
+        return RejectFiles(self._main(), self.where, self.progress).look(folders, dry_run=self.dry_run)
 
     # --- what could refuse it ---
 
@@ -170,18 +179,21 @@ class _Purge:
         if not keep_snapshots:
             check_expirable(self.dataset, upkeep.history(tables, self.dataset.name))
 
+    @property
+    def _rows(self) -> RowSearch:
+        return RowSearch(self.bench, self.dataset, self.where)
+
     def _main(self) -> DataFrame:
-        """All of it: rows that are not ours are a person's all the same."""
-        return self.bench.tables().spark.table(f"{CATALOG}.{self.dataset.name}")
+        return self._rows.main()
 
     def _tried(self, what: str, step: Callable[[], R]) -> R | None:
         """Rows are gone by now: the others are to go, too, and whoever holds some is to be named."""
         try:
             return step()
-        except StrandlineError as e:
+        except (StrandlineError, OSError, *JAVA_ERRORS) as e:
             if self.dry_run:
                 raise
-            self.left.append(f"{what}: {e.message}")
+            self.left.append(f"{what}: {explain(e, 'it could not be done').message}")
             return None
 
     # --- the table ---
@@ -199,9 +211,11 @@ class _Purge:
     def _count_and_delete(self) -> _Table:
         with self._alone() as leases:
             table = self._look()
-            if not self.dry_run and (table.found.rows or table.unnumbered):
+            if not self.dry_run and table.fits.total:
                 self._delete(table, leases)
-                table = replace(table, meanwhile=self._meanwhile(table, leases))
+                late = self._tried("who was added meanwhile", lambda: self._meanwhile(table.fits, leases))
+                table = replace(table, meanwhile=late or ())
+                self._tried("rows that came meanwhile", self._look_again)
             failpoints.hit("purge.after_table")
             if not self.dry_run:
                 ids = {q.id for q in table.refused.chosen}
@@ -225,58 +239,39 @@ class _Purge:
         with self.bench.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
-        main, number = self._main(), F.col(SEQ_COLUMN)
         self.progress("looking for rows that fit", 0, None)
-        found = self._counted(main.where(number <= (sealed or 0)))
-        above = self._counted(main.where(number > (sealed or 0))).rows
-        unnumbered = self._without_number(main)
-        refused = judge_refused(main, self.where, self.bench.quarantined(self.dataset))
+        fits = self._rows.look(sealed)
+        refused = judge_refused(self._main(), self.where, self.bench.quarantined(self.dataset))
         search = SinkSearch(self.bench, self.dataset, self.where, self.progress)
-        findings = search.look(sealed, floor, found.rows, refused.in_table)
-        return _Table(sealed, floor, found, unnumbered, above, refused, tuple(findings))
+        findings = search.look(sealed, floor, fits.ours, refused.in_table)
+        return _Table(floor, fits, refused, tuple(findings))
 
-    def _counted(self, df: DataFrame) -> rows.Counted:
-        with self._on_every_row():
-            return rows.count(df, self.where)
-
-    def _without_number(self, main: DataFrame) -> int:
-        """A count of numbers would not see them."""
-        with self._on_every_row():
-            return main.where(F.col(SEQ_COLUMN).isNull()).where(F.expr(self.where)).count()
-
-    @contextmanager
-    def _on_every_row(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as e:
-            if is_about_values(e):
-                raise UsageError(
-                    f"this condition fails on some row: {explain(e, 'rows cannot be counted').message}",
-                    hint="Nothing was deleted. Make it one for every row, for instance with try_cast in place of cast.",
-                ) from e
-            if isinstance(e, StrandlineError):
-                raise
-            raise explain(e, "rows cannot be counted") from e
+    def _look_again(self) -> None:
+        """Rows that were numbered between the count and the delete, or that others wrote, were not counted: the delete
+        leaves them, and the next run takes them."""
+        with self.bench.ledger.read() as connection:
+            sealed = blocks.sealed(connection, self.dataset.id)
+        if still := self._rows.look(sealed).total:
+            self.left.append(f"{still} rows that fit came, or were numbered, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
-        epoch = self._record(table, leases)
+        counter, above = self._record(table, leases)
         failpoints.hit("purge.after_record")
-        tables, name = self.bench.tables(), self.dataset.name
-        if table.range is not None:
-            table_floor.tell_purge(tables, name, table.range, table.found.rows)
-        if tables.view(name).epoch > epoch:  # after the table was told, as retention does, and for the same reason
+        tables, name, fits = self.bench.tables(), self.dataset.name, table.fits
+        if fits.range is not None:
+            table_floor.tell_purge(tables, name, ToldPurge(fits.range, fits.rows, counter.last))
+        if tables.view(name).epoch > counter.epoch:  # after it was told, as retention does
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
             )
-        self.progress("deleting rows", 0, table.found.rows)
-        number, sealed = f"`{SEQ_COLUMN}`", int(table.sealed or 0)
-        condition = f"(\n{self.where}\n) AND ({number} <= {sealed} OR {number} IS NULL)"
-        table_floor.delete(tables, name, condition)
-        self.progress("deleting rows", table.found.rows, table.found.rows)
+        self.progress("deleting rows", 0, fits.total)
+        table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
+        self.progress("deleting rows", fits.total, fits.total)
 
-    def _record(self, table: _Table, leases: _Leases) -> int:
+    def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
         """One transaction; sinks that are not those which were looked at end it unchanged. It takes a number: a ledger
         that is restored from before is opened, and the table tells it what is missing."""
+        fits = table.fits
         with self.bench.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             current = {(s.id, s.generation) for s in sinks.of_dataset(connection, self.dataset.id)}
@@ -285,13 +280,15 @@ class _Purge:
             for record, lease in leases:
                 if not sinks.holds(connection, lease):
                     raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
-            if table.range is not None:
-                floors.take_number(connection, self.bench.witness)
-                losses.add_purge(connection, self.dataset.id, table.range, table.found.rows)
-            self._say(connection, table)
-            return sequence.read(connection).epoch
+            if fits.numbered:
+                count = fits.to_take(sequence.read(connection).last)
+                sequence.take(connection, self.bench.witness, count, step="floor")
+            if fits.range is not None:
+                losses.add_purge(connection, self.dataset.id, fits.range, fits.rows)
+            self._say(connection, table, current)
+            return sequence.read(connection), ours_above(connection, self.dataset, fits.sealed)
 
-    def _say(self, connection: Connection, table: _Table) -> None:
+    def _say(self, connection: Connection, table: _Table, known: Collection[tuple[SinkId, int]]) -> None:
         for f in table.findings:
             losses.add(connection, f.holder.record, Reason.PURGED, f.owed)
             if f.lost:
@@ -299,12 +296,16 @@ class _Purge:
                     connection, "rows_lost", sink=f.holder.record.name, dataset=self.dataset.name, rows=f.lost,
                     rule="purge",
                 )  # fmt: skip
+        fits = table.fits
+        first, last = (None, None) if fits.range is None else (fits.range.lo, fits.range.hi)
         audit.record(
-            connection, "purged", dataset=self.dataset.name, rows=table.found.rows, first=table.found.first,
-            last=table.found.last, held_by=sorted({f.holder.record.name for f in table.findings if f.sent or f.why}),
+            connection, _PURGED, dataset=self.dataset.name, rows=fits.rows, first=first, last=last,
+            held_by=sorted({f.holder.record.name for f in table.findings if f.sent or f.why}), sinks=sorted(known),
         )  # fmt: skip
 
-    def _meanwhile(self, table: _Table, leases: _Leases) -> tuple[Holder, ...]:
+    # --- sinks that were added while rows were deleted ---
+
+    def _meanwhile(self, fits: Fitting, leases: _Leases) -> tuple[Holder, ...]:
         """Sinks that were added while rows were deleted, or taken from us: they may have been sent some, and nobody
         counted what they lack."""
         with self.bench.ledger.write() as connection:
@@ -312,12 +313,34 @@ class _Purge:
             others = [
                 h for h in holders.of_dataset(connection, self.dataset.id) if h.is_current and h.record.id not in kept
             ]
-            known = {r.id for r, _ in leases}
-            for h in others:
-                start, last = h.record.start, table.found.last
-                if h.record.id not in known and last is not None and (start or 0) < last:
-                    losses.add(connection, h.record, Reason.FORGOTTEN, [NewLoss("", start, last, None)])
+            last = None if fits.range is None else fits.range.hi
+            self._forget(connection, {(r.id, r.generation) for r, _ in leases}, last)
+            audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(h.record.name for h in others))
         return tuple(others)
+
+    def _late_before(self) -> tuple[str, ...]:
+        """A run that died with its delete, or right after it, did not come to look who was added meanwhile. Whoever it
+        did not know may be one of those; one that came later is taken for one, too."""
+        if self.dry_run:
+            return ()
+        with self.bench.ledger.write() as connection:
+            events = [e for e in audit.latest(connection, events_max=_AUDITED_MAX) if e.event in (_PURGED, _SETTLED)]
+            own = (e for e in events if e.detail["dataset"] == self.dataset.name)
+            begun = [e.detail for e in takewhile(lambda e: e.event == _PURGED, own) if "sinks" in e.detail]
+            named: set[str] = set()
+            for detail in begun:
+                known = {(SinkId(id), generation) for id, generation in detail["sinks"]}
+                named.update(self._forget(connection, known, detail["last"]))
+            if begun:
+                audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(named))
+        return tuple(named)
+
+    def _forget(self, connection: Connection, known: Collection[tuple[SinkId, int]], last: int | None) -> list[str]:
+        others = [s for s in sinks.of_dataset(connection, self.dataset.id) if (s.id, s.generation) not in known]
+        late = [s for s in others if last is not None and (s.start or 0) < last]
+        for record in late:
+            losses.add(connection, record, Reason.FORGOTTEN, [NewLoss("", record.start, Seq(last or 0), None)])
+        return [s.name for s in late]
 
     def _named_before(self) -> tuple[str, ...]:
         """A run that died has told nobody whom it found, and its rows are gone: the audit knows."""
@@ -329,8 +352,9 @@ class _Purge:
                     break
                 since = run.started_at
             events = [] if since is None else audit.latest(connection, events_max=_AUDITED_MAX)
-        of_those = [e.detail for e in events if e.event == "purged" and since is not None and e.at >= since]
-        return tuple(sorted({s for d in of_those if d["dataset"] == self.dataset.name for s in d["held_by"]}))
+        own = (e for e in events if e.event in (_PURGED, _SETTLED) and e.detail["dataset"] == self.dataset.name)
+        of_those = [e.detail for e in own if since is not None and e.at >= since]
+        return tuple(sorted({s for d in of_those for s in (*d.get("held_by", ()), *d.get("late", ()))}))
 
     # --- what still shows them ---
 
@@ -345,7 +369,9 @@ class _Purge:
             left = compact(self.bench, self.dataset, options).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.bench, self.dataset, ExpireOptions(timedelta(0), 1))
-        return left, done.snapshots_expired, done.branches_kept + done.tags_kept
+        shown = still_shown(self._rows, self.progress)
+        self.left += shown.said
+        return left, done.snapshots_expired, shown.refs
 
 
 def _may_hold(table: _Table) -> Iterator[MayHold]:

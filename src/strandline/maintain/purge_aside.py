@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -26,6 +25,7 @@ from strandline.errors import StorageError
 from strandline.ledger import reject_folders
 from strandline.maintain.bench import MaintainBench, Progress, RefusedRow
 from strandline.maintain.purge_reach import Refused
+from strandline.maintain.purge_rows import is_about_values
 from strandline.tables.spark_tables import explain
 from strandline.types import SEQ_COLUMN, Dataset
 
@@ -120,16 +120,6 @@ def _lenient(spark: SparkSession) -> SparkSession:
     return found
 
 
-def is_about_values(error: BaseException) -> bool:
-    """Whether a condition failed on a value that it did not expect: what SQL calls a data exception."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith("22"):
-            return True
-        cause = cause.__cause__
-    return False
-
-
 # --- reject files ----------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +136,8 @@ def find_folders(bench: MaintainBench, dataset: Dataset) -> RejectFolders:
     with bench.ledger.read() as connection:
         noted = reject_folders.of_dataset(connection, dataset.id)
     here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
-    away = [n for n in noted if Path(n.folder) not in here and n.node != socket.gethostname()]
+    # A folder of the same name is another one there, unless both machines mount it: nobody can tell from here.
+    away = [n for n in noted if n.node != socket.gethostname()]
     return RejectFolders(
         tuple(sorted(f / dataset.name for f in here)), tuple(f"{n.node}:{Path(n.folder) / dataset.name}" for n in away)
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from strandline.delivery import ChunkState, Intent
 from strandline.ledger.holders import Holder, LanePast, Span
-from strandline.maintain.retain_plan import range_or_none
-from strandline.types import Seq, SeqRange, merge_ranges
+from strandline.maintain.retain_plan import RANGES_MAX, range_or_none
+from strandline.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
 
 UNDER_WAY = "a delivery of them was under way, or never ended"
 CONDITION_CHANGED = "its condition was changed since"
@@ -55,6 +55,8 @@ class Purged:
     last: int | None
     without_number: int
     """Rows that nobody had numbered; they are among those that were deleted."""
+    foreign: int
+    """Rows with numbers that nobody here gave them, and that no sink was ever sent; they are among those, too."""
     not_settled: int
     """Rows above the seal: they stay, and a run after the blocks below them are settled takes them."""
     holding: tuple[AtSink, ...]
@@ -87,6 +89,70 @@ class Purged:
     """Branches and tags that may still show the rows."""
     left: tuple[str, ...]
     """What this run could not do, and the next one will: run it again until nothing is left."""
+
+
+# --- which rows go ---------------------------------------------------------------------------------------------------
+
+OUT_OF_REACH = 10**9
+"""More numbers than are taken while a purge runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Rows of a table that fit, by what their numbers say."""
+
+    sealed: Seq | None
+    range: SeqRange | None
+    """Of those up to the seal, ours or not."""
+    rows: int
+    """In that range."""
+    ours: int
+    """Of these: the only ones that a sink can have, or be owed."""
+    below: int
+    """Numbered 0 or less."""
+    unnumbered: int
+    waiting: int
+    """Above the seal, and ours: a run after they are settled takes them."""
+    beyond: int
+    """Above the seal, and nobody's."""
+    near: int
+    """The highest of these that the counter may come to while rows are deleted; 0: none."""
+    far: int
+    """What lies above is out of its reach."""
+
+    @property
+    def total(self) -> int:
+        """All but those that wait."""
+        return self.rows + self.below + self.unnumbered + self.beyond
+
+    @property
+    def foreign(self) -> int:
+        return self.rows - self.ours + self.below + self.beyond
+
+    @property
+    def numbered(self) -> bool:
+        return self.range is not None or self.beyond > 0
+
+    def to_take(self, counter: int) -> int:
+        """How many numbers, so that those up to `near` are never given to anyone: what is there is foreign for good."""
+        return max(1, self.near - counter)
+
+
+def delete_condition(where: str, fits: Fitting, counter: int, ours_above: Sequence[SeqRange]) -> str:
+    """No row that was not counted, even if others change the table meanwhile: settled ones only in the range that is
+    told, and above the seal none whose number is ours or may yet be. The condition may end in a comment."""
+    number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
+    spans = []
+    if fits.range is not None:
+        spans.append(f"{number} BETWEEN {fits.range.lo} AND {fits.range.hi}")
+    if fits.below:
+        spans.append(f"{number} < 1")
+    if fits.unnumbered:
+        spans.append(f"{number} IS NULL")
+    if fits.beyond and len(ours_above) <= RANGES_MAX:
+        kept = "".join(f" AND {number} NOT BETWEEN {r.lo} AND {r.hi}" for r in ours_above)
+        spans.append(f"({number} > {sealed} AND ({number} <= {counter} OR {number} > {fits.far}){kept})")
+    return f"(\n{where}\n) AND ({' OR '.join(spans) or 'false'})"
 
 
 # --- which numbers a sink was sent ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from strandline.ledger.losses import NewLoss
 from strandline.maintain import rows
 from strandline.maintain.bench import MaintainBench, Progress
 from strandline.maintain.purge_plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, Reached, began_below, reached
+from strandline.maintain.purge_rows import RowSearch
 from strandline.maintain.retain_plan import owed, range_or_none
 from strandline.types import Dataset, Seq, SeqRange
 
@@ -63,7 +64,7 @@ class SinkSearch:
             standing = {h.record.id: drops.standings(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(Finding(h, 0, 0, (), ()), floor) for h in known]
-        table = rows.look(self.bench, self.dataset, sealed).df.where(F.expr(self.where))
+        table = RowSearch(self.bench, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
         fits = table.persist(StorageLevel.MEMORY_ONLY)  # few, and asked for again and again
         try:
             findings = []

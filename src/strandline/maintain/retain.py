@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from strandline import failpoints
 from strandline.continuation import Continuation
 from strandline.delivery import Lease, SinkRecord
-from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, Superseded
+from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
 from strandline.ledger import audit, blocks, drops, floors, holds, losses, sequence, sinks
 from strandline.ledger.drops import LaneDrop, Standing
 from strandline.ledger.engine import Connection
@@ -37,7 +37,7 @@ from strandline.maintain.retain_plan import (
 )
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
 from strandline.tables import floor as table_floor
-from strandline.types import Dataset, Seq
+from strandline.types import SEQ_COLUMN, Dataset, Seq
 
 _ATTEMPTS_MAX = 5
 
@@ -192,7 +192,7 @@ class _Retention:
                 standings = drops.standings(connection, reach.sink)
             counted = self._owed(sealed, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
-            above = f"{condition} AND `_ingest_seq` > {max(int(reach.number or 0), int(end or 0))}"
+            above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
             if total or rows.count(self._table(sealed).df, above).rows:
                 found.append((reach, total))
         return tuple(found)
@@ -206,7 +206,15 @@ class _Retention:
         promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
         if promised - {where}:
             where = None  # an open intent was promised by another condition: rather too many rows than too few
-        return rows.count_owed(self._table(sealed).df, rows.Owed(lanes, others, where), condition)
+        df = self._table(sealed).df
+        try:
+            return rows.count_owed(df, rows.Owed(lanes, others, where), condition)
+        except StrandlineError:
+            if where is None:
+                raise
+        # It fails on some row, so nobody can tell which of them the sink would get: all of them are counted. Else a
+        # sink that cannot be delivered to would end every run, and nothing would ever be held or dropped for it.
+        return rows.count_owed(df, rows.Owed(lanes, others, None), condition)
 
     # --- what goes ---
 

@@ -57,8 +57,31 @@ def look(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table:
 
 
 def _look_once(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table | None:
-    """The ledger first, the table after, as everywhere. None where a commit came in between, and the numbers that are
-    ours are too many to be named one by one."""
+    """None where a commit came in between, and the numbers that are ours are too many to be named one by one."""
+    seen = see(bench, dataset, sealed)
+    others = None if seen.all_ours else seen.owned
+    if others is not None and len(others) > RANGES_MAX:
+        if not seen.counted and seen.tables.view(dataset.name).main != seen.view.main:
+            return None
+        raise _not_told_apart(dataset, len(others), counted=seen.counted)
+    df = read.settled_rows(seen.tables, dataset, seen.view, Bounds(None, sealed), others)
+    return Table(seen.tables, dataset, seen.view, df, others)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A dataset's table at one snapshot, checked, and which numbers of it are ours."""
+
+    tables: SparkTables
+    view: TableView
+    owned: list[SeqRange]
+    counted: bool
+    """Whether it could be told how many rows of it are not ours."""
+    all_ours: bool
+
+
+def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
+    """The ledger first, the table after, as everywhere. A table that was rolled back is left alone."""
     with bench.ledger.read() as connection:
         settled = blocks.last_settled(connection, dataset.id)
         owned = blocks.owned_ranges(connection, dataset.id, until=sealed)
@@ -68,12 +91,7 @@ def _look_once(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table | N
     check_fit(view, dataset, bench.lake_id)
     read.check_descends(tables, dataset, view, settled, purged)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
-    others = None if counts is not None and counts.foreign == 0 else owned
-    if others is not None and len(others) > RANGES_MAX:
-        if counts is None and tables.view(dataset.name).main != view.main:
-            return None
-        raise _not_told_apart(dataset, len(others), counted=counts is not None)
-    return Table(tables, dataset, view, read.settled_rows(tables, dataset, view, Bounds(None, sealed), others), others)
+    return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0)
 
 
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from strandline.errors import StrandlineError
-from strandline.ledger import received
+from strandline.ledger import senders
 from strandline.ledger.engine import Ledger
 from strandline.types import SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.wire import LaneName
@@ -19,7 +19,7 @@ from strandline.wire import LaneName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.ledger.received import PlacedBody
+    from strandline.ledger.senders import PlacedBody
     from strandline.receive.spool import SpoolReader
     from strandline.tables.spark_tables import SparkTables
 
@@ -76,7 +76,7 @@ class Inspector:
 
     def _bodies(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> tuple[list[PlacedBody], Seq | None]:
         with self.ledger.read() as connection:
-            found = received.placed(connection, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
+            found = senders.placed(connection, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
         more = found[BODIES_MAX].rows.lo if len(found) > BODIES_MAX else None
         return list(found[:BODIES_MAX]), more
 

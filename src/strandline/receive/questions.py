@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
-from strandline.ledger import received
-from strandline.ledger.received import SourceRecord
+from strandline.ledger import senders
+from strandline.ledger.senders import SourceRecord
 from strandline.receive import answers
 from strandline.receive.answers import Reply, Turned
 from strandline.receive.taking import Taking
@@ -68,7 +68,7 @@ async def claimed(taking: Taking, request: Request, name: str) -> Reply:
 
     def ask() -> SourceRecord | None:
         with taking.ledger.read() as connection:
-            return received.claimed(connection, dataset.id, asked.lake, asked.dataset)
+            return senders.claimed(connection, dataset.id, asked.lake, asked.dataset)
 
     return _claim_reply(await taking.look(ask))
 
@@ -79,7 +79,7 @@ async def claim(taking: Taking, request: Request, name: str) -> Reply:
 
     def ask() -> SourceRecord:
         with taking.ledger.write() as connection:
-            return received.claim(
+            return senders.claim(
                 connection,
                 dataset.id,
                 asked.lake,
@@ -111,7 +111,7 @@ async def held(taking: Taking, request: Request, name: str) -> Reply:
 
     def ask() -> list[Any]:
         with taking.ledger.read() as connection:
-            found = received.held(connection, dataset.id, asked.lane(""), lanes)
+            found = senders.held(connection, dataset.id, asked.lane(""), lanes)
         return [{"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane]} for lane in found]
 
     return _told({"lanes": await taking.look(ask)})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from strandline.errors import CommitUnknown
-from strandline.tables.metadata import FLOOR_PREFIX, PURGED_PREFIX
+from strandline.tables.metadata import FLOOR_PREFIX, ToldPurge
 from strandline.tables.spark_tables import CATALOG, JAVA_ERRORS, SparkTables, explain, java_class, root_cause
 from strandline.types import Seq, SeqRange
 
@@ -34,33 +34,35 @@ def tell(tables: SparkTables, name: str, floor: Seq) -> None:
     tables.repeat(attempt, f"the floor of {name} cannot be set")
 
 
-def tell_purge(tables: SparkTables, name: str, rows: SeqRange, count: int) -> None:
+def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
     """So that a ledger that is restored from before knows between which numbers rows are missing."""
 
     def attempt() -> None:
         table = tables.load(name)
         known = tables.view_of(table).purged
-        told, total = with_neighbours(known, rows, count)
+        if any(p.number == purge.number and _within(purge.rows, p.rows) for p in known):
+            return  # the answer of an attempt was lost
+        told = with_neighbours(known, purge, told_max=PURGES_TOLD_MAX)
         update = table.updateProperties()
         for other in known:
-            if _within(other, told):
-                update.remove(f"{PURGED_PREFIX}{other.lo}-{other.hi}")
-        update.set(f"{PURGED_PREFIX}{told.lo}-{told.hi}", str(total))
+            if _within(other.rows, told.rows) and other.name != told.name:
+                update.remove(other.name)
+        update.set(told.name, str(told.count))
         update.commit()
 
     tables.repeat(attempt, f"{name} cannot be told what is purged")
 
 
-def with_neighbours(
-    known: Mapping[SeqRange, int], rows: SeqRange, count: int, *, told_max: int = PURGES_TOLD_MAX
-) -> tuple[SeqRange, int]:
+def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: int = PURGES_TOLD_MAX) -> ToldPurge:
     """What is told in place of all that lies within it. It begins and ends with a purge in any case, so that a ledger
-    which knows both ends knows it."""
-    told = rows
+    which knows both ends knows them; and it has the highest of their numbers, for what lies between its ends."""
+    told = purge.rows
     while True:
-        others = [r for r in known if not _within(r, told)]
+        others = [p.rows for p in known if not _within(p.rows, told)]
         if len(others) < told_max:
-            return told, count + sum(n for r, n in known.items() if _within(r, told))
+            inside = [p for p in known if _within(p.rows, told)]
+            count = purge.count + sum(p.count for p in inside)
+            return ToldPurge(told, count, max([purge.number, *(p.number for p in inside)]))
         nearest = min(others, key=lambda r: (max(int(r.lo) - int(told.hi), int(told.lo) - int(r.hi)), r.lo))
         told = SeqRange(min(told.lo, nearest.lo), max(told.hi, nearest.hi))
 

@@ -7,12 +7,13 @@ version, so a decision can never be applied to a table that has moved on.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import TableUnfit
-from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
+from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, SEQ_MAX, Dataset, Seq, SeqRange, SnapshotId
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -20,12 +21,40 @@ DELIVER_BY_PROPERTY = "strandline.deliver-by"
 ADOPTED_PROPERTY = "strandline.adopted"
 HISTORY_PROPERTY = "strandline.history"
 FLOOR_PREFIX = "strandline.floor."
-PURGED_PREFIX = "strandline.purged."
 """Followed by the number up to which retention may have deleted rows; set before a row goes. The highest counts."""
+PURGED_PREFIX = "strandline.purged."
+"""Followed by the first and the last number between which rows may be missing, and the number that the purge took."""
 BLOCK_SUMMARY = "strandline.block"
 """In the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id."""
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
 FORMAT_PROPERTY = "write.format.default"
+
+
+_PURGE = re.compile(re.escape(PURGED_PREFIX) + r"([1-9]\d{0,18})-([1-9]\d{0,18})(?:\.(\d{1,19}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldPurge:
+    """What a table says of one purge, or of neighbours that are told as one."""
+
+    rows: SeqRange
+    count: int
+    number: int
+    """Of the sequence, taken by the newest of them: a ledger that stands below it has not heard of that one. It is in
+    the name, so that nobody who was given up for dead puts a lower one in its place. 0: not told."""
+
+    @property
+    def name(self) -> str:
+        number = f".{self.number}" if self.number else ""
+        return f"{PURGED_PREFIX}{self.rows.lo}-{self.rows.hi}{number}"
+
+    @classmethod
+    def parse(cls, told: tuple[str, str]) -> ToldPurge | None:
+        found, value = _PURGE.fullmatch(told[0]), told[1]
+        if found is None or not (value.isascii() and value.isdigit()):
+            return None
+        lo, hi, number = (int(text or 0) for text in found.groups())
+        return cls(SeqRange(Seq(lo), Seq(hi)), int(value), number) if lo <= hi <= SEQ_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +131,9 @@ class TableView:
         return max(self.floors, default=0)
 
     @property
-    def purged(self) -> Mapping[SeqRange, int]:
-        """Between which numbers rows were deleted on demand, and how many."""
-        found = {n.removeprefix(PURGED_PREFIX): v for n, v in self.properties.items() if n.startswith(PURGED_PREFIX)}
-        told = ((text.partition("-"), value) for text, value in found.items())
-        return {
-            SeqRange(Seq(int(lo)), Seq(int(hi))): int(value)
-            for (lo, _, hi), value in told
-            if lo.isdigit() and hi.isdigit() and value.isdigit() and 1 <= int(lo) <= int(hi)
-        }
+    def purged(self) -> tuple[ToldPurge, ...]:
+        """Between which numbers rows were deleted on demand."""
+        return tuple(p for p in map(ToldPurge.parse, self.properties.items()) if p is not None)
 
     @property
     def branches(self) -> Mapping[str, SnapshotId]:
