@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked
@@ -58,9 +58,8 @@ class LakeGround:
 
     def _close_dead_jobs(self) -> None:
         """Files of a job that died would be spared for ever where nobody ever does maintenance again."""
-        silent_since = utc_now() - timedelta(seconds=self._config.settings.ingest.lease_seconds)
         with self._ledger.write() as connection:
-            maintenance.close_dead(connection, silent_since)
+            maintenance.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
 
     @property
     def own_origin(self) -> bool:
