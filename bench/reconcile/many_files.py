@@ -136,8 +136,8 @@ class _Template:
         end = record.index(b".parquet") + len(b".parquet")
         begin = next(
             at
-            for at in range(end - 1, 0, -1)
-            if record[at : at + 1] in (b"/", b"f") and _length_before(record, at, end - at) is not None
+            for at in range(record.rindex(b"/data/", 0, end), 0, -1)
+            if record.startswith((b"/", b"file:"), at) and _length_before(record, at, end - at) is not None
         )
         length = _length_before(record, begin, end - begin)
         if length is None:

@@ -79,7 +79,7 @@ def measure_million(bench: Bench) -> dict[str, Samples]:
         ours(0)
         if files == sizes[-1]:
             peers(0)
-            samples[files], peer = in_turn(bench, 3, ours, peers)
+            samples[files], peer = in_turn(bench, 5, ours, peers)
             found[MILLION.name] = Samples(samples[files], peer, {"files": files, "columns": NARROW})
         else:
             (samples[files],) = in_turn(bench, 5, ours)
@@ -87,7 +87,7 @@ def measure_million(bench: Bench) -> dict[str, Samples]:
     found[PER_FILE.name] = Samples(
         [s / large * 1e6 for s in samples[large]], [s / small * 1e6 for s in samples[small]], {"files": large}
     )
-    peaks = [_peak_mib([str(_STRANDLINE), "reconcile", "--json", "--config", str(home)]) for _ in range(3)]
+    peaks = [_peak_mib([str(_STRANDLINE), "reconcile", "--json", "--config", str(home)]) for _ in range(5)]
     found[MEMORY.name] = Samples(peaks, None, {"files": large})
     return found
 

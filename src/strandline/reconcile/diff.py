@@ -51,7 +51,7 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
     reached: Set[str] = tables[names[0]].keys if len(names) == 1 else set().union(*(tables[n].keys for n in names))
     owners = {folder: name for name in reversed(names) for folder in tables[name].folders}
     roots = Roots(owners)
-    pending = set(reached)
+    met, are_distinct = 0, True
     listed: dict[str | None, int] = {}
     contents: dict[str, int] = {}
     found: list[Unreferenced] = []
@@ -59,15 +59,20 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
         at = key(path)
         root = roots.of(at)
         owner = None if root is None else owners[root]
-        whole = _keys(path, folder.names)
-        pending.difference_update(whole)
-        extra, checksums = _extra(path, folder, whole, reached, also)
+        is_plain, whole = _keys(path, folder.names)
+        # One who lists folders by name sees each name once; pages may repeat one.
+        are_distinct = are_distinct and is_plain and folder.sizes is None
+        unreached = {its_key for its_key in whole if its_key not in reached}
+        met += len(whole) - len(unreached)
+        extra, checksums = _extra(path, folder, whole, unreached, reached, also)
         found += [Unreferenced(p, owner, size, modified) for p, size, modified in extra]
         count = len(folder.names) - checksums
         listed[owner] = listed.get(owner, 0) + count
         if owner is not None and root is not None and not is_metadata(at, root, tables[owner]):
             contents[owner] = contents.get(owner, 0) + count
     found.sort(key=lambda file: file.path)
+    # Counting says that nothing is missing, which is how most lakes are.
+    pending = set() if are_distinct and met == len(reached) else _pending(listing, reached)
     missing, elsewhere = _attributed(pending, listing, tables)
     return Difference(found, missing, elsewhere, listed, contents)
 
@@ -76,21 +81,20 @@ def is_metadata(folder: str, root: str, table: Reach) -> bool:
     return folder == table.metadata_folder or room_of_folder(folder, root) is Room.METADATA
 
 
-def _keys(path: str, names: Sequence[str]) -> Sequence[str]:
+def _keys(path: str, names: Sequence[str]) -> tuple[bool, Sequence[str]]:
+    """Also whether all of them are spelled as their keys are."""
     if key(path) == path and "%" not in "".join(names):
         start = f"{path}/"
-        return [start + name for name in names]
-    return [key(f"{path}/{name}") for name in names]
+        return True, [start + name for name in names]
+    return False, [key(f"{path}/{name}") for name in names]
 
 
 def _extra(
-    path: str, folder: Folder, whole: Sequence[str], reached: Set[str], also: Set[str]
+    path: str, folder: Folder, whole: Sequence[str], unreached: Set[str], reached: Set[str], also: Set[str]
 ) -> tuple[list[tuple[str, int | None, int | None]], int]:
     """The files of a folder that nothing reaches, and how many of all are checksums. Of a checksum, the file that it is
     of decides; while that is there, it goes with it and is not spoken of."""
-    unreached = set(whole).difference(reached)
-    if also:
-        unreached -= also
+    unreached = unreached - also if also else unreached
     if not unreached:
         return [], 0
     there = set(folder.names)
@@ -108,6 +112,14 @@ def _extra(
         sizes, times = folder.sizes, folder.modified_ns
         extra.append((f"{path}/{name}", None if sizes is None else sizes[n], None if times is None else times[n]))
     return _once(extra), checksums
+
+
+def _pending(listing: Listing, reached: Set[str]) -> set[str]:
+    """What is reached and was not listed."""
+    pending = set(reached)
+    for path, folder in listing.folders.items():
+        pending.difference_update(_keys(path, folder.names)[1])
+    return pending
 
 
 def _once(extra: list[tuple[str, int | None, int | None]]) -> list[tuple[str, int | None, int | None]]:

@@ -31,7 +31,7 @@ def by_time(modified_ns: int | None, context: Context) -> Protection | None:
         return Protection.FUTURE_TIME
     if modified_ns > context.young_after_ns:
         return Protection.YOUNG
-    return first((by_open_block(modified_ns, context), by_open_job(modified_ns, context)))
+    return by_open_block(modified_ns, context) or by_open_job(modified_ns, context)
 
 
 def by_open_block(modified_ns: int, context: Context) -> Protection | None:

@@ -7,9 +7,10 @@ live entries. What cannot be read is said (`unread`); then nobody may say of a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, ReferencesTooMany, SchemaError, StorageError, StrandlineError, TableUnfit
@@ -296,10 +297,13 @@ def references_from(name: str, table: Table, parts: Parts) -> TableReferences:
     )
 
 
-def not_understood(keys: Iterable[str]) -> str | None:
+def not_understood(keys: Collection[str]) -> str | None:
     """A path of another kind may mean a file of ours in a way that comparing does not see."""
-    odd = next((k for k in keys if not k.startswith(("/", "s3://"))), None)
-    return None if odd is None else f"it references {odd}, which is no path of a folder or of a bucket"
+    kinds = repeat(("/", "s3://"))
+    if all(map(str.startswith, keys, kinds)):  # no step of ours for each: there may be millions
+        return None
+    odd = next(k for k, is_plain in zip(keys, map(str.startswith, keys, kinds), strict=False) if not is_plain)
+    return f"it references {odd}, which is no path of a folder or of a bucket"
 
 
 def _spelled(table: TableReferences) -> Iterator[Sequence[str]]:

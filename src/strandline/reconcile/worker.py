@@ -6,6 +6,7 @@ network mount that went away) can be killed. `pool.py` is the other end.
 
 from __future__ import annotations
 
+import gc
 import marshal
 import sys
 from collections.abc import Callable, Iterator
@@ -85,6 +86,7 @@ DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
 
 
 def main() -> None:
+    gc.disable()  # What a task makes is given away when it is done, and there are no circles in it.
     source, out = sys.stdin.buffer, sys.stdout.buffer
     while (message := read_frame(source)) is not None:
         doing, tasks = message
