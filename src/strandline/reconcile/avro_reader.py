@@ -139,8 +139,8 @@ _SKIPS = {
 }
 _READS = {"int": "read_int()", "long": "read_int()", "string": "read_utf8()"}
 _METHODS = (
-    "tell", "read_int", "read_ints", "read_utf8", "read_int_bytes_dict", "skip", "skip_int", "skip_boolean",
-    "skip_float", "skip_double", "skip_bytes", "skip_utf8",
+    "tell", "read_int", "read_ints", "read_utf8", "skip", "skip_int", "skip_boolean", "skip_float", "skip_double",
+    "skip_bytes", "skip_utf8",
 )  # fmt: skip
 
 
@@ -162,6 +162,7 @@ class _Source:
         if not self._wanted.required <= self._got:
             raise AvroUnknown("its schema lacks a field that is needed")
         head = [
+            "from itertools import repeat",
             "def read_block(decoder, count, size, found):",
             *(f"    {name} = decoder.{name}" for name in _METHODS),
             "    keep = found.append",
@@ -253,9 +254,6 @@ class _Source:
         if len(pair) == 2 and all(isinstance(t, str) and t in numbers for t in pair):
             self._remember(items)
             self._at_once(depth, "read_ints(2 * {n})")
-        elif len(pair) == 2 and isinstance(pair[0], str) and pair[0] in numbers and pair[1] == "bytes":
-            self._remember(items)
-            self._at_once(depth, "read_int_bytes_dict({n}, {{}})")
         elif isinstance(items, str) and items in numbers:
             self._at_once(depth, "read_ints({n})")
         else:
@@ -263,7 +261,7 @@ class _Source:
 
     def _skip_blocks(self, depth: int, first: list[str], items: Any) -> None:
         n = self._open_blocks(depth)
-        self._add(depth + 2, f"for _ in range({n}):")
+        self._add(depth + 2, f"for _ in repeat(None, {n}):")
         for line in ["pass", *first]:
             self._add(depth + 3, line)
         self._skip(items, depth + 3)

@@ -11,7 +11,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,13 +20,8 @@ WORKERS = 2
 TASKS_AT_ONCE_MAX = 256
 _READ_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
-_PACKAGE = Path(__file__).parent.parent
 
-# The package's front door imports settings and SQL, half a second for each worker: they go around it.
-_START = (
-    "import sys, types; p = types.ModuleType('strandline'); p.__path__ = [sys.argv[1]]; "
-    "sys.modules['strandline'] = p; from strandline.reconcile.worker import main; main()"
-)
+_START = "from strandline.reconcile.worker import main; main()"
 
 OnPart = Callable[[Any, Any], None]
 OnEnd = Callable[[Any, str, Any], Iterable[Any]]
@@ -38,7 +32,7 @@ further tasks."""
 class _Worker:
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(_PACKAGE)],
+            [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

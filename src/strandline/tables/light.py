@@ -49,8 +49,8 @@ from strandline.tables.metadata import (
     FORMAT_PROPERTY,
     LAKE_PROPERTY,
     METRICS_PROPERTY,
+    NUMBERED_SINCE_PROPERTY,
 )
-from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY
 from strandline.tables.partitioning import parse_partition_by
 from strandline.tables.pointer import TableGlance, glance_of
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
@@ -110,7 +110,10 @@ def open_catalog(config: LakeConfig) -> LightCatalog:
 
 def _catalog_options(config: LakeConfig) -> dict[str, str]:
     settings = config.settings
-    options = {"warehouse": config.warehouse_url, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+    files = (
+        "pyiceberg.io.pyarrow.PyArrowFileIO" if settings.warehouse.is_s3 else "strandline.tables.local_files.LocalFiles"
+    )
+    options = {"warehouse": config.warehouse_url, "py-io-impl": files}
     if settings.warehouse.is_s3:
         if settings.warehouse.endpoint is not None:
             _send_no_trailers()
