@@ -1,4 +1,4 @@
-"""Files of this machine for PyIceberg: every spelling that Iceberg's writers use, and nothing but Python to open them."""
+"""Files of this machine for PyIceberg: every spelling of Iceberg's writers, and nothing but Python to open them."""
 
 from __future__ import annotations
 
