@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.drift import AbortReason
-from strandline.reconcile import spark_compare, spill
+from strandline.reconcile import spark_compare, spark_listing, spark_references, spark_sweep, spill
 from strandline.reconcile.model import Context, Survey
 from strandline.reconcile.paths import key
 from strandline.reconcile.spark_paths import encoded, with_keys
@@ -27,6 +28,13 @@ from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 SPELLINGS = ("/a/b", "file:/a/b c", "file:///a/b", "file://localhost/a", "s3://b/k", "s3a://b/k", "s3n://b/k",
              "S3://b/k", "s3://b//k", "s3:///b/k", "s3://b/k/", "/a//b", "/a/./b", "/a/../b", "/a/.b", "/a/%20b",
              "/a/%2520", "/a/b/", "gs://b/k", "file:a", "a/b", "//a/b", "file:////a", "/a/ü\nb", "/", "")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These lakes are small: more tasks would only wait for each other."""
+    for module in (spark_listing, spark_references, spark_sweep):
+        monkeypatch.setattr(module, "TASKS_PER_CORE", 1)
 
 
 @pytest.fixture
@@ -130,6 +138,7 @@ def disturb(lake: SomeLake, chance: random.Random) -> dict[Path, bytes]:
     names = ("a.parquet", ".a.parquet.crc", "b %41.parquet", "ü.avro", "new\nline.parquet", "x.txt", "m.metadata.json")
     for _ in range(chance.randint(2, 8)):
         lake.put(f"{chance.choice(places)}/{chance.choice(names)}", days_old=chance.choice((0.0, 1.5, 10.0, -30.0)))
+    lake.put("ns/t/data/always.parquet")
     lake.put("_strandline/spool/events/stray.arrow")
     lake.put("_strandline/quarantine/x/y")
     if chance.random() < 0.4:
@@ -147,7 +156,7 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
     monkeypatch.setattr(spark_compare, "MISSING_AT_ONCE", 2)
     monkeypatch.setattr(spill, "SORTED_AT_ONCE", 3)
     seen: dict[str, int] = {}
-    for seed in range(3):
+    for seed in range(2):
         gone = disturb(some_lake, random.Random(seed))
         found = check_same(some_lake, tables)
         for path, content in gone.items():
@@ -155,28 +164,8 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
         for finding in [*found["missing"], *found["orphans"]]:
             said = f"{finding.kind} {finding.content} {finding.protected}"
             seen[said] = seen.get(said, 0) + 1
-    assert len(seen) >= 7, seen
-    assert any(said.startswith("missing data") for said in seen) and "orphan data None" in seen
-
-
-def test_a_name_that_is_no_text_and_one_that_only_looks_like_another_are_told_alike(some_lake: SomeLake) -> None:
-    some_lake.create()
-    table = some_lake.append()
-    (live,) = data_files(table)
-    Path(os.fsdecode(os.fsencode(live) + b"\xff.parquet")).write_bytes(b"x")
-    Path(live.replace(".parquet", "%2Eparquet")).write_bytes(b"x")
-    found = check_same(some_lake, tables_of(some_lake))
-    assert [f.path.endswith("\udcff.parquet") for f in found["orphans"]] == [True]
-
-
-def test_a_table_whose_storage_is_away_is_told_alike(some_lake: SomeLake) -> None:
-    some_lake.create()
-    some_lake.create("ns.kept")
-    some_lake.append()
-    some_lake.append("ns.kept")
-    tables = tables_of(some_lake)
-    some_lake.path("ns/t/data").rename(some_lake.path("ns/data-away"))
-    assert check_same(some_lake, tables)["missing"]
+    # What is chosen depends on names that are different each time; these are always there.
+    assert {"missing data None", "orphan data None", "orphan spool not_a_dataset"} <= seen.keys(), seen
 
 
 def test_a_listing_can_come_from_an_inventory(some_lake: SomeLake, tmp_path: Path) -> None:
@@ -198,11 +187,6 @@ def test_a_listing_can_come_from_an_inventory(some_lake: SomeLake, tmp_path: Pat
     found = check_same(some_lake, tables, inventory_file=tmp_path / "inventory.parquet")
     # The inventory has the file that is gone since, and does not have the one that came.
     assert [f.path for f in found["orphans"]] == [orphan] and not found["missing"] and Path(later).exists()
-    rows = zip(listed["Key"].to_pylist(), stats, strict=True)
-    lines = [f'"{path}",{stat.st_size},{stat.st_mtime_ns // 10**6}' for path, stat in rows]
-    (tmp_path / "inventory.csv").write_text("\n".join(["key,size,last_modified", *lines]), "utf-8")
-    found = check_same(some_lake, tables, inventory_file=tmp_path / "inventory.csv")
-    assert [f.path for f in found["orphans"]] == [orphan]
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
@@ -223,85 +207,95 @@ def too_deep(folder: Path) -> str:
     return longest
 
 
-def test_a_prefix_that_cannot_be_listed_is_a_failure_and_nothing_under_it_is_touched(some_lake: SomeLake) -> None:
-    some_lake.create()
-    some_lake.append()
-    orphan = some_lake.put("ns/t/data/stray.parquet")
-    deep = too_deep(some_lake.path("ns/t/data"))
-    some_lake.path("ns/t/data/loop").symlink_to("/")
-    found = check_same(some_lake, tables_of(some_lake))
-    assert {failure.prefix for failure in found["failures"]} == {deep, str(some_lake.path("ns/t/data/loop"))}
-    assert [(f.path, f.protected) for f in found["orphans"]] == [(orphan, None)]
+def one_manifest(lake: SomeLake, name: str) -> Path:
+    table = lake.catalog.load(name)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return Path(snapshot.manifests(table.io)[0].manifest_path.removeprefix("file://"))
 
 
-def test_a_manifest_that_is_gone_or_damaged_leaves_its_table_alone_and_no_other(some_lake: SomeLake) -> None:
-    for name in ("ns.t", "ns.u", "ns.v"):
-        some_lake.create(name)
-        some_lake.append(name)
-        some_lake.append(name)
-    manifests = {}
-    for name in ("ns.t", "ns.u"):
-        table = some_lake.catalog.load(name)
-        snapshot = table.current_snapshot()
-        assert snapshot is not None
-        manifests[name] = Path(snapshot.manifests(table.io)[0].manifest_path.removeprefix("file://"))
-    manifests["ns.t"].unlink()
-    manifests["ns.u"].write_bytes(manifests["ns.u"].read_bytes()[:-40])
-    for name in ("t", "u", "v"):
+def test_every_kind_of_trouble_is_told_alike_and_leaves_alone_only_what_it_concerns(some_lake: SomeLake) -> None:
+    for name in ("gone", "damaged", "whole", "away"):
+        some_lake.create(f"ns.{name}")
+        some_lake.append(f"ns.{name}")
+        some_lake.append(f"ns.{name}")
         some_lake.put(f"ns/{name}/data/stray.parquet")
-    found = check_same(some_lake, tables_of(some_lake))
-    assert set(found["unread"]) == {"ns.t", "ns.u"}
-    assert [f.table for f in found["orphans"] if f.protected is None] == ["ns.v"]
-    assert [f.path for f in found["missing"]] == [str(manifests["ns.t"])]
+    tables = tables_of(some_lake)
+    live = data_files(some_lake.catalog.load("ns.whole"))[0]
+    no_text = os.fsdecode(os.fsencode(live) + b"\xff.parquet")
+    Path(no_text).write_bytes(b"x")
+    Path(live.replace(".parquet", "%2Eparquet")).write_bytes(b"x")  # which looks like another name of a live file
+    deep = too_deep(some_lake.path("ns/whole/data"))
+    loop = some_lake.path("ns/whole/data/loop")
+    loop.symlink_to("/")
+    missing, damaged = one_manifest(some_lake, "ns.gone"), one_manifest(some_lake, "ns.damaged")
+    missing.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    some_lake.path("ns/away/data").rename(some_lake.path("data-away"))
+
+    found = check_same(some_lake, tables)
+    assert set(found["unread"]) == {"ns.gone", "ns.damaged"}
+    assert {failure.prefix for failure in found["failures"]} >= {deep, str(loop)}
+    planned = [f for f in found["orphans"] if f.protected is None]
+    assert [f.path for f in planned] == [str(some_lake.path("ns/whole/data/stray.parquet"))]
+    assert no_text in {f.path for f in found["orphans"]} and not any("%2E" in f.path for f in found["orphans"])
+    assert {f.table for f in found["missing"]} == {"ns.gone", "ns.away"}
+    assert all(f.protected is not None for f in found["missing"])
 
 
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_above_references_max_acts_through_spark_and_can_be_undone(tmp_path: Path) -> None:
+def test_a_run_above_references_max_acts_through_spark_spares_what_is_registered_meanwhile_and_can_be_undone(
+    tmp_path: Path,
+) -> None:
     lake = WholeLake(tmp_path, references_max=1, batch_size=2, share_floor_files=1_000)
     for _ in range(3):
         lake.append()
-    strays = lake.puts(3)
-    gone = Path(lake.data_files()[0])
-    gone.unlink()
+    strays = lake.puts(2)
+    registered = lake.put("registered.parquet", content=Path(lake.data_files()[1]).read_bytes())
+    Path(lake.data_files()[0]).unlink()
     before = {Path(path): Path(path).exists() for path in lake.data_files()}
-    run = lake.run(ACT)
-    assert run.aborted is None and not run.outcome.partial, run
-    assert (run.outcome.done.missing, run.outcome.done.orphans, lake.count()) == (1, 3, 6)
-    assert not any(Path(path).exists() for path in strays)
-    assert all(path.exists() for path, was_there in before.items() if was_there)
-    assert not lake.lake.spark.sparkContext._jsc.getPersistentRDDs()  # type: ignore[attr-defined]
-    lake.lake.reconciler.restore(run.id)
-    assert all(Path(path).exists() for path in strays)
-    assert lake.run(REPORT).outcome.found.orphans == 3
-    lake.lake.close()
-
-
-def test_a_file_that_is_registered_after_the_survey_is_not_touched(tmp_path: Path) -> None:
-    lake = WholeLake(tmp_path, references_max=1, share_floor_files=1_000)
-    lake.append()
-    lake.append()
-    stray = lake.put("stray.parquet", content=Path(lake.data_files()[0]).read_bytes())
-    other = lake.put("other.parquet")
     once = threading.Event()
 
     def register(finding: object) -> None:
         if not once.is_set():
             once.set()
-            lake.table().add_files([f"file://{stray}"], check_duplicate_files=False)
+            lake.table().add_files([f"file://{registered}"], check_duplicate_files=False)
 
     run = lake.run(ACT, on_finding=register)
-    assert once.is_set() and run.aborted is None and run.outcome.done.orphans == 1
-    assert Path(stray).exists() and not Path(other).exists()
+    assert run.aborted is None and not run.outcome.partial and once.is_set(), run
+    assert (run.outcome.found.orphans, run.outcome.done.missing, run.outcome.done.orphans) == (3, 1, 2)
+    assert not any(Path(path).exists() for path in strays)
+    assert Path(registered).exists() and lake.count() == 9
+    assert all(path.exists() for path, was_there in before.items() if was_there)
+    assert not lake.lake.spark.sparkContext._jsc.getPersistentRDDs()  # type: ignore[attr-defined]
+    lake.lake.reconciler.restore(run.id)
+    assert all(Path(path).exists() for path in strays)
     lake.lake.close()
 
 
-def test_a_run_that_is_called_off_ends_its_jobs(tmp_path: Path) -> None:
+JOB_SECONDS = 120
+
+
+def test_a_run_that_is_called_off_ends_the_job_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = WholeLake(tmp_path, references_max=1)
     lake.append()
     lake.append()
     called_off = threading.Event()
-    run = lake.run(REPORT, cancelled=called_off, on_progress=lambda phase, count: called_off.set())
-    assert run.aborted is AbortReason.CANCELLED
+
+    def one_that_takes_long(spark: Any, *_: object, **__: object) -> None:
+        def sleep(batches: Iterator[Any]) -> Iterator[Any]:
+            time.sleep(JOB_SECONDS)
+            yield from batches
+
+        threading.Timer(2, called_off.set).start()
+        spark.range(2).mapInArrow(sleep, "id long").count()
+
+    monkeypatch.setattr(spark_sweep, "list_on_spark", one_that_takes_long)
+    began = time.monotonic()
+    run = lake.run(REPORT, cancelled=called_off)
+    assert run.aborted is AbortReason.CANCELLED and time.monotonic() - began < JOB_SECONDS / 2
     lake.lake.close()

@@ -16,7 +16,9 @@ _LOOKS_SECONDS = 0.5
 
 @contextmanager
 def watched(spark: SparkSession, watch: Watch) -> Iterator[None]:
-    """What is raised is what the watch says, not that a job was called off."""
+    """What is raised is what the watch says, not that a job was called off. By tags of the context: those of a session
+    are known only to the thread that set them."""
+    context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
     done = threading.Event()
     ending: list[Exception] = []
@@ -28,10 +30,11 @@ def watched(spark: SparkSession, watch: Watch) -> Iterator[None]:
             except Exception as e:
                 ending.append(e)
                 # Every job, also the one that was about to begin.
-                spark.interruptTag(tag)
+                context.cancelJobsWithTag(tag)
 
     looking = threading.Thread(target=look, name="reconcile-watch", daemon=True)
-    spark.addTag(tag)
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)  # tasks, too, which else would go on until they are done
     looking.start()
     try:
         yield
@@ -42,4 +45,5 @@ def watched(spark: SparkSession, watch: Watch) -> Iterator[None]:
     finally:
         done.set()
         looking.join()
-        spark.removeTag(tag)
+        context.setInterruptOnCancel(False)
+        context.removeJobTag(tag)
