@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -125,6 +125,31 @@ def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: Abort
             **_summary(connection, run, outcome),
         )
     return ended
+
+
+def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """What a run really did that somebody took for dead, and whose end was written without knowing: it was the lease
+    that it lost. False if its end is its own."""
+    taken_for_dead = (
+        reconcile_run.c.id == run,
+        reconcile_run.c.state == "aborted",
+        reconcile_run.c.reason == AbortReason.UNKNOWN.value,
+    )
+    end = {"reason": AbortReason.LEASE_LOST.value, "why": "another run has taken over"}
+    changed = connection.execute(
+        reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
+    )
+    if changed.rowcount == 1:
+        audit.record(connection, Event.RUN_ABORTED.value, run=run, **end, **_summary(connection, run, outcome))
+    return changed.rowcount == 1
+
+
+def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
+    """What a run that ended early turns out to have done: a commit whose answer it did not get, for example."""
+    found = get(connection, run)
+    aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
+    outcome = _written(replace(found.outcome, done=done))
+    return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
 def _end(connection: sa.Connection, run: RunId, **values: Any) -> bool:
