@@ -148,6 +148,17 @@ def test_old_runs_are_forgotten_but_not_those_that_hold_files(bench: Bench) -> N
         connection.exec_driver_sql(f"DELETE FROM swept_file WHERE run_id = {holding}")
 
 
+def test_a_run_is_not_forgotten_before_its_batches_of_entries_are_settled(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 1, ["/a"]))
+        reconcile_runs.abort(connection, run, Outcome(), AbortReason.COMMIT_FAILED, "no answer")
+    ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.forget_old(connection, runs_max=1) == 0
+        assert dropped_entries.end(connection, batch, None) and reconcile_runs.forget_old(connection, runs_max=1) == 1
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 

@@ -200,14 +200,15 @@ def references_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int) -> int:
-    """All but the newest; never one that still holds files."""
+    """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
     newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
     needed = sa.exists().where(swept_file.c.run_id == reconcile_run.c.id, swept_file.c.state.in_(_NEEDED))
+    unsettled = sa.exists().where(dropped_batch.c.run_id == reconcile_run.c.id, dropped_batch.c.state == "begun")
     old = [
         row.id
         for row in connection.execute(
             sa.select(reconcile_run.c.id).where(
-                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed
+                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed, ~unsettled
             )
         )
     ]

@@ -3,19 +3,21 @@ itself. Of what cannot be told nothing is dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from strandline.drift import Swept
 from strandline.errors import StorageError
 from strandline.ledger import quarantined_files
-from strandline.reconcile.aside import kept_without_record
-from strandline.reconcile.bench import SweepBench
-from strandline.reconcile.model import Finding, Protection, Survey
+from strandline.reconcile.aside import kept_without_record, original
+from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
+from strandline.reconcile.model import Protection, Survey
 from strandline.reconcile.paths import key
 from strandline.reconcile.settle import Seen, looked
 
+SOUGHT_AT_ONCE = 100_000
+"""The quarantine is searched whole each time."""
 _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
 """There may be millions of them, and none of them is known to be gone."""
 
@@ -46,27 +48,30 @@ def find_kept(bench: SweepBench, survey: Survey) -> Kept:
     """Of everything that is missing, whatever protects it; also of the metadata of tables that cannot be read."""
     kept = Kept()
     missing = survey.drift.missing()
+    not_recorded: dict[str, bool] = {}
+    """And whether nothing protects them."""
     while some := list(islice(missing, bench.settings.batch_size)):
-        _seek(bench, kept, some)
-    _seek_metadata(bench, kept, survey)
+        _seek_recorded(bench, kept, [f.path for f in some])
+        kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
+        not_recorded |= {
+            f.path: f.protected is None for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY
+        }
+        if len(not_recorded) >= SOUGHT_AT_ONCE:
+            _seek_forgotten(bench, kept, not_recorded)
+            not_recorded = {}
+    metadata = _metadata_away(bench, survey)
+    _seek_recorded(bench, kept, metadata)
+    _seek_forgotten(bench, kept, not_recorded | {path: False for path in metadata if path not in kept})
     return kept
 
 
-def _seek(bench: SweepBench, kept: Kept, some: Sequence[Finding]) -> None:
-    _seek_recorded(bench, kept, [f.path for f in some])
-    _seek_forgotten(bench, kept, [f.path for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY])
-    kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
-
-
-def _seek_metadata(bench: SweepBench, kept: Kept, survey: Survey) -> None:
+def _metadata_away(bench: SweepBench, survey: Survey) -> list[str]:
     """A table whose newest metadata is set aside cannot say what it references: so nothing of it is called missing."""
     try:
-        named = bench.pointers(survey.references.unread.keys()) if survey.references.unread else []
+        named = bench.pointers(survey.references.unread.keys()) if survey.references.unread else ()
     except StorageError:
-        return  # that the table cannot be read is said anyway
-    away = [path for path, stat in zip(named, bench.look_at(named), strict=True) if stat is None]
-    _seek_recorded(bench, kept, away)
-    _seek_forgotten(bench, kept, [path for path in away if path not in kept])
+        return []  # that the table cannot be read is said anyway
+    return [path for path, stat in zip(named, bench.look_at(named), strict=True) if stat is None]
 
 
 def _seek_recorded(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
@@ -81,17 +86,19 @@ def _seek_recorded(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
             kept.files.setdefault(path, KeptFile(file.path, file.kept_at, file))
 
 
-def _seek_forgotten(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
+def _seek_forgotten(bench: SweepBench, kept: Kept, paths: Mapping[str, bool]) -> None:
     if not paths:
         return
-    wanted = {key(path): path for path in paths} | {path: path for path in paths}
     try:
-        found = kept_without_record(bench.storage, bench.warehouse, list(wanted))
+        found = kept_without_record(bench.storage, bench.warehouse, list(paths))
     except StorageError as e:
         kept.untold |= dict.fromkeys(paths, e.message)
-        return
-    for path, kept_at in found.items():
-        kept.files.setdefault(wanted[path], KeptFile(path, kept_at, None))
+    else:
+        for path, kept_at in found.items():
+            # The table may spell it in another way than storage does.
+            came_from = original(kept_at, f"{bench.warehouse}/{QUARANTINE_FOLDER}", bench.warehouse)
+            kept.files[path] = KeptFile(came_from or path, kept_at, None)
+    kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
 
 
 def _why(seen: Seen) -> str:
