@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from strandline.drift import AbortReason, Asked, SweptState
-from strandline.errors import NoSuchDataset, ReferencesTooMany
+from strandline.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany, StorageError
+from strandline.ledger.engine import Ledger
 from strandline.reconcile.lake_catalog import LakeCatalog
 from strandline.reconcile.local_store import LocalStore
 from strandline.tables.schema_file import parse_columns
-from tests.reconcile.whole_lakes import ACT, COLUMNS, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, there
 
 DELETE = Asked(act=True, delete=True)
 
@@ -94,6 +95,31 @@ def test_a_run_that_is_interrupted_while_it_moves_files_puts_them_back(
     assert run.aborted is AbortReason.CANCELLED and all(there(orphans))
     states = lake.states(run.id)
     assert [states[path] for path in orphans] == [SweptState.RESTORED] * 2 + [SweptState.LEFT] * 2
+
+
+def test_the_files_go_back_also_where_it_is_the_ledger_that_does_not_answer(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphans = lake.puts(3)
+
+    def busy(self: Ledger) -> Any:
+        raise LedgerBusy("another process holds the ledger")
+
+    def nothing_answers() -> None:
+        for name in ("read", "write"):
+            patch.setattr(Ledger, name, busy)
+        raise StorageError("the catalog cannot be reached")
+
+    with monkeypatch.context() as patch:
+        after_moving(patch, nothing_answers)
+        patch.setattr("strandline.ledger.reconcile_runs.release", lambda ledger, lease: True)
+        with pytest.raises(LedgerBusy):
+            lake.run(ACT)
+    assert all(there(orphans))
+    with lake.lake.ledger.write() as connection:  # its lease runs out
+        connection.exec_driver_sql("UPDATE sweep_lease SET token = NULL, until = NULL")
+    lake.run(REPORT)
+    assert set(lake.states(1).values()) == {SweptState.LEFT}
 
 
 def test_a_file_whose_move_was_not_answered_is_looked_at_like_the_others(

@@ -21,7 +21,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from strandline import failpoints
-from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptState
+from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.errors import StorageError, StrandlineError
 from strandline.ledger import audit, datasets, delivered, dropped_entries, quarantined_files
 from strandline.ledger.delivered import SinkMark
@@ -140,25 +140,24 @@ class Actor:
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
 
     def _undo(self, files: Sequence[Swept], why: str) -> None:
-        """What is aside goes back; of the rest, storage tells."""
+        """What is aside goes back; of the rest, storage tells. First the files, then the record: it may be the ledger
+        that does not answer."""
         if not files:
             return
-        wanted = {file.id for file in files}
-        with self._bench.ledger.read() as connection:  # the states that they have by now
-            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
-        files = [file for file in recorded if file.id in wanted]
-        back: list[Swept] = []
+        went_back: dict[SweptId, bool] = {}
         for file in files:
             try:
-                if self._bench.storage.bring_back(file.kept_at, file.path):
-                    back.append(file)
+                went_back[file.id] = self._bench.storage.bring_back(file.kept_at, file.path)
             except StorageError as e:
+                went_back[file.id] = False
                 self._tally.fail(e.message)
+        self._tally.skipped_recheck += sum(went_back.values())
         with self._bench.ledger.write() as connection:
+            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
+            back = [file for file in recorded if went_back.get(file.id) is True]
             quarantined_files.move(connection, back, SweptState.RESTORED, why)
-        if not_back := [file for file in files if file not in back]:
-            settle_files(self._bench, not_back, why)
-        self._tally.skipped_recheck += len(back)
+        if rest := [file for file in recorded if went_back.get(file.id) is False]:
+            settle_files(self._bench, rest, why)
 
     def _record_held(self, moved: Sequence[Swept]) -> None:
         if not moved:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked, Run, RunId, Swept
-from strandline.errors import FailedError, RefusedError, StorageError, StrandlineError, SweepRunning, WitnessUnreadable
+from strandline.errors import (
+    FailedError,
+    LeaseLost,
+    RefusedError,
+    StorageError,
+    StrandlineError,
+    SweepRunning,
+    WitnessUnreadable,
+)
 from strandline.ledger import quarantined_files, reconcile_runs
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.witness import Witness
@@ -107,7 +115,7 @@ class Reconciler:
         on_begin(asked)
         try:
             return self.run(asked, cancelled=cancelled)
-        except SweepRunning:
+        except (SweepRunning, LeaseLost):
             return None
 
     def _is_taken(self, asked: Asked, moment: datetime) -> bool:
