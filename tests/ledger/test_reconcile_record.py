@@ -103,6 +103,36 @@ def test_a_run_that_ended_does_not_change_and_only_one_is_under_way(bench: Bench
         new_run(bench)
 
 
+def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench: Bench) -> None:
+    dead, own = new_run(bench), Outcome(done=Done(orphans=7))
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
+        reconcile_runs.abort(connection, dead, Outcome(), AbortReason.UNKNOWN, "it ended without a word")
+        assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
+        found = reconcile_runs.get(connection, dead)
+        assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
+        told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "run_aborted"]
+        assert told == ["lease_lost", "unknown"]
+    completed = ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.outlived(connection, completed, own)
+
+
+def test_what_a_run_did_that_ended_early_may_be_corrected_but_not_why_it_ended(bench: Bench) -> None:
+    failed = new_run(bench)
+    with bench.ledger.write() as connection:
+        reconcile_runs.abort(connection, failed, Outcome(listed=3), AbortReason.COMMIT_FAILED, "no answer")
+    completed = ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.correct(connection, failed, Done(missing=2))
+        assert not reconcile_runs.correct(connection, completed, Done(missing=2))
+        found = reconcile_runs.get(connection, failed)
+        assert found.outcome == Outcome(listed=3, done=Done(missing=2)) and found.why == "no answer"
+    for change in ("reason = 'lease_lost'", "state = 'completed', reason = NULL", "state = 'running', ended_at = NULL"):
+        with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+            connection.exec_driver_sql(f"UPDATE reconcile_run SET {change} WHERE id = {failed}")
+
+
 def test_old_runs_are_forgotten_but_not_those_that_hold_files(bench: Bench) -> None:
     holding = ended_run(bench)
     files = swept(bench, holding)
@@ -116,6 +146,17 @@ def test_old_runs_are_forgotten_but_not_those_that_hold_files(bench: Bench) -> N
         assert reconcile_runs.get(connection, holding).held == 2
     with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
         connection.exec_driver_sql(f"DELETE FROM swept_file WHERE run_id = {holding}")
+
+
+def test_a_run_is_not_forgotten_before_its_batches_of_entries_are_settled(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 1, ["/a"]))
+        reconcile_runs.abort(connection, run, Outcome(), AbortReason.COMMIT_FAILED, "no answer")
+    ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.forget_old(connection, runs_max=1) == 0
+        assert dropped_entries.end(connection, batch, None) and reconcile_runs.forget_old(connection, runs_max=1) == 1
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -12,11 +12,10 @@ from pydantic import ValidationError
 
 import strandline
 from strandline.drift import AbortReason, Asked, Run
-from strandline.errors import StorageError, StrandlineError
+from strandline.errors import LedgerBusy, StrandlineError
 from strandline.ledger import reconcile_runs
 from strandline.reconcile.schedule import Schedule
 from strandline.reconcile_settings import ReconcileSettings
-from strandline.tables.light import LightCatalog
 from tests.reconcile.whole_lakes import WholeLake
 
 
@@ -116,20 +115,20 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
     lake.append()
     (orphan,) = lake.puts(1)
     stopping, told, ended = threading.Event(), list[StrandlineError](), list[Run]()
-    load = lake.lake.reconciler._catalog
+    catch_up = lake.lake.reconciler._catch_up
 
-    def away_once() -> LightCatalog:
-        monkeypatch.setattr(lake.lake.reconciler, "_catalog", load)
-        raise StorageError("the catalog is away")
+    def busy_once() -> None:
+        monkeypatch.setattr(lake.lake.reconciler, "_catch_up", catch_up)
+        raise LedgerBusy("the ledger is busy")
 
     def begin(asked: Asked) -> None:
         if told:
             stopping.set()  # a run has begun, and has not listed anything yet
 
-    monkeypatch.setattr(lake.lake.reconciler, "_catalog", away_once)
+    monkeypatch.setattr(lake.lake.reconciler, "_catch_up", busy_once)
     with ThreadPoolExecutor(1) as pool:
         loop = pool.submit(lake.lake.reconciler.run_on_schedule, stopping, begin, ended.append, told.append)
         loop.result(30)
-    assert [e.message for e in told] == ["the catalog is away"]
+    assert [e.message for e in told] == ["the ledger is busy"]
     assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()
     lake.lake.close()

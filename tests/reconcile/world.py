@@ -317,6 +317,9 @@ class ModelCatalog:
         self.world.tables[table].void.add(token)
         return self.world.tables[table].tokens.get(token)
 
+    def may_have(self, table: str, paths: Sequence[str]) -> bool:
+        return not self.world.tables[table].main.isdisjoint(paths)
+
 
 def references_of(table: Table) -> TableReferences:
     head = TableHead(table.name, f"uuid-{table.location}", table.location, table.metadata)

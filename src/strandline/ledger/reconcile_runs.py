@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -127,6 +127,31 @@ def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: Abort
     return ended
 
 
+def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """What a run really did that somebody took for dead, and whose end was written without knowing: it was the lease
+    that it lost. False if its end is its own."""
+    taken_for_dead = (
+        reconcile_run.c.id == run,
+        reconcile_run.c.state == "aborted",
+        reconcile_run.c.reason == AbortReason.UNKNOWN.value,
+    )
+    end = {"reason": AbortReason.LEASE_LOST.value, "why": "another run has taken over"}
+    changed = connection.execute(
+        reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
+    )
+    if changed.rowcount == 1:
+        audit.record(connection, Event.RUN_ABORTED.value, run=run, **end, **_summary(connection, run, outcome))
+    return changed.rowcount == 1
+
+
+def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
+    """What a run that ended early turns out to have done: a commit whose answer it did not get, for example."""
+    found = get(connection, run)
+    aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
+    outcome = _written(replace(found.outcome, done=done))
+    return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
+
+
 def _end(connection: sa.Connection, run: RunId, **values: Any) -> bool:
     still_running = (reconcile_run.c.id == run, reconcile_run.c.state == "running")
     return connection.execute(reconcile_run.update().where(*still_running).values(**values)).rowcount == 1
@@ -175,14 +200,15 @@ def references_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int) -> int:
-    """All but the newest; never one that still holds files."""
+    """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
     newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
     needed = sa.exists().where(swept_file.c.run_id == reconcile_run.c.id, swept_file.c.state.in_(_NEEDED))
+    unsettled = sa.exists().where(dropped_batch.c.run_id == reconcile_run.c.id, dropped_batch.c.state == "begun")
     old = [
         row.id
         for row in connection.execute(
             sa.select(reconcile_run.c.id).where(
-                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed
+                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed, ~unsettled
             )
         )
     ]

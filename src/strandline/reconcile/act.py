@@ -21,8 +21,8 @@ from dataclasses import replace
 from uuid import uuid4
 
 from strandline import failpoints
-from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptState
-from strandline.errors import CommitUnknown, StorageError
+from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.errors import StorageError, StrandlineError
 from strandline.ledger import audit, datasets, delivered, dropped_entries, quarantined_files
 from strandline.ledger.delivered import SinkMark
 from strandline.ledger.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 MOVES_AT_ONCE = 100
 """Between two looks at the lease."""
 OUTSIDE_FOLDER = "_outside"
+PROOF_PATHS = 10
+"""Of a batch of entries, on record at least."""
 
 
 class Actor:
@@ -66,14 +68,14 @@ class Actor:
             self._watch.fence(connection)
             begun = quarantined_files.begin(connection, self._run, new)
         failpoints.hit("reconcile.after_files_record")
-        moved, stayed, lost = self._move(begun)
-        failpoints.hit("reconcile.after_files_moved")
         try:
+            moved, stayed, lost = self._move(begun)
+            failpoints.hit("reconcile.after_files_moved")
             known = self._bench.catalog.references(known, self._watch)
-        except (StorageError, Aborted):
-            self._undo(moved, "whether it is referenced by now could not be read")
+            needed = self._needed(moved, known)
+        except BaseException:
+            self._undo(begun, "whether it is referenced by now could not be read")
             raise
-        needed = self._needed(moved, known)
         self._undo(needed, "it was referenced while it was moved")
         moved = [file for file in moved if file not in needed]
         failpoints.hit("reconcile.after_files_checked")
@@ -87,8 +89,6 @@ class Actor:
                 len(stayed),
                 len(needed),
             )
-        if stayed:
-            settle_files(self._bench, stayed, "it could not be moved")
         if lost is not None:
             raise lost
         if self._asked.delete:
@@ -105,13 +105,16 @@ class Actor:
     def _move(self, begun: Sequence[Swept]) -> tuple[list[Swept], list[Swept], Aborted | None]:
         """Those that moved, and those that did not; and why it ended early, if it did."""
         moved: list[Swept] = []
-        stayed: list[Swept] = []
+        refused: list[Swept] = []
+        untried: Sequence[Swept] = ()
+        lost: Aborted | None = None
         for start in range(0, len(begun), MOVES_AT_ONCE):
             some = begun[start : start + MOVES_AT_ONCE]
             try:
                 self._watch.last_word()
             except Aborted as aborted:
-                return moved, [*stayed, *begun[start:]], aborted
+                untried, lost = begun[start:], aborted
+                break
             outcome = self._bench.storage.set_aside(
                 [Move(f.path, f.kept_at, Stat(f.size, f.modified_ns)) for f in some]
             )
@@ -120,30 +123,41 @@ class Actor:
                 if why is None:
                     moved.append(file)
                 else:
-                    stayed.append(file)
-                    self._tally.failed += 1
+                    refused.append(file)
                     self._tally.fail(f"{printable(file.path)}: {why}")
-        return moved, stayed, None
+        if not refused and not untried:
+            return moved, [], lost
+        # One whose answer was lost may have moved all the same: then it is looked at like the others.
+        after = settle_files(self._bench, [*refused, *untried], "it could not be moved")
+        aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
+        stayed = [file for file in (*refused, *untried) if file.id not in aside]
+        self._tally.failed += sum(1 for file in refused if file.id not in aside)
+        return [*moved, *aside.values()], stayed, lost
 
     def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
         paths = [file.path for file in moved]
         live = known.referenced(paths) | self._bench.spooled(paths)
-        unread = set(known.unread)
-        return [f for f in moved if f.path in live or f.table in unread or (f.table is None and unread)]
+        return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
 
     def _undo(self, files: Sequence[Swept], why: str) -> None:
-        back: list[Swept] = []
+        """What is aside goes back; of the rest, storage tells. First the files, then the record: it may be the ledger
+        that does not answer."""
+        if not files:
+            return
+        went_back: dict[SweptId, bool] = {}
         for file in files:
             try:
-                if self._bench.storage.bring_back(file.kept_at, file.path):
-                    back.append(file)
+                went_back[file.id] = self._bench.storage.bring_back(file.kept_at, file.path)
             except StorageError as e:
+                went_back[file.id] = False
                 self._tally.fail(e.message)
+        self._tally.skipped_recheck += sum(went_back.values())
         with self._bench.ledger.write() as connection:
+            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
+            back = [file for file in recorded if went_back.get(file.id) is True]
             quarantined_files.move(connection, back, SweptState.RESTORED, why)
-            not_back = [file for file in files if file not in back]
-            quarantined_files.move(connection, not_back, SweptState.HELD, why)
-        self._tally.skipped_recheck += len(back)
+        if rest := [file for file in recorded if went_back.get(file.id) is False]:
+            settle_files(self._bench, rest, why)
 
     def _record_held(self, moved: Sequence[Swept]) -> None:
         if not moved:
@@ -233,7 +247,8 @@ class Actor:
             f"{self._run}-{uuid4().hex}",
             table,
             len(findings),
-            [f.path for f in findings[: self._bench.settings.samples_max]],
+            # More than the record shows, if need be: they tell whether the batch landed when nothing else does.
+            [f.path for f in findings[: max(PROOF_PATHS, self._bench.settings.samples_max)]],
             gone,
             given_up(marks, gone),
         )
@@ -252,10 +267,8 @@ class Actor:
                 summary=summary,
                 last_word=self._watch.last_word,
             )
-        except CommitUnknown as e:
+        except StrandlineError as e:
             # The batch stays on record as begun: the next run voids its token, and then reads what became of it.
-            raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
-        except StorageError as e:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
 
     def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
@@ -273,7 +286,7 @@ class Actor:
             cap_hit=self._tally.cap_hit,
             skipped_recheck=self._tally.skipped_recheck,
             storage=self._bench.storage.kind.value,
-            samples=batch.samples,
+            samples=batch.samples[: self._bench.settings.samples_max],
         )
         log.warning(
             "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",
@@ -283,6 +296,12 @@ class Actor:
             rows,
             f", which {', '.join(sorted(lost))} will not get" if lost else "",
         )
+
+
+def is_unread(table: str | None, known: References, asked: Asked) -> bool:
+    """Whether a table that could not be read may reach a file of this one. Where it is deleted at once, any might:
+    nobody could bring the file back."""
+    return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 
 def _gone(finding: Finding) -> GoneRows | None:

@@ -31,6 +31,9 @@ class SweepBench:
     """Canonical."""
     spooled: Callable[[Sequence[str]], set[str]]
     """Which of these spool files the ledger has a record of by now."""
+    pointers: Callable[[Collection[str]], Sequence[str]] = lambda tables: ()
+    """Canonical paths of the metadata files that the catalog names for these tables, where it says so without reading
+    them."""
 
     def look_at(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
         """Side by side, in the order given. An error is about its one path."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked, Run, RunId, Swept
-from strandline.errors import FailedError, RefusedError, StrandlineError, SweepRunning, WitnessUnreadable
+from strandline.errors import (
+    FailedError,
+    LeaseLost,
+    RefusedError,
+    StorageError,
+    StrandlineError,
+    SweepRunning,
+    WitnessUnreadable,
+)
 from strandline.ledger import quarantined_files, reconcile_runs
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.witness import Witness
@@ -22,7 +30,7 @@ from strandline.reconcile.paths import canonical
 
 if TYPE_CHECKING:
     from strandline.reconcile.bench import SweepBench
-    from strandline.reconcile.model import Storage
+    from strandline.reconcile.model import Catalog, Storage, Surveyor
     from strandline.reconcile.quarantine import Purged, Restored
     from strandline.reconcile.schedule import Schedule
     from strandline.reconcile.sweep import OnFinding
@@ -107,7 +115,7 @@ class Reconciler:
         on_begin(asked)
         try:
             return self.run(asked, cancelled=cancelled)
-        except SweepRunning:
+        except (SweepRunning, LeaseLost):
             return None
 
     def _is_taken(self, asked: Asked, moment: datetime) -> bool:
@@ -158,8 +166,12 @@ class Reconciler:
         lease, and ends with a reason that is recorded; what is not a run is refused here."""
         if self._ground.behind() is None:
             return
-        with suppress(WitnessUnreadable):
+        try:
             self._open_ledger()
+        except StrandlineError as e:
+            if needed and not isinstance(e, WitnessUnreadable):
+                raise
+            log.warning("the ledger cannot be opened: %s", e.message)
         if needed and (why := self._ground.behind()) is not None:
             raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
@@ -178,26 +190,41 @@ class Reconciler:
 
     @contextmanager
     def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
-        from strandline.reconcile.bench import SweepBench
         from strandline.reconcile.fallback import FallbackSurveyor
-        from strandline.reconcile.lake_catalog import LakeCatalog
+        from strandline.reconcile.lake_catalog import AwayCatalog, LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
-        catalog = self._catalog()
+        try:
+            catalog = self._catalog()
+        except StorageError as e:
+            away = AwayCatalog(e)
+            yield self._put_together(away, away)
+            return
         light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
         surveyor = FallbackSurveyor(light, self._spark)
-        bench = SweepBench(
+        try:
+            yield self._put_together(LakeCatalog(catalog, surveyor.references, self._spark), surveyor)
+        finally:
+            surveyor.close()
+
+    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepBench:
+        from strandline.reconcile.bench import SweepBench
+
+        return SweepBench(
             self._ledger,
             self._config.settings.reconcile,
             self.storage,
-            LakeCatalog(catalog, surveyor.references, self._spark),
+            catalog,
             surveyor,
             self._ground.context,
             self._ground.gate,
             canonical(self._config.warehouse_url),
             self._ground.spooled,
+            self._pointers,
         )
-        try:
-            yield bench
-        finally:
-            surveyor.close()
+
+    def _pointers(self, tables: Collection[str]) -> list[str]:
+        from strandline.tables.catalog_rows import read_rows
+
+        rows = read_rows(self._config) or ()
+        return [canonical(row.metadata_location) for row in rows if row.name in tables and row.metadata_location]

@@ -252,6 +252,9 @@ class Catalog(Protocol):
         """How many entries the commit of a batch removed, if it landed. Its token is void from then on: what was not
         committed cannot be any more."""
 
+    def may_have(self, table: str, paths: Sequence[str]) -> bool:
+        """False where main certainly has no entry of any of them."""
+
 
 class Inventory(Protocol):
     """What storage holds, as listed: whole, but for the failed prefixes."""

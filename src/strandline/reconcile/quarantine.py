@@ -72,7 +72,7 @@ def _with_lease(bench: SweepBench, work: Callable[[RunWatch], _T]) -> _T:
     )
     try:
         with watch.beating():
-            settle_dead_runs(bench)
+            settle_dead_runs(bench, watch, entries=False)
             return work(watch)
     finally:
         reconcile_runs.release(bench.ledger, lease)

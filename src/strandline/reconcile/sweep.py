@@ -7,20 +7,21 @@ be different is skipped and does not use up the cap: the same first candidates c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 
 from strandline import failpoints
-from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, Swept, SweptState
-from strandline.errors import CommitUnknown, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
+from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
+from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
 from strandline.ledger import audit, quarantined_files, reconcile_runs
 from strandline.reconcile import guard
-from strandline.reconcile.act import Actor
+from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.kept import Kept, KeptFile, find_kept
 from strandline.reconcile.model import Content, Finding, Phase, References, Stat, Survey
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.settle import looked, settle_dead_runs
+from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
 
@@ -59,25 +60,38 @@ def sweep(
     try:
         with watch.beating():
             watch.phase(Phase.SETTLE)
-            settle_dead_runs(bench)
-            with bench.ledger.write() as connection:
-                run = reconcile_runs.start(connection, lease, asked, bench.storage.kind)
+            run, unsettled = _begin(bench, lease, asked, watch)
             failpoints.hit("reconcile.after_start")
-            _Sweep(bench, run, asked, watch).run(on_finding)
+            _Sweep(bench, run, asked, watch, unsettled).run(on_finding)
     finally:
         reconcile_runs.release(bench.ledger, lease)
     with bench.ledger.read() as connection:
         return reconcile_runs.get(connection, run)
 
 
+def _begin(bench: SweepBench, lease: SweepLease, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
+    """A run, once what the last one left is settled; and what could not be."""
+    try:
+        unsettled = settle_dead_runs(bench, watch)
+        with bench.ledger.write() as connection:
+            watch.hold(connection)
+            return reconcile_runs.start(connection, lease, asked, bench.storage.kind), unsettled
+    except Aborted as e:
+        raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
+
+
 class _Sweep:
-    def __init__(self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch) -> None:
+    def __init__(
+        self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
+    ) -> None:
         self._bench = bench
         self._settings = bench.settings
         self._run = run
         self._asked = asked
         self._watch = watch
         self._tally = Tally(bench.settings)
+        for what in unsettled:
+            self._tally.fail(what)
         self._actor = Actor(bench, run, asked, watch, self._tally)
 
     def run(self, on_finding: OnFinding | None) -> None:
@@ -114,32 +128,28 @@ class _Sweep:
             reconcile_runs.progress(connection, self._run, self._tally.outcome())
         if not self._asked.act:
             return
-        self._guard(survey)
+        self._gate(survey)
         self._watch.phase(Phase.MISSING)
         self._bring_back(kept)
-        known = self._sweep_missing(survey, set(kept))
+        self._check_share(survey, kept)
+        known = self._sweep_missing(survey, kept)
         self._watch.phase(Phase.ORPHANS)
         self._sweep_orphans(survey, known)
 
     # ---- before acting -----------------------------------------------------------------------------------------------
 
-    def _in_quarantine(self, survey: Survey) -> dict[str, Swept]:
-        """Missing files that are only set aside, whatever protects them: by path."""
-        found: dict[str, Swept] = {}
-        for some in _batches(survey.drift.missing(), self._settings.batch_size):
-            wanted = {key(f.path): f.path for f in some} | {f.path: f.path for f in some}
-            with self._bench.ledger.read() as connection:
-                swept = quarantined_files.of_paths(connection, wanted)
-            files = [file for many in swept.values() for file in many]
-            for seen in looked(self._bench, files):
-                if isinstance(seen.at_kept, Stat) and seen.at_path is None:
-                    found.setdefault(wanted[seen.file.path], seen.file)
-        return found
+    def _in_quarantine(self, survey: Survey) -> Kept:
+        """Missing files that are only set aside, or of which that could not be seen."""
+        kept = find_kept(self._bench, survey)
+        self._tally.partial |= bool(kept.untold)
+        for why in dict.fromkeys(kept.untold.values()):
+            self._tally.fail(why)
+        return kept
 
-    def _tell(self, survey: Survey, kept: dict[str, Swept], on_finding: OnFinding | None) -> None:
+    def _tell(self, survey: Survey, kept: Kept, on_finding: OnFinding | None) -> None:
         def every() -> Iterator[Finding]:
             for finding in survey.drift.missing():
-                yield replace(finding, in_quarantine=True) if finding.path in kept else finding
+                yield replace(finding, in_quarantine=True) if finding.path in kept.files else finding
             yield from survey.drift.orphans()
 
         def told() -> Iterator[Finding]:
@@ -150,14 +160,17 @@ class _Sweep:
 
         self._tally.sample(told())
 
-    def _guard(self, survey: Survey) -> None:
+    def _gate(self, survey: Survey) -> None:
         references = survey.references
         refused = self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
         if refused is not None:
             raise Aborted(AbortReason.GUARD, refused)
+
+    def _check_share(self, survey: Survey, kept: Kept) -> None:
+        """What is only set aside is not dropped: it went back before this is asked, however much it is."""
         settings, planned = self._settings, survey.drift.planned
         for what, count, total in (
-            ("entries", planned.missing, len(survey.references)),
+            ("entries", planned.missing - kept.planned, len(survey.references)),
             ("files", planned.orphans + planned.foreign, survey.drift.listed),
         ):
             if guard.share_refused(
@@ -171,10 +184,10 @@ class _Sweep:
 
     # ---- missing files -----------------------------------------------------------------------------------------------
 
-    def _bring_back(self, kept: dict[str, Swept]) -> None:
+    def _bring_back(self, kept: Kept) -> None:
         """What a table needs and we have set aside goes back, before anything else."""
-        back: list[Swept] = []
-        for file in kept.values():
+        back: list[KeptFile] = []
+        for file in kept.files.values():
             self._watch.last_word()
             try:
                 if self._bench.storage.bring_back(file.kept_at, file.path):
@@ -185,7 +198,8 @@ class _Sweep:
             return
         self._tally.restored += len(back)
         with self._bench.ledger.write() as connection:
-            quarantined_files.move(connection, back, SweptState.RESTORED, "a table references it")
+            recorded = [file.swept for file in back if file.swept is not None]
+            quarantined_files.move(connection, recorded, SweptState.RESTORED, "a table references it")
             audit.record(
                 connection,
                 Event.FILES_RESTORED.value,
@@ -194,7 +208,7 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: set[str]) -> References:
+    def _sweep_missing(self, survey: Survey, kept: Kept) -> References:
         known = survey.references
         planned = (f for f in survey.drift.missing() if f.protected is None and f.path not in kept)
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
@@ -231,6 +245,9 @@ class _Sweep:
                 return
             stats = self._bench.look_at([f.path for f in some])
             known = self._bench.catalog.references(known, self._watch)
+            if self._asked.delete and known.unread:
+                self._tally.fail("as long as a table cannot be read, nothing is deleted at once")
+                return
             still = self._still_orphans(some, stats, known, before)
             self._tally.skipped_recheck += len(some) - len(still)
             if still:
@@ -251,7 +268,7 @@ class _Sweep:
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
         for finding, stat in zip(some, stats, strict=True):
-            unread = finding.table in known.unread or (finding.table is None and bool(known.unread))
+            unread = is_unread(finding.table, known, self._asked)
             taken = finding.path in live or finding.path in spooled or new_tables.of(key(finding.path)) is not None
             listed = finding.listed
             if not isinstance(stat, Stat) or listed is None or unread or taken:
@@ -284,18 +301,14 @@ class _Sweep:
         self._watch.end_phase()
         self._tally.phases = self._watch.seconds
         with self._bench.ledger.write() as connection:
-            reconcile_runs.complete(connection, self._run, self._tally.outcome())
+            if not reconcile_runs.complete(connection, self._run, self._tally.outcome()):
+                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
             reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
 
     def _abort(self, reason: AbortReason, why: str) -> None:
         self._watch.end_phase()
         self._tally.phases = self._watch.seconds
         with self._bench.ledger.write() as connection:
-            reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why)
+            if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
+                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
             reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
-
-
-def _batches(findings: Iterable[Finding], size: int) -> Iterator[list[Finding]]:
-    waiting = iter(findings)
-    while some := list(islice(waiting, size)):
-        yield some

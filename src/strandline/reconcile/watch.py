@@ -91,6 +91,10 @@ class RunWatch:
     def fence(self, connection: Connection) -> None:
         """In the transaction that records what is about to happen: nobody takes the lease over before it ends."""
         self.check()
+        self.hold(connection)
+
+    def hold(self, connection: Connection) -> None:
+        """The lease alone. A run that is called off may still say what became of the one before it."""
         asked = time.monotonic()
         if not reconcile_runs.holds(connection, self._lease):
             self._lost = True

@@ -17,8 +17,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from strandline.errors import CommitUnknown, NoSuchDataset, StorageError, TableUnfit
-from strandline.tables.light import LightCatalog
+from strandline.errors import CommitUnknown, NoSuchDataset, StorageError
+from strandline.tables.light import LightCatalog, _explained
 
 BATCH_SUMMARY = "strandline.reconcile.batch"
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
@@ -30,8 +30,8 @@ FORMAT_VERSION_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    paths: tuple[str, ...]
-    """As the table spelled them."""
+    count: int
+    """Files, however often main had each."""
     snapshot: int | None
 
 
@@ -68,21 +68,23 @@ def drop_data_files(
             return landed
         found = _entries(table, wanted, key)
         if not found:
-            return Dropped((), None)
+            return Dropped(0, None)
+        count = len({key(file.file_path) for file in found})
         before_commit()
         try:
-            snapshot = _commit(table, found, token, summary)
+            with _explained(name):
+                snapshot = _commit(table, found, count, token, summary)
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
             if number == attempts_max:
                 raise CommitUnknown(f"{name}: entries could not be dropped in {number} attempts: {e}") from e
             continue
-        except (CommitStateUnknownException, OSError) as e:
+        except (CommitStateUnknownException, StorageError) as e:
             raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e
-        except (ValidationException, ValueError) as e:
+        except ValidationException as e:
             raise StorageError(f"{name}: entries cannot be dropped: {e}") from e
-        return Dropped(tuple(f.file_path for f in found), snapshot)
+        return Dropped(count, snapshot)
     raise AssertionError("unreachable")
 
 
@@ -92,7 +94,12 @@ def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
         found = _landed(catalog.load(name), token)
     except NoSuchDataset:
         return None
-    return None if found is None else len(found.paths)
+    return None if found is None else found.count
+
+
+def has_entries(catalog: LightCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
+    """Of any of these files, in main."""
+    return bool(_entries(catalog.load(name), wanted, key))
 
 
 def void(catalog: LightCatalog, name: str, token: str) -> None:
@@ -106,13 +113,13 @@ def void(catalog: LightCatalog, name: str, token: str) -> None:
         if main is None or VOID_PREFIX + token in table.metadata.refs:
             return  # there is no entry to drop, or somebody was faster
         try:
-            with table.manage_snapshots() as change:
+            with _explained(name), table.manage_snapshots() as change:
                 change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=VOID_KEPT_MS)
             return
         except CommitFailedException:
             continue
-        except NotImplementedError as e:
-            raise TableUnfit(f"{name} has a format version that PyIceberg cannot change") from e
+        except CommitStateUnknownException as e:
+            raise CommitUnknown(f"{name}: whether a batch of entries was voided is not known: {e}") from e
     raise CommitUnknown(f"{name}: others commit to the table all the time; a batch of entries could not be voided")
 
 
@@ -121,7 +128,7 @@ def _landed(table: Table, token: str) -> Dropped | None:
         said = snapshot.summary
         if said is not None and said.additional_properties.get(BATCH_SUMMARY) == token:
             count = int(said.additional_properties.get(DROPPED_SUMMARY, "0"))
-            return Dropped(("",) * count, snapshot.snapshot_id)
+            return Dropped(count, snapshot.snapshot_id)
     return None
 
 
@@ -130,17 +137,18 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
     if main is None:
         return []
     found: list[DataFile] = []
-    for manifest in main.manifests(table.io):
-        if manifest.content != ManifestContent.DATA:
-            continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            file = entry.data_file
-            if file.content == DataFileContent.DATA and key(file.file_path) in wanted:
-                found.append(file)
+    with _explained(".".join(table.name())):
+        for manifest in main.manifests(table.io):
+            if manifest.content != ManifestContent.DATA:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                if file.content == DataFileContent.DATA and key(file.file_path) in wanted:
+                    found.append(file)
     return found
 
 
-def _commit(table: Table, files: list[DataFile], token: str, summary: Mapping[str, str]) -> int:
+def _commit(table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str]) -> int:
     # Once: between two attempts the lease is looked at again, and PyIceberg's own would not.
     once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
@@ -150,7 +158,7 @@ def _commit(table: Table, files: list[DataFile], token: str, summary: Mapping[st
         transaction=transaction,
         io=table.io,
         branch=MAIN_BRANCH,
-        snapshot_properties={**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(len(files))},
+        snapshot_properties={**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)},
     )
     drop.token = token
     for file in files:

@@ -34,14 +34,20 @@ def drop_data_files(
         found = _spelled(tables, name, paths)
         if not found:
             return 0
-        delete = table.newDelete().validateFilesExist()
+        count = len(set(found.values()))
+        # Once: a commit of Iceberg's own would try again for minutes, and ask nobody whether it still may. In a
+        # transaction it is only prepared; what replaces the metadata that it was prepared on lands, or fails.
+        transaction = table.newTransaction()
+        base = table.operations().current()
+        delete = transaction.newDelete().validateFilesExist()
         for path in found:
             delete.deleteFile(_not_a_string(tables, path))
-        for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(len(found))}.items():
+        for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
             delete.set(key, value)
-        before_commit()
         delete.commit()
-        return len(found)
+        before_commit()
+        table.operations().commit(base, transaction.table().operations().current())
+        return count
 
     return tables.repeat(attempt, f"entries of {name} cannot be dropped")
 
@@ -61,8 +67,8 @@ def _landed(table: Any, token: str) -> int | None:
     return None
 
 
-def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> list[str]:
-    """As the table spells them."""
+def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
+    """As the table spells them, and which of the paths each is."""
     spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
     files = tables.spark.table(f"lake.{name}.files").where("content = 0").where(spelled.isin(list(paths)))
-    return [row.file_path for row in files.select("file_path").distinct().collect()]
+    return {row.file_path: row.path for row in files.select("file_path", spelled.alias("path")).distinct().collect()}

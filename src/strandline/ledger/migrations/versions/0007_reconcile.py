@@ -117,7 +117,9 @@ def _index(name: str, table: str, columns: list[str], where: str, *, unique: boo
 FENCE_WENT_BACK = """NEW.fence < OLD.fence
   OR (NEW.token IS NOT NULL AND NEW.fence = OLD.fence AND NEW.token <> coalesce(OLD.token, ''))"""
 
-RUN_CHANGED = """OLD.state <> 'running' OR NEW.fence <> OLD.fence OR NEW.act <> OLD.act
+# A run that ended early may turn out to have done more. Why it ended is its own word, unless another said it for it.
+RUN_CHANGED = """NOT (OLD.state = 'running' OR (OLD.state = 'aborted' AND NEW.state = 'aborted'
+    AND (OLD.reason = 'unknown' OR NEW.reason = OLD.reason))) OR NEW.fence <> OLD.fence OR NEW.act <> OLD.act
   OR NEW.started_at <> OLD.started_at OR NEW.storage <> OLD.storage"""
 
 RUN_NEEDED = """OLD.state = 'running' OR EXISTS (SELECT 1 FROM swept_file f
