@@ -36,7 +36,6 @@ class Content(StrEnum):
 class Protection(StrEnum):
     """Why a finding is not acted on. The order is that of precedence: the first that holds is the one that is told."""
 
-    CATALOG_UNREAD = "catalog_unread"
     TABLE_UNREAD = "table_unread"
     """Its references could not all be read: what is unreferenced there is not known."""
     PREFIX_FAILED = "prefix_failed"
@@ -51,8 +50,6 @@ class Protection(StrEnum):
     """Outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes."""
     UNKNOWN_ROOT = "unknown_root"
     """Under a folder or namespace that the catalog does not know."""
-    OWN_FOLDER = "own_folder"
-    """The lake's own: witness, spool, quarantine."""
     ORIGIN = "origin"
     """On storage that is not shared: not provably written by this node."""
     NO_TIME = "no_time"
@@ -251,15 +248,6 @@ class Catalog(Protocol):
     def dropped(self, table: str, token: str) -> int | None:
         """How many entries the commit of a batch removed, if it landed. Its token is void from then on: what was not
         committed cannot be any more."""
-
-
-class Inventory(Protocol):
-    """What storage holds, as listed: whole, but for the failed prefixes."""
-
-    @property
-    def failures(self) -> Sequence[PrefixFailure]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
