@@ -9,14 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting, maintain_status, sink_status
+from strandline import counting, maintain_status, reconcile_status, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import batches, blocks, datasets, received, reconcile_runs, sequence
+from strandline.ledger import batches, blocks, datasets, received, sequence
 from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
 from strandline.maintain_status import MaintenanceStatus
+from strandline.reconcile_status import NOT_YET, ReconcileStatus
 from strandline.sink_status import SinkStatus
 from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
 from strandline.types import Dataset, Reserved, SeqRange
@@ -73,20 +74,6 @@ class ReceiveStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ReconcileStatus:
-    """What the last run of the reconciler found and left."""
-
-    last_run: int
-    at: datetime
-    orphans: int
-    missing: int
-    partial: bool
-    aborted: str | None
-    held: int
-    """Files that it set aside and that are still there."""
-
-
-@dataclass(frozen=True, slots=True)
 class LakeStatus:
     lake: str
     sequence: int
@@ -98,8 +85,7 @@ class LakeStatus:
     receive: tuple[ReceiveStatus, ...] | None = None
     """The datasets that rows wait for; None where nothing was ever received."""
     maintenance: MaintenanceStatus | None = None
-    reconcile: ReconcileStatus | None = None
-    """None where there was no run yet."""
+    reconcile: ReconcileStatus = NOT_YET
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(replace(self, sinks=()))
@@ -121,24 +107,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         sink_status.look(ledger, counter.lake),
         _receive(ledger),
         maintain_status.look(config, ledger),
-        _reconcile(ledger),
-    )
-
-
-def _reconcile(ledger: Ledger) -> ReconcileStatus | None:
-    with ledger.read() as connection:
-        ended = [run for run in reconcile_runs.latest(connection, runs_max=2) if run.ended_at is not None]
-    if not ended:
-        return None
-    last, found, done = ended[0], ended[0].outcome.found, ended[0].outcome.done
-    return ReconcileStatus(
-        last.id,
-        last.started_at,
-        found.orphans - done.orphans,
-        found.missing - done.missing - done.restored,
-        last.outcome.partial,
-        None if last.aborted is None else last.aborted.value,
-        last.held,
+        reconcile_status.look(config, ledger),
     )
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.cli.main import run as cli
-from tests.reconcile.whole_lakes import WholeLake, there
+from strandline.drift import AbortReason
+from strandline.errors import StorageError
+from strandline.tables.light import LightCatalog
+from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
 
 @pytest.fixture
@@ -70,6 +76,53 @@ def test_without_a_terminal_acting_needs_yes(lake: WholeLake, capsys: pytest.Cap
     assert not lake.lake.reconciler.runs()
 
 
+@pytest.mark.parametrize(("answer", "code"), [("n", 3), ("y", 0)])
+def test_on_a_terminal_acting_asks_and_does_as_it_is_told(lake: WholeLake, answer: str, code: int) -> None:
+    orphans = lake.puts(2)
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "reconcile", "--act"],
+        cwd=lake.home, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"COLUMNS": "200"},
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    try:
+        while b"[y/N]" not in said:
+            said += os.read(ours, 1 << 16)
+        assert all(there(orphans)) and not lake.lake.reconciler.runs(), "it did not wait for the answer"
+        os.write(ours, f"{answer}\n".encode())
+        with suppress(OSError):  # the other end is closed
+            while os.read(ours, 1 << 16):
+                pass
+        assert asked.wait(timeout=60) == code
+    finally:
+        asked.kill()
+        os.close(ours)
+    assert b"Drop entries of missing files? Files that nothing references are set aside" in said
+    assert there(orphans) == [code != 0] * 2
+
+
+def test_ctrl_c_ends_a_run_as_cancelled(lake: WholeLake) -> None:
+    orphans = lake.puts(2)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "reconcile", "--act", "--yes"],
+        cwd=lake.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"STRANDLINE_FAILPOINT": "reconcile.before_files=stop"},
+    )  # fmt: skip
+    try:
+        _, state = os.waitpid(run.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(state), "it did not come to acting"
+        run.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGCONT)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130 and "Traceback" not in said, said
+    (ended,) = lake.lake.reconciler.runs()
+    assert ended.aborted is AbortReason.CANCELLED and ended.ended_at is not None
+    assert all(there(orphans)) and lake.run(ACT).outcome.done.orphans == 2
+
+
 def test_act_is_honoured_whatever_dry_run_says_and_can_be_undone(
     lake: WholeLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +161,9 @@ def test_how_to_act_without_acting_is_wrong_usage(lake: WholeLake, arguments: li
 
 
 def test_status_tells_what_the_last_run_left(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(capsys, "status")["reconcile"] is None
+    nothing = document(capsys, "status")["reconcile"]
+    assert {"last_run", "orphans", "missing", "partial"} <= set(nothing) and set(nothing.values()) == {None}
+    assert "reconcile" not in told_metrics(capsys)
     lake.puts(2)
     first = document(capsys, "reconcile")
     told = document(capsys, "status")["reconcile"]
@@ -118,13 +173,79 @@ def test_status_tells_what_the_last_run_left(lake: WholeLake, capsys: pytest.Cap
     assert document(capsys, "status")["reconcile"]["orphans"] == 0
 
 
+def test_a_run_that_ended_before_it_compared_knows_nothing_and_hides_nothing(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.puts(2)
+    whole = document(capsys, "reconcile")
+    off = threading.Event()
+    off.set()
+    early = lake.run(cancelled=off)
+    assert early.aborted is AbortReason.CANCELLED
+    told = document(capsys, "status")["reconcile"]
+    assert (told["last_run"], told["aborted"]) == (early.id, "cancelled")
+    assert [told[key] for key in ("orphans", "missing", "partial")] == [None, None, None]
+    assert (told["compared"]["run"], told["compared"]["orphans"]) == (whole["run"], 2)
+    assert cli(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "ended early (cancelled), before it had compared" in said and "2 orphan files" in said
+    metrics = told_metrics(capsys)
+    assert f"strandline_reconcile_last_run {early.id}\n" in metrics
+    assert 'strandline_reconcile_last_run_aborted{reason="cancelled"} 1\n' in metrics
+    assert "strandline_reconcile_last_run_ok 0\n" in metrics and "strandline_reconcile_orphan_files 2\n" in metrics
+
+
+def test_status_and_metrics_say_of_a_partial_run_that_it_is_partial(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lake.warehouse / "default" / "events" / "data" / "loop").symlink_to("loop")
+    assert document(capsys, "reconcile")["partial"] is True
+    assert document(capsys, "status")["reconcile"]["partial"] is True
+    assert cli(["status"]) == 0 and "could not look everywhere" in capsys.readouterr().out
+    metrics = told_metrics(capsys)
+    assert "strandline_reconcile_partial 1\n" in metrics and "strandline_reconcile_last_run_ok 1\n" in metrics
+    assert "strandline_reconcile_missing_files 0\n" in metrics
+
+
+def told_metrics(capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli(["metrics"]) == 0
+    return capsys.readouterr().out
+
+
+def test_findings_of_a_run_that_ended_early_do_not_replace_those_of_a_whole_one(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(self: LightCatalog) -> list[str]:
+        raise StorageError("the catalog does not answer")
+
+    lake.puts(2)
+    file = lake.home / "found.jsonl"
+    document(capsys, "reconcile", "--findings", file.name)
+    before = file.read_bytes()
+    assert before.count(b"\n") == 2
+    monkeypatch.setattr(LightCatalog, "table_names", no_answer)
+    assert cli(["reconcile", "--findings", file.name]) == 1
+    assert "is not written" in capsys.readouterr().err
+    assert file.read_bytes() == before and not file.with_name("found.jsonl.part").exists()
+
+
+def test_findings_are_written_where_a_guard_refuses_after_everything_was_told(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.puts(150)
+    document(capsys, "reconcile", "--act", "--yes", "--findings", "found.jsonl", code=3)
+    assert len((lake.home / "found.jsonl").read_text("utf-8").splitlines()) == 150
+
+
+def test_findings_that_cannot_be_written_are_wrong_usage(lake: WholeLake) -> None:
+    assert cli(["reconcile", "--findings", "no/such/folder.jsonl"]) == 2
+
+
 def test_a_run_that_is_not_known_is_wrong_usage(lake: WholeLake) -> None:
     assert cli(["reconcile", "show", "99"]) == 2 and cli(["reconcile", "restore", "99"]) == 2
 
 
 def test_looking_at_the_record_loads_no_engine(lake: WholeLake) -> None:
-    import subprocess
-
     lake.run()
     code = (
         "import sys\nfrom strandline.cli.main import run\nassert run(['reconcile', 'runs']) == 0\n"

@@ -344,14 +344,26 @@ def test_one_file_that_cannot_be_moved_does_not_stop_the_others(
 
 
 def test_a_second_run_is_told_that_one_is_under_way(lake: WholeLake) -> None:
+    lake.settings(quarantine_days=0)
+    orphan = lake.put("stray.parquet")
+    acted = lake.run(ACT)
+    (kept,) = lake.swept(acted.id)
     lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
     assert lease is not None
-    with pytest.raises(SweepRunning):
-        lake.run(REPORT)
-    with pytest.raises(SweepRunning):
-        lake.lake.reconciler.restore(1) if lake.lake.reconciler.runs() else lake.run(ACT)
+    reconciler = lake.lake.reconciler
+    seconds: list[Callable[[], object]] = [
+        lambda: lake.run(REPORT),
+        lambda: lake.run(ACT),
+        lambda: reconciler.restore(acted.id),
+        reconciler.purge,
+    ]
+    for second in seconds:
+        with pytest.raises(SweepRunning):
+            second()
+    assert there([orphan, kept.kept_at]) == [False, True] and [run.id for run in reconciler.runs()] == [acted.id]
     reconcile_runs.release(lake.lake.ledger, lease)
     assert lake.run(REPORT).aborted is None
+    assert reconciler.restore(acted.id).restored == 1
 
 
 def test_more_than_the_share_is_refused_above_the_floor_only(make_lake: MakeLake) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from strandline.drift import Asked, StorageKind
 from strandline.errors import CommitUnknown, StorageError
+from strandline.reconcile.bench import QUARANTINE_FOLDER
 from strandline.reconcile.compared import Bounds, Ways, compared
 from strandline.reconcile.entries import Entry
 from strandline.reconcile.listing import Listing
@@ -78,7 +79,13 @@ class World:
         self.faults = faults
         self.busy = True
         self.kill_after: int | None = None
+        """So many steps."""
+        self.kill_after_moves: int | None = None
         self.steps = 0
+        self.unrest = self.random.choice((0, 1, 1, 6))
+        """How many times as often as usual there is no answer."""
+        self.unanswered = 0
+        """How often storage or catalog gave no answer."""
         self._made = 0
         for table in self.tables.values():
             self.files[table.metadata] = Stat(1, self.now_ns)
@@ -97,6 +104,13 @@ class World:
         for _ in range(self.random.choice((0, 0, 0, 1, 1, 2))):
             self.event()
 
+    def moved(self) -> None:
+        """The process may not live to look whether it should have."""
+        if self.kill_after_moves is not None:
+            self.kill_after_moves -= 1
+            if self.kill_after_moves == 0:
+                self.kill_after = self.steps + self.random.randrange(1, 4)
+
     def event(self) -> None:
         table = self.random.choice(list(self.tables.values()))
         self.now_ns += self.random.randrange(1, 60) * 1_000_000_000
@@ -108,6 +122,7 @@ class World:
                 self.finish,
                 lambda: self.compact(table),
                 lambda: self.expire(table),
+                lambda: self.stray(table),
                 lambda: self.stray(table),
                 lambda: self.register(table),
                 lambda: self.rewrite(table),
@@ -171,6 +186,13 @@ class World:
         if strays:
             self.commit(table, table.main | {self.random.choice(strays)})
 
+    def register_this(self, path: str) -> None:
+        """The very file that is about to be moved."""
+        if self.busy and self.random.random() < 0.2 and path in self.files and path not in self.referenced():
+            for table in self.tables.values():
+                if path.startswith(f"{table.location}/data/"):
+                    self.commit(table, table.main | {path})
+
     def rewrite(self, table: Table) -> None:
         strays = sorted(p for p in self.files if p.startswith(f"{table.location}/data/") and p not in self.referenced())
         if strays:
@@ -190,9 +212,17 @@ class World:
 
     # ---- what must hold ----------------------------------------------------------------------------------------------
 
-    def assert_live_files_are_there(self) -> None:
-        needed = {p for t in self.tables.values() for p in t.reached() if "/data/" in p}
-        assert not (needed - self.lost) - self.files.keys(), sorted((needed - self.lost) - self.files.keys())
+    def out_of_place(self) -> set[str]:
+        return self.referenced() - self.lost - self.files.keys()
+
+    def set_aside(self) -> set[str]:
+        inside = (path.partition(f"/{QUARANTINE_FOLDER}/") for path in self.files)
+        return {f"{root}/{kept.partition('/')[2]}" for root, found, kept in inside if found}
+
+    def fails(self, chance: float) -> bool:
+        failed = self.faults and self.busy and self.random.random() < chance * self.unrest
+        self.unanswered += failed
+        return failed
 
     def aged_orphans(self) -> set[str]:
         """Old enough for any run that begins now, and younger than nothing that is open."""
@@ -229,7 +259,7 @@ class ModelStorage:
         return StorageKind.LOCAL
 
     def _fault(self, chance: float, what: str) -> None:
-        if self.world.faults and self.world.busy and self.world.random.random() < chance:
+        if self.world.fails(chance):
             raise StorageError(f"{what}: no answer")
 
     def look(self, path: str) -> Stat | None:
@@ -244,6 +274,7 @@ class ModelStorage:
         told: dict[str, str | None] = {}
         for file in files:
             self.world.tick()
+            self.world.register_this(file.path)
             try:
                 self._fault(0.03, file.path)
             except StorageError as e:
@@ -257,6 +288,7 @@ class ModelStorage:
             assert file.to not in self.world.files
             self.world.files[file.to] = self.world.files.pop(file.path)
             told[file.path] = None
+            self.world.moved()
         return told
 
     def bring_back(self, kept_at: str, to: str) -> bool:
@@ -281,13 +313,13 @@ class ModelCatalog:
 
     def references(self, known: References | None, watch: Watch) -> LakeReferences:
         self.world.tick()
-        if self.world.faults and self.world.busy and self.world.random.random() < 0.02:
+        if self.world.fails(0.02):
             raise StorageError("the catalog cannot be reached")
         read: dict[str, TableReferences] = {}
         unread: dict[str, str] = {}
         for name, table in self.world.tables.items():
             self.world.tick()
-            if self.world.faults and self.world.busy and self.world.random.random() < 0.03:
+            if self.world.fails(0.03):
                 unread[name] = "its metadata cannot be read"
                 continue
             read[name] = references_of(table)
@@ -305,6 +337,7 @@ class ModelCatalog:
         last_word()
         for path in gone:
             assert path not in self.world.files, f"the entry of a file that is there is dropped: {path}"
+            assert path not in self.world.set_aside(), f"the entry of a file in quarantine is dropped: {path}"
         if gone:
             self.world.commit(found, found.main - gone)
             found.tokens[token] = len(gone)
@@ -356,7 +389,7 @@ class ModelSurveyor:
         folders = sorted({path.rpartition("/")[0] for path in self.world.files if "_strandline" not in path})
         for folder in folders:
             self.world.tick()
-            if self.world.faults and self.world.busy and self.world.random.random() < 0.05:
+            if self.world.fails(0.05):
                 listing.fail(folder, "no answer")
                 self.failed.append(folder)
                 continue

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json as json_module
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.cli import render_reconcile
+from strandline.cli.findings_file import findings_file
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.drift import AbortReason, Asked
 from strandline.errors import FailedError, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from strandline.reconcile.model import Finding, Phase
+    from strandline.reconcile.model import Phase
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -54,8 +52,9 @@ def reconcile(
 ) -> None:
     """Find entries whose file is gone and files that nothing references; act on them only if asked to.
 
-    Without --act it only reports, whatever the settings say. Starts no JVM, unless entries are dropped from a table of
-    format version 3.
+    Without --act it only reports, whatever the settings say. Starts no JVM, unless there are more references than
+    reconcile.references_max, entries are dropped from a table of format version 3, or the ledger was restored from an
+    older copy and must be opened before anything is touched.
 
     Ends with 3 if a guard refused to act, and with 1 if the run ended early for another reason.
     """
@@ -66,13 +65,16 @@ def reconcile(
     out = Output(as_json=json)
     if act:
         confirm(out, yes=yes, question=_question(delete=delete, accept_loss=accept_loss), refusal="nothing is touched")
-    with opened(config) as lake, _written(findings) as write, out.working("Looking") as say:
-        run = lake.reconciler.run(
-            Asked(act, delete, accept_loss),
-            inventory_file=inventory,
-            on_progress=lambda phase, count: say(_words(phase, count)),
-            on_finding=write,
-        )
+    with opened(config) as lake, findings_file(findings) as told:
+        with out.working("Looking") as say:
+            run = lake.reconciler.run(
+                Asked(act, delete, accept_loss),
+                inventory_file=inventory,
+                on_progress=lambda phase, count: say(_words(phase, count)),
+                on_finding=None if told is None else told.write,
+            )
+        if told is not None and not told.finish(run):
+            out.note(f"{findings} is not written: the run ended before everything was told", "yellow")
     out.show(render_reconcile.run_document(run), *render_reconcile.run(run))
     if run.aborted is not None:
         raise typer.Exit(RefusedError.exit_code if run.aborted is AbortReason.GUARD else FailedError.exit_code)
@@ -97,25 +99,6 @@ _PHASES = {
 def _words(phase: Phase, count: int) -> str:
     words = _PHASES[phase.value]
     return f"{words}: {count:,}" if count else words
-
-
-@contextmanager
-def _written(path: Path | None) -> Iterator[Callable[[Finding], None] | None]:
-    """Whole, or not there: a file that is cut short would look like a list of everything."""
-    if path is None:
-        yield None
-        return
-    from strandline.reconcile.rendering import document
-
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            yield lambda finding: print(json_module.dumps(document(finding), ensure_ascii=False), file=file)
-        part.replace(path)
-    except OSError as e:
-        raise UsageError(f"{path} cannot be written: {e.strerror}") from e
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @app.command()

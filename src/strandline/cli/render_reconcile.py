@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from strandline.reconcile.quarantine import Purged, Restored
 
 _PROTECTED = {
-    "catalog_unread": "the catalog could not be read",
     "table_unread": "not all references of the table could be read",
     "prefix_failed": "the listing there is not complete",
     "overlap": "another table's location overlaps",
@@ -27,7 +26,6 @@ _PROTECTED = {
     "nothing_listed": "nothing was listed of the whole table, or of all its data",
     "layout": "outside every table's layout",
     "unknown_root": "in a folder that no table owns",
-    "own_folder": "the lake's own",
     "origin": "not known to be this machine's",
     "no_time": "has no modification time",
     "future_time": "modified in the future",

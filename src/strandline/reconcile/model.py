@@ -36,7 +36,6 @@ class Content(StrEnum):
 class Protection(StrEnum):
     """Why a finding is not acted on. The order is that of precedence: the first that holds is the one that is told."""
 
-    CATALOG_UNREAD = "catalog_unread"
     TABLE_UNREAD = "table_unread"
     """Its references could not all be read: what is unreferenced there is not known."""
     PREFIX_FAILED = "prefix_failed"
@@ -51,8 +50,6 @@ class Protection(StrEnum):
     """Outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes."""
     UNKNOWN_ROOT = "unknown_root"
     """Under a folder or namespace that the catalog does not know."""
-    OWN_FOLDER = "own_folder"
-    """The lake's own: witness, spool, quarantine."""
     ORIGIN = "origin"
     """On storage that is not shared: not provably written by this node."""
     NO_TIME = "no_time"
@@ -254,15 +251,6 @@ class Catalog(Protocol):
 
     def may_have(self, table: str, paths: Sequence[str]) -> bool:
         """False where main certainly has no entry of any of them."""
-
-
-class Inventory(Protocol):
-    """What storage holds, as listed: whole, but for the failed prefixes."""
-
-    @property
-    def failures(self) -> Sequence[PrefixFailure]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
