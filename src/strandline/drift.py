@@ -9,6 +9,7 @@ What happens to a file that a run acts on, and what each state says of the two p
 
 BEGUN is written before anything moves, so that whatever a crash leaves, there is a record that names both places.
 LEFT is what a look at storage said, not a promise: a run that was thought dead may yet move the file, and then says so.
+Once it is as old as what is purged, it is done with: RESTORED.
 LOST: the file is in neither place, and no record says who took it away.
 """
 

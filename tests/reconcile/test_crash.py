@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ import pytest
 from strandline import failpoints
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.ledger import losses, sinks
+from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.servers import S3
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -40,6 +44,7 @@ DELETE_POINTS = ["reconcile.after_delete_record", "reconcile.after_deleted"]
 RESTORE_POINTS = [
     "reconcile.before_restore",
     "reconcile.before_restore@3",
+    "reconcile.before_kept_goes",
     "reconcile.after_restored",
     "reconcile.after_restore",
 ]
@@ -178,6 +183,115 @@ def test_a_purge_that_is_killed_is_finished_by_the_next(lake: WholeLake, point: 
     assert not purged.failed
     assert set(lake.states(run).values()) == {SweptState.PURGED}
     assert_record_is_right(lake, run)
+
+
+# ---- where moving is copying -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Copying:
+    """A lake whose files cannot be renamed into quarantine: in a bucket, or with a table on another disk."""
+
+    lake: WholeLake
+    put: Callable[[str, bytes], str]
+
+    def puts(self) -> dict[str, bytes]:
+        made = {self.put(f"stray-{n}.parquet", b"x" * (n + 1)): b"x" * (n + 1) for n in range(ORPHANS)}
+        time.sleep(1.1)  # a bucket's times are whole seconds
+        return made
+
+    def there(self, *paths: str) -> list[bool]:
+        return [self.lake.lake.reconciler.storage.look(path) is not None for path in paths]
+
+    def sizes(self, paths: Iterable[str]) -> list[int]:
+        stats = [self.lake.lake.reconciler.storage.look(path) for path in paths]
+        return [stat.size for stat in stats if stat is not None]
+
+    def assert_record_is_right(self, run: int) -> None:
+        """A file that had stayed may have been copied."""
+        may_be = {
+            SweptState.HELD: [[False, True]],
+            SweptState.LEFT: [[True, False], [True, True]],
+            SweptState.RESTORED: [[True, False]],
+            SweptState.PURGED: [[False, False]],
+        }
+        for file in self.lake.swept(run):
+            assert self.there(file.path, file.kept_at) in may_be[file.state], file
+
+
+@pytest.fixture(params=["bucket", "disk"])
+def copying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copying]:
+    settings = {"lease_seconds": LEASE_SECONDS, "batch_size": 3, "quarantine_days": 0, "deletes_max_share": 1.0}
+    if request.param == "bucket":
+        s3: S3 = request.getfixturevalue("s3")
+        bucket = s3.make_bucket()
+        keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
+        lake = WholeLake(tmp_path / "lake", {"warehouse": {"url": f"s3://{bucket}/lake"} | keys}, **settings)
+        lake.append()
+        yield Copying(lake, lambda name, content: put_object(s3, bucket, f"lake/default/events/data/{name}", content))
+        lake.lake.close()
+        return
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system only")
+    lake = WholeLake(tmp_path / "lake", **settings)
+    lake.append()
+    with tempfile.TemporaryDirectory(dir=other) as folder:
+        schema = lake.table().schema()
+        far = lake.lake.catalog._catalog.create_table(("default", "far"), schema, location=f"file://{folder}/far")
+        far.append(lake.table().scan().to_arrow())
+
+        def put(name: str, content: bytes) -> str:
+            path = Path(folder) / "far" / "data" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+            os.utime(path, (time.time() - 864_000, time.time() - 864_000))
+            return str(path)
+
+        yield Copying(lake, put)
+        lake.lake.close()
+
+
+@pytest.mark.parametrize("point", ["reconcile.before_original_goes", "reconcile.before_original_goes@2"])
+def test_a_run_killed_between_copy_and_delete_loses_nothing_and_can_be_undone(copying: Copying, point: str) -> None:
+    assert_killed_and_undone(copying, point)
+
+
+@pytest.mark.parametrize("copying", ["disk"], indirect=True)
+@pytest.mark.parametrize("point", ["reconcile.after_original_hidden@2"])
+def test_a_run_killed_while_an_original_is_hidden_loses_nothing_and_can_be_undone(copying: Copying, point: str) -> None:
+    assert_killed_and_undone(copying, point)
+
+
+def assert_killed_and_undone(copying: Copying, point: str) -> None:
+    lake, orphans = copying.lake, copying.puts()
+    killed_at(lake, point, "act")
+    dead = lake.run(REPORT).id - 1
+    copying.assert_record_is_right(dead)
+    moved = [path for path, state in lake.states(dead).items() if state is SweptState.HELD]
+    restored = lake.lake.reconciler.restore(dead)
+    assert restored.restored == len(moved) and not restored.lost and not restored.failed and not restored.taken
+    assert copying.sizes(orphans) == [len(content) for content in orphans.values()] and lake.count() == 3
+    again = lake.run(ACT)
+    assert again.outcome.done.orphans == ORPHANS and not any(copying.there(*orphans))
+    assert not lake.lake.reconciler.purge().failed
+    assert not any(any(copying.there(file.path, file.kept_at)) for run in (dead, again.id) for file in lake.swept(run))
+    left = [*lake.lake.reconciler.storage.files_under(lake.lake.config.warehouse_url.removeprefix("file://"))]
+    assert not [path for path in left if "/quarantine/" in path]
+
+
+@pytest.mark.parametrize("point", ["reconcile.before_kept_goes", "reconcile.before_kept_goes@3"])
+def test_a_restore_killed_between_copy_and_delete_is_finished_by_the_next(copying: Copying, point: str) -> None:
+    lake, orphans = copying.lake, copying.puts()
+    run = lake.run(ACT)
+    assert run.outcome.done.orphans == ORPHANS, run
+    killed_at(lake, point, "restore", str(run.id))
+    assert sum(copying.there(*orphans)) == int(point.partition("@")[2] or 1)
+    restored = lake.lake.reconciler.restore(run.id)
+    assert not restored.lost and not restored.failed and not restored.taken
+    assert copying.sizes(orphans) == [len(content) for content in orphans.values()]
+    copying.assert_record_is_right(run.id)
+    assert set(lake.states(run.id).values()) == {SweptState.RESTORED}
 
 
 # ---- a run that only seems dead --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 
 from strandline.config import WarehouseSettings
 from strandline.errors import CommitUnknown, StorageError
+from strandline.reconcile import s3_copy
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Move, Stat, Storage
@@ -109,6 +110,22 @@ def test_times_are_the_same_as_those_of_a_listing(place: tuple[Storage, Put]) ->
     assert not store.same(Stat(2, seen.modified_ns), seen)
 
 
+def test_the_same_content_is_told_by_bytes_and_not_by_size_or_time(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    one, twin, other, longer = put("a", b"same"), put("b", b"same"), put("c", b"else"), put("d", b"same+")
+    assert store.same_content(one, twin) and store.same_content(one, one)
+    assert not any(store.same_content(one, path) for path in (other, longer, f"{one}-never-there"))
+
+
+def test_every_file_under_a_folder_is_told_and_none_of_its_neighbours(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    inside = [put(name, b"x") for name in ("lake/a/1", "lake/a/b/c/2 ü%41+", "lake/a/3")]
+    folder = inside[0].rpartition("/")[0]
+    put("lake/ab", b"x")
+    assert sorted(store.files_under(folder)) == sorted(inside)
+    assert list(store.files_under(f"{folder}/none")) == []
+
+
 def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
     with pytest.raises(StorageError):
         S3Store(settings_of(s3, "none"), requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
@@ -165,6 +182,79 @@ def test_an_object_without_a_tag_is_set_aside_by_size_and_time(s3: S3) -> None:
     path = f"s3://{bucket}/a"
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
     assert store.look(path) is None and stat(store, f"{path}.kept").size == 15
+
+
+def test_objects_without_the_same_tag_are_compared_by_their_bytes(s3: S3) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    for name, content in (("a", b"past the server"), ("b", b"past the server"), ("c", b"past the Server")):
+        (s3.server.folder / "data" / bucket / name).write_bytes(content)
+    assert store.same_content(f"s3://{bucket}/a", f"s3://{bucket}/b")
+    assert not store.same_content(f"s3://{bucket}/a", f"s3://{bucket}/c")
+
+
+class _Counting:
+    """A client that counts what is asked of it, and lets a test come in between."""
+
+    def __init__(self, client: Any, before: Callable[[str], None] = lambda operation: None) -> None:
+        self._client, self._before = client, before
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(**parameters: Any) -> Any:
+            self._before(name)
+            self.asked.append(name)
+            return getattr(self._client, name)(**parameters)
+
+        return ask
+
+
+LARGE = bytes(range(256)) * (11 << 12)
+"""11 MiB: more than two of the smallest parts that a store takes."""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_copy, "COPY_BYTES_MAX", 6 << 20)
+    monkeypatch.setattr(s3_copy, "PART_BYTES", 5 << 20)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=2)
+    path = put_object(s3, bucket, "lake/large", LARGE)
+    client = _Counting(store._client)
+    monkeypatch.setattr(store, "_client", client, raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert client.asked.count("upload_part_copy") == 3 and "copy_object" not in client.asked
+    assert store.look(path) is None and store.bring_back(f"{path}.kept", path)
+    assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE
+    twin = put_object(s3, bucket, "lake/twin", LARGE)
+    assert store.same_content(path, twin), "its tag is that of parts, and its bytes are the same"
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_large_object_that_changes_while_its_parts_are_copied_stays_and_leaves_no_upload(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    path = put_object(s3, bucket, "lake/large", LARGE)
+    before, plain = stat(store, path), store._client
+
+    def meanwhile(operation: str) -> None:
+        if operation == "upload_part_copy" and client.asked.count(operation) == 1:
+            put_object(s3, bucket, "lake/large", LARGE[::-1])
+
+    client = _Counting(plain, meanwhile)
+    monkeypatch.setattr(store, "_client", client, raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
+    assert store.look(f"{path}.kept") is None
+    assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE[::-1]
+    assert not plain.list_multipart_uploads(Bucket=bucket).get("Uploads")
 
 
 def test_a_link_is_not_a_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ writers, compaction, expiry, people who register files, rewrite them, lose them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from strandline.drift import Asked, StorageKind
@@ -305,6 +305,13 @@ class ModelStorage:
             assert "/_strandline/quarantine/" in path
             self.world.files.pop(path, None)
         return {}
+
+    def same_content(self, one: str, other: str) -> bool:
+        return one in self.world.files and self.world.files[one] == self.world.files.get(other)
+
+    def files_under(self, folder: str) -> Iterator[str]:
+        self.world.tick()
+        return iter([path for path in self.world.files if path.startswith(f"{folder}/")])
 
 
 class ModelCatalog:

@@ -21,7 +21,7 @@ from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.schema_reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
-_NEEDED = ("begun", "held", "purging")
+_NEEDED = ("begun", "held", "left", "purging")
 
 
 # ---- the lease -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
-"""What lies in quarantine, by looking there. The ledger's record is the quick way to know, and it can be forgotten."""
+"""What lies in quarantine, by looking there. The ledger's record is the quick way to know, and it can be forgotten: a
+ledger that was restored from an older copy, or made anew, knows nothing of files that were set aside since."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from strandline.drift import StorageKind
-from strandline.errors import StorageError
 from strandline.reconcile.act import OUTSIDE_FOLDER
 from strandline.reconcile.bench import QUARANTINE_FOLDER
 from strandline.reconcile.model import Storage
@@ -14,25 +12,19 @@ from strandline.reconcile.paths import below, key
 
 
 def kept_without_record(storage: Storage, warehouse: str, paths: Sequence[str]) -> dict[str, str]:
-    """Where files of these paths are kept, of those that are; one place of each."""
+    """Where files of these paths are kept, of those that are; one place of each. Lists the quarantine once, whole,
+    however many are asked for. `StorageError` where it cannot be: then nobody can say of any file that it is gone."""
     wanted = {key(path): path for path in paths}
+    if not wanted:
+        return {}
     folder = f"{warehouse}/{QUARANTINE_FOLDER}"
     found: dict[str, str] = {}
-    for kept_at in _files_under(folder) if storage.kind is StorageKind.LOCAL else ():
+    for kept_at in storage.files_under(folder):
         came_from = original(kept_at, folder, warehouse)
         path = None if came_from is None else wanted.get(key(came_from))
         if path is not None:
             found[path] = max(kept_at, found.get(path, ""))
     return found
-
-
-def _files_under(folder: str) -> Iterator[str]:
-    def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            raise StorageError(f"{folder} cannot be listed: {error.strerror}") from error
-
-    for path, _, names in os.walk(folder, onerror=failed):
-        yield from (f"{path}/{name}" for name in names)
 
 
 def original(kept_at: str, folder: str, warehouse: str) -> str | None:

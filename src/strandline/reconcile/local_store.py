@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from strandline import failpoints
 from strandline.drift import StorageKind
-from strandline.durable import sync_data, sync_folder
+from strandline.durable import sync_folder
 from strandline.errors import StorageError
+from strandline.reconcile import across
+from strandline.reconcile.across import CHANGED
 from strandline.reconcile.model import Move, Stat
-
-CHANGED = "it is no longer what was listed"
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+from strandline.reconcile.walk import is_gone, scan
 
 
 class LocalStore:
@@ -56,7 +55,7 @@ class LocalStore:
 
     def _set_aside(self, file: Move) -> str | None:
         target = Path(file.to)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        across.make_folder(target.parent)
         if os.path.lexists(target):
             return "there is a file in quarantine already where it was to go"
         if self.look(file.path) != file.expected:
@@ -68,55 +67,61 @@ class LocalStore:
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            return self._carry(file)
+            return across.take_away(file.path, file.to, file.expected)
         # Whoever replaced it after the look has had the new one moved: it goes back to where it was.
         if self.look(file.to) != file.expected:
             back = self.bring_back(file.to, file.path)
             return CHANGED if back else "it was replaced twice while it was moved; what was there is in quarantine"
         return None
 
-    def _carry(self, file: Move) -> str | None:
-        """To another file system: a whole copy first, then the file goes."""
-        part = f"{file.to}.part"
-        try:
-            shutil.copy2(file.path, part, follow_symlinks=False)
-            with open(part, "rb") as copy:
-                sync_data(copy.fileno())
-            if self.look(file.path) != file.expected:
-                return CHANGED
-            Path(part).rename(file.to)
-            os.unlink(file.path)
-        finally:
-            Path(part).unlink(missing_ok=True)
-        return None
-
     def bring_back(self, kept_at: str, to: str) -> bool:
-        target = Path(to)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(kept_at, to, follow_symlinks=False)
-            except FileExistsError:
-                return False
-            except FileNotFoundError:
-                return False
-            except OSError as e:
-                if e.errno not in (*_NO_LINKS, errno.EXDEV):
-                    raise
-                if os.path.lexists(to):
-                    return False
-                shutil.move(kept_at, to)
-            else:
-                os.unlink(kept_at)
-            _synced({target.parent, Path(kept_at).parent})
+            across.make_folder(Path(to).parent)
+            across.put_right(kept_at, to)
+            back = self._bring_back(kept_at, to)
         except OSError as e:
             raise StorageError(f"{to} cannot be brought back: {_said(e)}") from e
+        if back:
+            _synced({Path(to).parent, Path(kept_at).parent})
+        return back
+
+    def _bring_back(self, kept_at: str, to: str) -> bool:
+        try:
+            across.link_new(kept_at, to)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        except OSError as e:
+            if e.errno != errno.EXDEV:
+                raise
+            return across.bring(kept_at, to)
+        sync_folder(Path(to).parent)
+        failpoints.hit("reconcile.before_kept_goes")
+        Path(kept_at).unlink(missing_ok=True)
         return True
+
+    def same_content(self, one: str, other: str) -> bool:
+        try:
+            return across.same_bytes(one, other)
+        except OSError as e:
+            raise StorageError(f"{one} and {other} cannot be compared: {_said(e)}") from e
+
+    def files_under(self, folder: str) -> Iterator[str]:
+        waiting = [folder]
+        while waiting:
+            at = waiting.pop()
+            try:
+                for files, folders, _ in scan(at):
+                    yield from (f"{at}/{name}" for name in files)
+                    waiting += [f"{at}/{name}" for name in folders]
+            except OSError as e:
+                if not is_gone(e):
+                    raise StorageError(f"{at} cannot be listed: {_said(e)}") from e
 
     def delete(self, paths: Sequence[str]) -> Mapping[str, str]:
         failed: dict[str, str] = {}
         for path in paths:
             try:
+                Path(across.part_of(path)).unlink(missing_ok=True)
                 os.unlink(path)
             except (FileNotFoundError, NotADirectoryError):
                 continue

@@ -282,6 +282,13 @@ class Storage(Protocol):
     def delete(self, paths: Sequence[str]) -> Mapping[str, str]:
         """What could not be deleted, and why. What is not there counts as deleted."""
 
+    def same_content(self, one: str, other: str) -> bool:
+        """Whether both are there and hold the same bytes. `StorageError` where it cannot be told."""
+
+    def files_under(self, folder: str) -> Iterator[str]:
+        """Every file in a folder and below it; none where there is no such folder. `StorageError` where not all of them
+        can be told."""
+
 
 class Watch(Protocol):
     """Who looks after a run while it works."""

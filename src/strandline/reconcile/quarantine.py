@@ -3,24 +3,26 @@ is two places to look at, and a record that names both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from itertools import islice
 from typing import TypeVar
 
 from strandline import failpoints
-from strandline.drift import Event, RunId, Swept, SweptState
-from strandline.errors import StorageError
+from strandline.drift import Event, Run, RunId, Swept, SweptState
+from strandline.errors import LeaseLost, RefusedError, StorageError
 from strandline.ledger import audit, quarantined_files, reconcile_runs
 from strandline.ledger.engine import utc_now
 from strandline.reconcile.bench import SweepBench
-from strandline.reconcile.model import Phase, References, Stat
+from strandline.reconcile.model import Phase, References
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 from strandline.reconcile.sweep import take_sweep_lease
-from strandline.reconcile.watch import RunWatch
+from strandline.reconcile.watch import Aborted, RunWatch
 
 PURGE_AT_ONCE_MAX = 1_000
+TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
 _KEPT_STATES = (*quarantined_files.THERE, SweptState.LOST)
@@ -74,6 +76,8 @@ def _with_lease(bench: SweepBench, work: Callable[[RunWatch], _T]) -> _T:
         with watch.beating():
             settle_dead_runs(bench, watch, entries=False)
             return work(watch)
+    except Aborted as e:
+        raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
     finally:
         reconcile_runs.release(bench.ledger, lease)
 
@@ -130,9 +134,9 @@ def _bring_back(bench: SweepBench, seen: Seen, watch: RunWatch) -> str:
         if isinstance(stat, StorageError):
             return stat.message
     if seen.at_kept is None:
-        if seen.at_path is None:
-            return "lost"
-        return "left" if file.state is SweptState.LEFT else "there"
+        if file.state is SweptState.LEFT:
+            return "left"
+        return "lost" if seen.at_path is None else "there"
     if seen.at_path is not None:
         return _both_there(bench, seen)
     watch.last_word()
@@ -144,15 +148,15 @@ def _bring_back(bench: SweepBench, seen: Seen, watch: RunWatch) -> str:
 
 
 def _both_there(bench: SweepBench, seen: Seen) -> str:
-    """A restore that was killed between its two steps leaves the file twice. A move that was killed does, too, on
-    storage that copies: then the copy stays until it is purged, since a run that only seems dead may yet finish."""
+    """A restore that was killed between its two steps leaves the file twice. A move that was killed does, too, where
+    moving is copying: then the copy stays until it is purged, since a run that only seems dead may yet finish."""
     if seen.file.state is SweptState.LEFT:
         return "left"
-    at_path, at_kept = seen.at_path, seen.at_kept
-    if not isinstance(at_path, Stat) or not isinstance(at_kept, Stat) or at_path.size != at_kept.size:
-        return "taken"
-    if bench.storage.kind == "local" and at_path != at_kept:
-        return "taken"
+    try:
+        if not bench.storage.same_content(seen.file.path, seen.file.kept_at):
+            return "taken"
+    except StorageError as e:
+        return e.message
     failed = bench.storage.delete([seen.file.kept_at])
     return "there" if not failed else next(iter(failed.values()))
 
@@ -160,19 +164,76 @@ def _both_there(bench: SweepBench, seen: Seen) -> str:
 # ---- for good --------------------------------------------------------------------------------------------------------
 
 
+class Fate(StrEnum):
+    """What is to become of something that was set aside long enough ago."""
+
+    WAITS = "waits"
+    """Where it is cannot be told."""
+    IN_PLACE = "in_place"
+    """It is where it was, and if something is kept, it is a second copy."""
+    LOST = "lost"
+    NEEDED = "needed"
+    """A table references it, and it is only here."""
+    GOES = "goes"
+
+
+def fate(seen: Seen, *, is_live: bool) -> Fate:
+    if not seen.is_told:
+        return Fate.WAITS
+    state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
+    if not at_kept and not at_path:
+        # One that had stayed went its own way; what is being deleted is deleted.
+        return {SweptState.LEFT: Fate.IN_PLACE, SweptState.PURGING: Fate.GOES}.get(state, Fate.LOST)
+    if not at_kept or (at_path and (is_live or state is SweptState.LEFT)):
+        return Fate.IN_PLACE
+    return Fate.NEEDED if is_live and not at_path else Fate.GOES
+
+
 def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
     before = utc_now() - timedelta(days=bench.settings.quarantine_days)
     with bench.ledger.read() as connection:
         every = quarantined_files.due_for_purge(connection, before=utc_now(), run=run)
+        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=bench.settings.history_runs))
     due = [file for file in every if file.begun_at <= before]
-    total = Purged(0, 0, 0, sum(1 for f in every if f.state is not SweptState.LEFT) - _held(due), ())
+    total = Purged(0, 0, 0, _held(every) - _held(due), ())
     known: References | None = None
     waiting = iter(due)
     while some := list(islice(waiting, min(bench.settings.batch_size, PURGE_AT_ONCE_MAX))):
         watch.phase(Phase.SETTLE)
         known = bench.catalog.references(known, watch)
-        total = _added(total, _purge_batch(bench, some, known, watch))
+        _check_catalog(bench, known, seen_before)
+        # A table that cannot be read may reference any file, under whatever name the file was set aside.
+        unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
+        done = Purged(0, 0, 0, _held(some), tuple(unread)) if unread else _purge_batch(bench, some, known, watch)
+        total = _added(total, done)
     return total
+
+
+def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
+    """The uuids of the tables that the last run knew which knew any: an empty catalog is not believed."""
+    return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
+
+
+def _check_catalog(bench: SweepBench, known: References, seen_before: Collection[str]) -> None:
+    """What nothing references is deleted for good: so this has to be the catalog that it always was."""
+    refused = bench.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
+    if refused is not None:
+        raise RefusedError(refused, hint="Nothing more is deleted. What is in quarantine can be restored.")
+    gone = sorted(set(seen_before) - {head.uuid for head in known.tables})
+    if known.unread or not gone:
+        return
+    if not known.tables:
+        raise RefusedError(
+            f"the catalog has no tables, and the last run that found any knew {len(seen_before):,}",
+            hint="If all were dropped, what is in quarantine can be deleted by hand. If not, this is not the catalog "
+            "of record.",
+        )
+    raise RefusedError(
+        f"the last run knew a table that the catalog does not have: {gone[0]}"
+        + (f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""),
+        hint="If it was dropped, run `strandline reconcile`, which takes note, and then purge. If not, this is not "
+        "the catalog of record.",
+    )
 
 
 def _held(files: Sequence[Swept]) -> int:
@@ -182,41 +243,47 @@ def _held(files: Sequence[Swept]) -> int:
 def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
     paths = [file.path for file in some]
     live = known.referenced(paths) | bench.spooled(paths)
-    ready: list[Swept] = []
-    back: list[Swept] = []
-    copies: list[Swept] = []
-    gone_before: list[Swept] = []
-    waiting = 0
+    ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
+    failed: list[str] = []
     for seen in looked(bench, list(some)):
-        file = seen.file
-        if not seen.is_told or file.table in known.unread or (file.table is None and known.unread):
-            waiting += 1
-        elif file.state is SweptState.LEFT and (seen.at_path is not None or seen.at_kept is None):
-            copies += [file] if seen.at_kept is not None else []
-        elif seen.at_kept is None and file.state is SweptState.HELD:
-            (back if seen.at_path is not None else gone_before).append(file)
-        elif file.path in live and seen.at_path is None:
-            watch.last_word()
-            if bench.storage.bring_back(file.kept_at, file.path):
-                back.append(file)
-        else:
-            ready.append(file)
+        file, end = seen.file, fate(seen, is_live=seen.file.path in live)
+        why = _before(bench, file, end, file.path in live, watch) if seen.at_kept is not None else None
+        if why is not None:
+            failed.append(f"{file.path}: {why}")
+            end = Fate.WAITS
+        ends[end].append(file)
+    goes = ends[Fate.GOES]
     with bench.ledger.write() as connection:
         watch.fence(connection)
-        quarantined_files.move(connection, back, SweptState.RESTORED, "it is in its place")
-        quarantined_files.move(connection, gone_before, SweptState.LOST, "in neither place")
-        quarantined_files.move(connection, ready, SweptState.PURGING)
+        quarantined_files.move(connection, ends[Fate.NEEDED], SweptState.RESTORED, "a table references it")
+        quarantined_files.move(connection, ends[Fate.LOST], SweptState.LOST, "in neither place")
+        quarantined_files.move(connection, goes, SweptState.PURGING)
     failpoints.hit("reconcile.after_purge_record")
-    refused = bench.storage.delete([file.kept_at for file in (*ready, *copies)])
-    failed = [f"{kept_at}: {why}" for kept_at, why in refused.items()]
+    refused = bench.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
+    failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
     failpoints.hit("reconcile.after_purged")
-    gone = [replace(file, state=SweptState.PURGING) for file in ready if file.kept_at not in refused]
+    gone = [replace(file, state=SweptState.PURGING) for file in goes if file.kept_at not in refused]
     size = sum(file.size for file in gone)
     with bench.ledger.write() as connection:
+        in_place = [file for file in ends[Fate.IN_PLACE] if file.kept_at not in refused]
+        quarantined_files.move(connection, in_place, SweptState.RESTORED, "it is in its place")
         quarantined_files.move(connection, gone, SweptState.PURGED)
         samples = [file.path for file in gone[: bench.settings.samples_max]]
         audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
-    return Purged(len(gone), size, len(back), waiting, tuple(failed))
+    return Purged(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
+
+
+def _before(bench: SweepBench, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
+    """What has to be so before a kept file may go; else why it stays."""
+    try:
+        if end is Fate.NEEDED:
+            watch.last_word()
+            return None if bench.storage.bring_back(file.kept_at, file.path) else TAKEN
+        if end is Fate.IN_PLACE and is_live and not bench.storage.same_content(file.path, file.kept_at):
+            return TAKEN
+    except StorageError as e:
+        return e.message
+    return None
 
 
 def _added(one: Purged, other: Purged) -> Purged:
@@ -225,5 +292,5 @@ def _added(one: Purged, other: Purged) -> Purged:
         one.bytes + other.bytes,
         one.brought_back + other.brought_back,
         one.waiting + other.waiting,
-        (*one.failed, *other.failed),
+        tuple(dict.fromkeys((*one.failed, *other.failed))),
     )

@@ -4,30 +4,25 @@ seconds. Nothing that botocore says is passed on as it is: its texts may hold si
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
+from strandline import failpoints
 from strandline.config import WarehouseSettings, resolve_secret
 from strandline.drift import StorageKind
 from strandline.errors import StorageError
-from strandline.reconcile.local_store import CHANGED
+from strandline.reconcile.across import CHANGED
 from strandline.reconcile.model import Move, Stat
+from strandline.reconcile.s3_copy import Refused, copy, place, tag
 
 DELETES_AT_ONCE_MAX = 1_000
-COPY_BYTES_MAX = 5 << 30
+_COMPARED_BYTES = 8 << 20
 _SECOND_NS = 1_000_000_000
 _BUCKET_SEEN_SECONDS = 10.0
-_NO_CONDITIONS = frozenset({400, 412, 501})
 _S = TypeVar("_S")
 _T = TypeVar("_T")
-
-
-class _Refused(StorageError):
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class S3Store:
@@ -75,10 +70,11 @@ class S3Store:
     def set_aside(self, files: Sequence[Move]) -> Mapping[str, str | None]:
         """All copies, a look whether each is still what was copied, and then one delete for up to a thousand."""
         outcome = dict(zip((f.path for f in files), self._each(files, self._copy_expected), strict=True))
-        copied = {path: tag for path, (why, tag) in outcome.items() if why is None and tag is not None}
+        copied = {path: made for path, (why, made) in outcome.items() if why is None and made is not None}
         still = self._each(list(copied.items()), lambda found: self._still(*found))
         told: dict[str, str | None] = {path: why for path, (why, _) in outcome.items()}
         told |= {path: CHANGED for path, same in zip(copied, still, strict=True) if not same}
+        failpoints.hit("reconcile.before_original_goes")
         told |= dict(self.delete([path for path, same in zip(copied, still, strict=True) if same]))
         return told
 
@@ -89,44 +85,24 @@ class S3Store:
                 return CHANGED, None
             if self._head(file.to) is not None:
                 return "there is an object in quarantine already where it was to go", None
-            self._copy(file.path, file.to, found)
+            copy(self._ask, file.path, file.to, found)
         except StorageError as e:
             return e.message, None
-        return None, _tag(found)
+        return None, tag(found)
 
-    def _still(self, path: str, tag: str) -> bool:
+    def _still(self, path: str, copied: str) -> bool:
         try:
             found = self._head(path)
         except StorageError:
             return False
-        return found is not None and _tag(found) == tag
-
-    def _copy(self, source: str, target: str, head: Mapping[str, Any]) -> None:
-        if head["ContentLength"] > COPY_BYTES_MAX:
-            raise StorageError(f"{source} is larger than the store copies at once")
-        bucket, key = _place(source)
-        to_bucket, to_key = _place(target)
-        ask: dict[str, Any] = {"Bucket": to_bucket, "Key": to_key, "CopySource": {"Bucket": bucket, "Key": key}}
-        if tag := head.get("ETag"):
-            try:
-                self._ask("copy_object", source, **ask, CopySourceIfMatch=tag)
-                return
-            except _Refused as e:
-                if e.status not in _NO_CONDITIONS:
-                    raise
-        # Not every store has tags, or takes a condition for a copy. Then a look right before has to do, and for what is
-        # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
-        # metadata file of a table twice under one name, and whatever is that young is not touched at all.
-        now = self._head(source)
-        if now is None or _tag(now) != _tag(head):
-            raise StorageError(f"{source}: {CHANGED}")
-        self._ask("copy_object", source, **ask)
+        return found is not None and tag(found) == copied
 
     def bring_back(self, kept_at: str, to: str) -> bool:
         kept = self._head(kept_at)
         if kept is None or self._head(to) is not None:
             return False
-        self._copy(kept_at, to, kept)
+        copy(self._ask, kept_at, to, kept)
+        failpoints.hit("reconcile.before_kept_goes")
         failed = self.delete([kept_at])
         if failed:
             raise StorageError(f"{to} is back, and its copy in quarantine cannot be deleted: {failed[kept_at]}")
@@ -136,7 +112,7 @@ class S3Store:
         failed: dict[str, str] = {}
         by_bucket: dict[str, list[str]] = {}
         for path in paths:
-            by_bucket.setdefault(_place(path)[0], []).append(_place(path)[1])
+            by_bucket.setdefault(place(path)[0], []).append(place(path)[1])
         for bucket, keys in by_bucket.items():
             for start in range(0, len(keys), DELETES_AT_ONCE_MAX):
                 failed |= self._delete(bucket, keys[start : start + DELETES_AT_ONCE_MAX])
@@ -150,8 +126,42 @@ class S3Store:
             return {f"s3://{bucket}/{key}": e.message for key in keys}
         return {f"s3://{bucket}/{e['Key']}": str(e.get("Code", "refused")) for e in answer.get("Errors", ())}
 
+    def same_content(self, one: str, other: str) -> bool:
+        heads = self._head(one), self._head(other)
+        if heads[0] is None or heads[1] is None or heads[0]["ContentLength"] != heads[1]["ContentLength"]:
+            return False
+        tags = [head.get("ETag") for head in heads if head]
+        if tags[0] and tags[0] == tags[1]:
+            return True
+        # The tag of a copy may be another one: of an object in parts, or an encrypted one.
+        size = int(heads[0]["ContentLength"])
+        return all(self._read(one, start) == self._read(other, start) for start in range(0, size, _COMPARED_BYTES))
+
+    def _read(self, path: str, start: int) -> bytes:
+        from botocore.exceptions import BotoCoreError
+
+        bucket, key = place(path)
+        span = f"bytes={start}-{start + _COMPARED_BYTES - 1}"
+        try:
+            body: bytes = self._ask("get_object", path, Bucket=bucket, Key=key, Range=span)["Body"].read()
+        except BotoCoreError as e:
+            raise StorageError(f"{path}: it cannot be read ({type(e).__name__})") from None
+        return body
+
+    def files_under(self, folder: str) -> Iterator[str]:
+        bucket, key = place(folder)
+        after: dict[str, Any] = {}
+        while True:
+            page = self._ask("list_objects_v2", folder, Bucket=bucket, Prefix=f"{key.rstrip('/')}/", **after)
+            yield from (f"s3://{bucket}/{found['Key']}" for found in page.get("Contents", ()))
+            if not page.get("IsTruncated"):
+                return
+            if not page.get("NextContinuationToken"):
+                raise StorageError(f"{folder}: the listing ends early, and does not say where it goes on")
+            after = {"ContinuationToken": page["NextContinuationToken"]}
+
     def _head(self, path: str) -> Mapping[str, Any] | None:
-        bucket, key = _place(path)
+        bucket, key = place(path)
         found: Mapping[str, Any] | None = self._ask("head_object", path, missing_ok=True, Bucket=bucket, Key=key)
         if found is None:
             self._check_bucket(bucket)
@@ -174,7 +184,7 @@ class S3Store:
             code = str(e.response.get("Error", {}).get("Code", ""))
             if missing_ok and status == 404:
                 return None
-            raise _Refused(f"{what}: the store refused ({status} {code})", status) from None
+            raise Refused(f"{what}: the store refused ({status} {code})", status) from None
         except BotoCoreError as e:
             raise StorageError(f"{what}: the store cannot be reached ({type(e).__name__})") from None
 
@@ -183,15 +193,5 @@ class S3Store:
             return list(pool.map(work, items))
 
 
-def _tag(head: Mapping[str, Any]) -> str:
-    """What tells one content from another. A gateway over a folder has none for a file that was put there past it."""
-    return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
-
-
 def _stat(head: Mapping[str, Any]) -> Stat:
     return Stat(int(head["ContentLength"]), int(head["LastModified"].timestamp()) * _SECOND_NS)
-
-
-def _place(path: str) -> tuple[str, str]:
-    bucket, _, key = path.removeprefix("s3://").partition("/")
-    return bucket, key
