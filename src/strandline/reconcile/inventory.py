@@ -55,7 +55,9 @@ def list_local(
     return listing
 
 
-def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tuple[Listing, list[str]]:
+def list_local_level(
+    folder: str, pool: Pool, *, timeout_seconds: float, check: Check | None = None
+) -> tuple[Listing, list[str]]:
     """One folder without those in it, and their names."""
     level = Listing(())
     folders: list[str] = []
@@ -74,7 +76,7 @@ def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tupl
             level.fail(at, why or how, timed_out=how == "timeout")
         return []
 
-    pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds)
+    pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds, check=check)
     return level, folders
 
 

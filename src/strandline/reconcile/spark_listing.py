@@ -85,7 +85,7 @@ class Lister:
         if self.bucket is None and os.path.realpath(prefix) == prefix:
             return list_local_level(prefix, pool, timeout_seconds=self.timeout_seconds)
         if self.bucket is not None and self.bucket.key_of(f"{prefix}/") is not None:
-            return list_level(self.bucket, prefix)
+            return list_level(self.bucket, prefix, timeout_seconds=self.timeout_seconds)
         # It cannot be listed, and listing it as a whole says why.
         return self._whole(prefix, pool), []
 

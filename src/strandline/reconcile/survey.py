@@ -127,7 +127,7 @@ class LakeSurveyor:
     def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
         if self.inventory_file is not None:
             return read_inventory(self.inventory_file, self.warehouse)
-        plan = self.plan_listing(known, pool)
+        plan = self.plan_listing(known, pool, watch)
         seconds = self._settings.prefix_timeout_seconds
         if self.warehouse.startswith("s3://"):
             listing = list_bucket(Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check)
@@ -138,11 +138,11 @@ class LakeSurveyor:
         listing.failures += plan.beside.failures
         return listing
 
-    def plan_listing(self, known: Known, pool: Pool) -> ListingPlan:
+    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
         """Where to list: the folders of tables, those that nobody owns, and the spool."""
         folders = [folder for of in known.tables.values() for folder in of]
         levels: dict[str, Listing] = {}
-        found = self._discover([*folders, *known.left_alone], levels, pool)
+        found = self._discover([*folders, *known.left_alone], levels, pool, watch)
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
         unknown = [folder for folder in found.unknown if folder not in aliases]
         roots = outermost([*folders, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
@@ -163,15 +163,15 @@ class LakeSurveyor:
         if known.expected > self._settings.references_max:
             raise references_too_many(known.expected)
 
-    def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool) -> Discovery:
+    def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:
         seconds = self._settings.prefix_timeout_seconds
         bucket = Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
 
         def children(folder: str) -> tuple[list[str], str | None]:
             if bucket is not None:
-                level, names = list_level(bucket, folder)
+                level, names = list_level(bucket, folder, timeout_seconds=seconds, check=watch.check)
             else:
-                level, names = list_local_level(folder, pool, timeout_seconds=seconds)
+                level, names = list_local_level(folder, pool, timeout_seconds=seconds, check=watch.check)
             levels[folder] = level
             return names, level.failures[0].why if level.failures else None
 
