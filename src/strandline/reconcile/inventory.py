@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from strandline.reconcile.listing import Listing, outermost
@@ -78,6 +78,19 @@ def list_local_level(
 
     pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds, check=check)
     return level, folders
+
+
+def holding(folders: Sequence[str], pool: Pool, *, timeout_seconds: float, check: Check | None = None) -> list[str]:
+    """Those with anything in them but folders; also those of which it cannot be told."""
+    empty: set[str] = set()
+
+    def on_end(folder: str, how: str, is_held: bool | None) -> tuple[()]:
+        if how == "end" and not is_held:
+            empty.add(folder)
+        return ()
+
+    pool.run("look_into", folders, lambda folder, part: None, on_end, timeout_seconds=timeout_seconds, check=check)
+    return [folder for folder in folders if folder not in empty]
 
 
 def same_folders(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:

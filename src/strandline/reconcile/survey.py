@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from strandline.errors import StorageError, TableUnfit, UsageError
 from strandline.reconcile.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.discovery import Discovery, discover
 from strandline.reconcile.entries import Entry, describe
-from strandline.reconcile.inventory import list_local, list_local_level, same_folders
+from strandline.reconcile.inventory import holding, list_local, list_local_level, same_folders
 from strandline.reconcile.inventory_file import read_inventory
 from strandline.reconcile.listing import Listing, outermost
 from strandline.reconcile.manifest_files import ManifestReading
@@ -175,7 +176,13 @@ class LakeSurveyor:
             levels[folder] = level
             return names, level.failures[0].why if level.failures else None
 
-        return discover(self.warehouse, known, children, roots_max=self._settings.unknown_roots_max)
+        def held(folders: Sequence[str]) -> Sequence[str]:
+            if bucket is not None:
+                return folders  # A bucket has no empty ones.
+            return holding(folders, pool, timeout_seconds=seconds, check=watch.check)
+
+        roots_max, today = self._settings.unknown_roots_max, int(time.time() // 86_400)
+        return discover(self.warehouse, known, children, roots_max=roots_max, holding=held, turn=today)
 
 
 @contextmanager
