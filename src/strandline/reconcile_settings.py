@@ -70,8 +70,9 @@ class ReconcileSettings(Section):
     )
     unknown_roots_max: int = Field(
         default=1_000,
-        description="Folders that no table owns and that are looked into; scanning for them stops at four times as "
-        "many. 0 is off, below 0 is the default, at most 1,000,000.",
+        description="Folders that no table owns and that are looked into. Empty ones do not count; scanning stops at "
+        "four times as many. Where there are more, others have their turn each day. 0 is off, below 0 is the default, "
+        "at most 1,000,000.",
     )
     delete_foreign: bool = Field(
         default=False,

@@ -121,7 +121,7 @@ def list_on_spark(
 
 
 def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
-    """Of a Parquet file, each row group is a task; a CSV file is one."""
+    """Each file of an export is a task; of a single Parquet file, each row group."""
     pieces = inventory_pieces(file)
     frame = spark.range(0, pieces, 1, pieces).mapInArrow(InventoryLister(file, base).run, LISTED)
     frame = frame.persist(StorageLevel.DISK_ONLY)
