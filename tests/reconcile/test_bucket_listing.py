@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote_plus, urlsplit
 
+import pyarrow as pa
 import pytest
 
 from strandline.reconcile import object_inventory
 from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.spark_listing import FILE, FOLDER, LEVELS, Lister
 from tests.servers import S3
 
 ODD = ("a b", "100%", "x%41y", "x%2Fy", "p+q", "ü", "n\nl", "tab\there", "&<>\"'", "k=v", "~-_.*()!")
@@ -107,23 +109,29 @@ def serving(store: Store) -> Iterator[Bucket]:
         server.shutdown()
 
 
-def test_a_key_that_no_path_has_is_listed_as_it_is_and_fails_nothing() -> None:
-    odd = [
-        "wh/t/data//a",
-        "wh/t//data/b",
-        "wh/t/data/./c",
-        "wh/t/../d",
-        "wh/t/data/e\nf",
-        "wh//g",
-        "wh/\x01/h",
-        "wh/t/data/x/",
-    ]
-    keys = [*odd, "wh/t/data/f0", "wh/t/data/f1", "wh/t/metadata/m"]
-    for root in ("s3://b/wh", "s3://b/wh/t/data"):
-        with serving(Store(keys)) as bucket:
-            listing = list_bucket(bucket, [root], timeout_seconds=30)
-        expected = [f"s3://b/{key}" for key in keys if f"s3://b/{key}".startswith(root) and not key.endswith("/")]
-        assert paths_of(listing) == sorted(expected) and not listing.failures
+ODD_KEYS = ["wh/t/data//a", "wh/t//data/b", "wh/t/data/./c", "wh/t/../d", "wh/t/data/e\nf", "wh//g", "wh/\x01/h"]
+MARKER = "wh/t/data/x/"
+KEYS = [*ODD_KEYS, "wh/t/data/f0", "wh/t/data/f1", "wh/t/data///f2", "wh/t/metadata/m"]
+
+
+@pytest.mark.parametrize("root", ["s3://b/wh", "s3://b/wh/t/data"])
+def test_a_key_that_no_path_has_is_listed_as_it_is_and_fails_nothing(root: str) -> None:
+    with serving(Store([*KEYS, MARKER])) as bucket:
+        listing = list_bucket(bucket, [root], timeout_seconds=30)
+    expected = sorted(f"s3://b/{key}" for key in KEYS if f"s3://b/{key}".startswith(root))
+    assert paths_of(listing) == expected and not listing.failures
+
+
+def test_executors_list_each_key_once_however_it_is_spelled() -> None:
+    prefixes, listed = [b"s3://b/wh"], list[str]()
+    with serving(Store([*KEYS, MARKER])) as bucket:
+        for level in range(LEVELS + 1):
+            batch = pa.RecordBatch.from_pydict({"path": pa.array(prefixes, pa.binary())})
+            lister = Lister(bucket, 30, is_whole=level == LEVELS)
+            rows = [row for found in lister.run([batch]) for row in found.to_pylist()]
+            prefixes = [row["path"] for row in rows if row["kind"] == FOLDER]
+            listed += [row["path"].decode() for row in rows if row["kind"] == FILE]
+    assert sorted(listed) == sorted(f"s3://b/{key}" for key in KEYS)
 
 
 def test_more_folders_than_are_listed_side_by_side_are_listed_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

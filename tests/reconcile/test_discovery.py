@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from strandline.reconcile.discovery import SCANNED_PER_ROOT, discover
 from strandline.reconcile.inventory import holding
 from strandline.reconcile.pool import Pool
-from tests.reconcile.conftest import SomeLake, by_path
+from tests.reconcile.conftest import SomeLake, Watching, by_path
 
 KNOWN = ["/wh/ns/t"]
 FOLDERS = [f"x{n:03}" for n in range(40)]
@@ -78,3 +80,14 @@ def test_what_runs_have_emptied_does_not_hide_what_is_left(tmp_path: Path) -> No
     survey = lake.survey()
     assert sorted(by_path(survey.drift.orphans())) == left and not survey.failures
     lake.catalog.close()
+
+
+def test_a_run_that_is_called_off_does_not_go_on_looking_for_folders(some_lake: SomeLake) -> None:
+    class CalledOff(Watching):
+        def check(self) -> None:
+            raise KeyboardInterrupt
+
+    some_lake.create()
+    surveyor = some_lake.surveyor()
+    with Pool() as pool, pytest.raises(KeyboardInterrupt):
+        surveyor.plan_listing(surveyor.known(), pool, CalledOff())

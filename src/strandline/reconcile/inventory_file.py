@@ -93,7 +93,8 @@ def _batches(part: InventoryPart, group: int | None) -> Iterable[pa.RecordBatch]
     if part.width == 0:
         return ()
     names = [str(n) for n in range(part.width)]
-    content: Any = pa.input_stream(str(part.file), compression="gzip") if part.is_packed else part.file.open("rb")
+    packing: Any = "gzip" if part.is_packed else None
+    content: Any = pa.input_stream(str(part.file), compression=packing)
     return pacsv.open_csv(
         content,
         read_options=pacsv.ReadOptions(column_names=names, skip_rows=1 if part.has_header else 0),

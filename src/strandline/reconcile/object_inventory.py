@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from strandline.reconcile.bucket import CUT_SHORT, Allowance, Bucket, Check, Found, PagesEnd
 from strandline.reconcile.listing import Folder, Listing, outermost
 
-__all__ = ["CUT_SHORT", "Bucket", "list_bucket", "list_level"]
+__all__ = ["CUT_SHORT", "Bucket", "list_bucket", "list_level", "list_prefixes"]
 
 PREFIXES_AT_ONCE = 8
 SPLIT_LEVELS = 2
@@ -29,9 +29,16 @@ class _Part:
 
 
 def list_bucket(bucket: Bucket, roots: Iterable[str], *, timeout_seconds: float, check: Check | None = None) -> Listing:
-    """Every object below these prefixes (`s3://…`). One whose listing fails or takes too long is a failure of that
-    prefix; what was listed of it until then is kept, and protected like the rest of it."""
-    listing = Listing(outermost(roots))
+    """Every object below these folders (`s3://…`)."""
+    return list_prefixes(bucket, outermost(roots), timeout_seconds=timeout_seconds, check=check)
+
+
+def list_prefixes(
+    bucket: Bucket, prefixes: Sequence[str], *, timeout_seconds: float, check: Check | None = None
+) -> Listing:
+    """Each of them exactly as it is spelled: below `a/` are objects such as `a//b`. One whose listing fails or takes
+    too long is a failure of that prefix; what was listed of it until then is kept, and protected like the rest."""
+    listing = Listing(tuple(prefixes))
     keys: list[str] = []
     for root in listing.roots:
         key = bucket.key_of(f"{root}/")

@@ -22,7 +22,7 @@ from strandline.reconcile.inventory import list_local, list_local_level
 from strandline.reconcile.inventory_file import inventory_pieces, inventory_rows
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.model import PrefixFailure
-from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.object_inventory import Bucket, list_level, list_prefixes
 from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.pool import Pool
 from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
@@ -78,7 +78,7 @@ class Lister:
 
     def _whole(self, prefix: str, pool: Pool) -> Listing:
         if self.bucket is not None:
-            return list_bucket(self.bucket, [prefix], timeout_seconds=self.timeout_seconds)
+            return list_prefixes(self.bucket, [prefix], timeout_seconds=self.timeout_seconds)
         return list_local([prefix], timeout_seconds=self.timeout_seconds, pool=pool)
 
     def _level(self, prefix: str, pool: Pool) -> tuple[Listing, list[str]]:
