@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from strandline.cron import Cron
 from strandline.section import Section
@@ -36,6 +35,7 @@ class ReconcileSettings(Section):
     )
     deletes_max_share: float = Field(
         default=0.2,
+        allow_inf_nan=False,
         description="A run that would act on a larger share of all files acts on none: that is not drift. 0 to 1.",
     )
     share_floor_files: int = Field(
@@ -48,6 +48,7 @@ class ReconcileSettings(Section):
     )
     references_shrink_max: float = Field(
         default=0.5,
+        allow_inf_nan=False,
         description="A table that references so much less than in the last run, with its files still there, is left "
         "alone: a table that was rolled back or replaced looks like that. A share, 0 to 1.",
     )
@@ -69,8 +70,9 @@ class ReconcileSettings(Section):
     )
     unknown_roots_max: int = Field(
         default=1_000,
-        description="Folders that no table owns and that are looked into; scanning for them stops at four times as "
-        "many. 0 is off, below 0 is the default, at most 1,000,000.",
+        description="Folders that no table owns and that are looked into. Empty ones do not count; scanning stops at "
+        "four times as many. Where there are more, others have their turn each day. 0 is off, below 0 is the default, "
+        "at most 1,000,000.",
     )
     delete_foreign: bool = Field(
         default=False,
@@ -88,25 +90,17 @@ class ReconcileSettings(Section):
         description="Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000.",
     )
 
-    @model_validator(mode="before")
+    @field_validator("*")
     @classmethod
-    def _within_bounds(cls, values: Any) -> Any:
+    def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
         """A number that is only too large or too small means the bound; what is not a number is refused as usual."""
-        if not isinstance(values, Mapping):
-            return values
-        clamped = dict(values)
-        for name, (least, most) in _BOUNDS.items():
-            value = clamped.get(name)
-            if isinstance(value, str):
-                try:
-                    value = float(value) if "." in value else int(value)
-                except ValueError:
-                    continue
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                if name == "unknown_roots_max" and value < 0:
-                    value = cls.model_fields[name].default
-                clamped[name] = min(max(value, least), most)
-        return clamped
+        name = info.field_name or ""
+        if name not in _BOUNDS:
+            return value
+        if name == "unknown_roots_max" and value < 0:
+            return cls.model_fields[name].default
+        least, most = _BOUNDS[name]
+        return type(value)(min(max(value, least), most))
 
 
 _BOUNDS: dict[str, tuple[float, float]] = {

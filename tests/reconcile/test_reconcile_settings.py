@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -41,13 +42,27 @@ def test_the_defaults_report_only_and_are_off() -> None:
         ("grace_hours", -5, 0),
         ("grace_hours", "48", 48),
         ("history_runs", 0, 1),
+        ("deletes_max_share", "1e9", 1),
+        ("references_shrink_max", "-0.5", 0),
+        ("deletes_max_per_run", 1e9, 1_000_000),
     ],
 )
 def test_numbers_outside_their_bounds_are_taken_for_the_bound(name: str, given: object, taken: object) -> None:
     assert getattr(ReconcileSettings.model_validate({name: given}), name) == taken
 
 
-@pytest.mark.parametrize("values", [{"grace_hours": "long"}, {"schedule": "at night"}, {"gracehours": 3}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"grace_hours": "long"},
+        {"schedule": "at night"},
+        {"gracehours": 3},
+        {"deletes_max_share": math.nan},
+        {"deletes_max_share": "nan"},
+        {"references_shrink_max": math.nan},
+        {"references_shrink_max": "inf"},
+    ],
+)
 def test_what_is_not_a_setting_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ReconcileSettings.model_validate(values)

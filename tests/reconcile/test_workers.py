@@ -7,6 +7,7 @@ import json
 import os
 import random
 import socket
+import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import InputError
+from strandline.reconcile import pool as pool_module
 from strandline.reconcile.inventory import list_local, same_folders
 from strandline.reconcile.inventory_file import read_inventory
 from strandline.reconcile.manifest_files import ListedManifest, ManifestReading
 from strandline.reconcile.manifests import listed_manifests, live_files
 from strandline.reconcile.pool import Pool
+from strandline.reconcile.worker import scan_folder
 from tests.reconcile.conftest import SomeLake
+
+NOBODY = 65_534
 
 
 def touch(path: Path) -> str:
@@ -66,14 +71,53 @@ def test_a_root_behind_a_link_is_a_failure_and_one_that_is_not_there_holds_nothi
     assert [f.prefix for f in listing.failures] == [str(tmp_path / "link")] and not len(listing)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read_is_a_failure_of_that_folder(tmp_path: Path) -> None:
-    touch(tmp_path / "a" / "f")
-    (tmp_path / "a").chmod(0)
-    kept = touch(tmp_path / "b" / "f")
+def too_deep(folder: Path) -> str:
+    """A folder whose path is longer than the system takes: listing it fails, for root as well. The last that can be."""
+    name = "d" * 250
+    at = os.open(folder, os.O_RDONLY)
+    path, longest = str(folder), ""
+    for _ in range(18):
+        os.mkdir(name, dir_fd=at)
+        inner = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at, path = inner, f"{path}/{name}"
+        longest = longest or (path if len(path) >= 4096 else "")
+    os.close(at)
+    return longest
+
+
+def test_a_folder_that_cannot_be_read_is_a_failure_of_that_folder(tmp_path: Path) -> None:
+    kept = [touch(tmp_path / "b" / "f"), touch(tmp_path / "deep" / "f")]
+    failed = too_deep(tmp_path / "deep")
     listing = list_local([str(tmp_path)], timeout_seconds=30)
-    (tmp_path / "a").chmod(0o700)
-    assert files_of(listing) == {kept} and [f.prefix for f in listing.failures] == [str(tmp_path / "a")]
+    assert files_of(listing) == set(kept) and [f.prefix for f in listing.failures] == [failed]
+
+
+def test_a_folder_that_may_not_be_read_is_a_failure_and_not_an_empty_folder(tmp_path: Path) -> None:
+    """Asked by a process that is nobody in particular: root may read everything."""
+    touch(tmp_path / "closed" / "f")
+    touch(tmp_path / "open" / "f")
+    tmp_path.chmod(0o755)
+    (tmp_path / "closed").chmod(0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(tmp_path)  # What lies above it is not everybody's.
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            os.write(writing, json.dumps([list(scan_folder("closed")), list(scan_folder("open"))]).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        closed, opened = json.loads(answer.read())
+    os.waitpid(child, 0)
+    (tmp_path / "closed").chmod(0o700)
+    assert closed == [["failed", "PermissionError: Permission denied"]]
+    assert opened == [["part", [["f"], [], []]], ["end", None]]
 
 
 def test_a_worker_that_hangs_or_dies_fails_its_task_and_the_others_go_on(tmp_path: Path) -> None:
@@ -90,6 +134,27 @@ def test_a_worker_that_hangs_or_dies_fails_its_task_and_the_others_go_on(tmp_pat
         pool.run("manifest", [(p, None) for p in paths], lambda t, p: None, on_end, timeout_seconds=1)
         assert ends.pop(fifo) == "timeout" and set(ends.values()) == {"missing"} and len(ends) == 20
         pool.run("manifest", [(paths[1], None)], lambda t, p: None, on_end, timeout_seconds=5)
+
+
+def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that waits in the kernel for a disk that went away."""
+    monkeypatch.setattr(pool_module, "ENDING_SECONDS_MAX", 0.2)
+    left: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: left.append(process))
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    ends: list[str] = []
+
+    def on_end(task: Any, how: str, why: str) -> tuple[()]:
+        ends.append(how)
+        return ()
+
+    with Pool(1) as pool:
+        pool.run("manifest", [(fifo, None), ("/nowhere", None)], lambda t, p: None, on_end, timeout_seconds=1)
+    monkeypatch.undo()
+    assert ends == ["timeout", "missing"] and len(left) == 2 and left[0].poll() is None
+    left[0].kill()
+    left[0].wait()
 
 
 def test_a_folder_that_has_two_names_is_known_by_both(tmp_path: Path) -> None:

@@ -27,8 +27,25 @@ class InMemoryDrift:
         return iter(self._missing)
 
     def orphans(self) -> Iterator[Finding]:
-        for kind, path, table, size, modified_ns, protected, content in self._orphans:
-            yield Finding(kind, path, table, size, modified_ns, protected, content)
+        return map(orphan_finding, self._orphans)
+
+
+def orphan_finding(judged: Judged) -> Finding:
+    _, path, *_, content = judged
+    return Finding(*judged, partition_of(path) if content is Content.DATA else None)
+
+
+def partition_of(path: str) -> str | None:
+    """As the folders say that a data file lies in, spelled as they are: `day=2026-01-01/region=EU`. None where they
+    name none."""
+    if "=" not in path:
+        return None
+    named: list[str] = []
+    for segment in reversed(path.split("/")[:-1]):
+        if segment.find("=") < 1:
+            break
+        named.append(segment)
+    return "/".join(reversed(named)) or None
 
 
 FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]

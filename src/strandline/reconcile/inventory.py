@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from strandline.reconcile.listing import Listing, outermost
@@ -55,7 +55,9 @@ def list_local(
     return listing
 
 
-def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tuple[Listing, list[str]]:
+def list_local_level(
+    folder: str, pool: Pool, *, timeout_seconds: float, check: Check | None = None
+) -> tuple[Listing, list[str]]:
     """One folder without those in it, and their names."""
     level = Listing(())
     folders: list[str] = []
@@ -74,8 +76,21 @@ def list_local_level(folder: str, pool: Pool, *, timeout_seconds: float) -> tupl
             level.fail(at, why or how, timed_out=how == "timeout")
         return []
 
-    pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds)
+    pool.run("scan", [folder], on_part, on_end, timeout_seconds=timeout_seconds, check=check)
     return level, folders
+
+
+def holding(folders: Sequence[str], pool: Pool, *, timeout_seconds: float, check: Check | None = None) -> list[str]:
+    """Those with anything in them but folders; also those of which it cannot be told."""
+    empty: set[str] = set()
+
+    def on_end(folder: str, how: str, is_held: bool | None) -> tuple[()]:
+        if how == "end" and not is_held:
+            empty.add(folder)
+        return ()
+
+    pool.run("look_into", folders, lambda folder, part: None, on_end, timeout_seconds=timeout_seconds, check=check)
+    return [folder for folder in folders if folder not in empty]
 
 
 def same_folders(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from strandline.reconcile.worker import FRAME_BYTES, MARSHAL_VERSION
 
 WORKERS = 2
 TASKS_AT_ONCE_MAX = 256
+ENDING_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 
@@ -74,7 +75,10 @@ class _Worker:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(ENDING_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            pass  # It hangs in the kernel, where no signal reaches it: it ends when that lets go of it.
         self.stdin.close()
         self.stdout.close()
 

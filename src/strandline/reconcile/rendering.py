@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote_plus
 
 from strandline.reconcile.model import Finding
 
@@ -19,13 +20,18 @@ def document(finding: Finding) -> dict[str, Any]:
         "modified": moment(finding.modified_ns),
         "protected": None if finding.protected is None else finding.protected.value,
         "content": finding.content.value,
-        "partition": finding.partition,
+        "partition": None if finding.partition is None else _unescaped(finding.partition),
         "rows": None if finding.rows is None else {"lo": finding.rows.lo, "hi": finding.rows.hi},
         "row_count": finding.row_count,
         "delivered_to": list(finding.delivered_to),
         "undelivered_to": list(finding.undelivered_to),
         "in_quarantine": finding.in_quarantine,
     }
+
+
+def _unescaped(partition: str) -> str:
+    """Values as they are in rows; folders have them escaped."""
+    return printable(unquote_plus(partition, errors="surrogateescape"))
 
 
 def printable(path: str) -> str:

@@ -22,7 +22,7 @@ from strandline.reconcile.inventory import list_local, list_local_level
 from strandline.reconcile.inventory_file import inventory_pieces, inventory_rows
 from strandline.reconcile.listing import Listing
 from strandline.reconcile.model import PrefixFailure
-from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.object_inventory import Bucket, list_level, list_prefixes
 from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.pool import Pool
 from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
@@ -78,14 +78,14 @@ class Lister:
 
     def _whole(self, prefix: str, pool: Pool) -> Listing:
         if self.bucket is not None:
-            return list_bucket(self.bucket, [prefix], timeout_seconds=self.timeout_seconds)
+            return list_prefixes(self.bucket, [prefix], timeout_seconds=self.timeout_seconds)
         return list_local([prefix], timeout_seconds=self.timeout_seconds, pool=pool)
 
     def _level(self, prefix: str, pool: Pool) -> tuple[Listing, list[str]]:
         if self.bucket is None and os.path.realpath(prefix) == prefix:
             return list_local_level(prefix, pool, timeout_seconds=self.timeout_seconds)
         if self.bucket is not None and self.bucket.key_of(f"{prefix}/") is not None:
-            return list_level(self.bucket, prefix)
+            return list_level(self.bucket, prefix, timeout_seconds=self.timeout_seconds)
         # It cannot be listed, and listing it as a whole says why.
         return self._whole(prefix, pool), []
 
@@ -121,7 +121,7 @@ def list_on_spark(
 
 
 def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
-    """Of a Parquet file, each row group is a task; a CSV file is one."""
+    """Each file of an export is a task; of a single Parquet file, each row group."""
     pieces = inventory_pieces(file)
     frame = spark.range(0, pieces, 1, pieces).mapInArrow(InventoryLister(file, base).run, LISTED)
     frame = frame.persist(StorageLevel.DISK_ONLY)

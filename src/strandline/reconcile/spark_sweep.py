@@ -90,7 +90,7 @@ class SparkSurveyor:
         known = light.known()
         self._expect(known.expected)
         with Pool() as pool:
-            plan = light.plan_listing(known, pool)
+            plan = light.plan_listing(known, pool, watch)
         watch.check()
         bucket = Bucket.of(config) if light.warehouse.startswith("s3://") else None
         seconds = config.settings.reconcile.prefix_timeout_seconds

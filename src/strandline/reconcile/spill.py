@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.reconcile.findings import FactsOf, Judged
+from strandline.reconcile.findings import FactsOf, Judged, orphan_finding
 from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
 from strandline.reconcile.worker import read_frame, write_frame
 from strandline.types import Seq, SeqRange
@@ -97,7 +97,7 @@ def spilled(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsO
         spill.end()
         return spill
 
-    orphan_files = kept((Finding(*judged) for judged in orphans), stray)
+    orphan_files = kept(map(orphan_finding, orphans), stray)
     missing_files = kept(missing, gone)
     return SpilledDrift(
         found.counts(),

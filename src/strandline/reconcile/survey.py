@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from strandline.errors import StorageError, TableUnfit, UsageError
 from strandline.reconcile.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.discovery import Discovery, discover
 from strandline.reconcile.entries import Entry, describe
-from strandline.reconcile.inventory import list_local, list_local_level, same_folders
+from strandline.reconcile.inventory import holding, list_local, list_local_level, same_folders
 from strandline.reconcile.inventory_file import read_inventory
 from strandline.reconcile.listing import Listing, outermost
 from strandline.reconcile.manifest_files import ManifestReading
@@ -127,7 +128,7 @@ class LakeSurveyor:
     def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
         if self.inventory_file is not None:
             return read_inventory(self.inventory_file, self.warehouse)
-        plan = self.plan_listing(known, pool)
+        plan = self.plan_listing(known, pool, watch)
         seconds = self._settings.prefix_timeout_seconds
         if self.warehouse.startswith("s3://"):
             listing = list_bucket(Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check)
@@ -138,11 +139,11 @@ class LakeSurveyor:
         listing.failures += plan.beside.failures
         return listing
 
-    def plan_listing(self, known: Known, pool: Pool) -> ListingPlan:
+    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
         """Where to list: the folders of tables, those that nobody owns, and the spool."""
         folders = [folder for of in known.tables.values() for folder in of]
         levels: dict[str, Listing] = {}
-        found = self._discover([*folders, *known.left_alone], levels, pool)
+        found = self._discover([*folders, *known.left_alone], levels, pool, watch)
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
         unknown = [folder for folder in found.unknown if folder not in aliases]
         roots = outermost([*folders, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
@@ -163,19 +164,25 @@ class LakeSurveyor:
         if known.expected > self._settings.references_max:
             raise references_too_many(known.expected)
 
-    def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool) -> Discovery:
+    def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:
         seconds = self._settings.prefix_timeout_seconds
         bucket = Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
 
         def children(folder: str) -> tuple[list[str], str | None]:
             if bucket is not None:
-                level, names = list_level(bucket, folder)
+                level, names = list_level(bucket, folder, timeout_seconds=seconds, check=watch.check)
             else:
-                level, names = list_local_level(folder, pool, timeout_seconds=seconds)
+                level, names = list_local_level(folder, pool, timeout_seconds=seconds, check=watch.check)
             levels[folder] = level
             return names, level.failures[0].why if level.failures else None
 
-        return discover(self.warehouse, known, children, roots_max=self._settings.unknown_roots_max)
+        def held(folders: Sequence[str]) -> Sequence[str]:
+            if bucket is not None:
+                return folders  # A bucket has no empty ones.
+            return holding(folders, pool, timeout_seconds=seconds, check=watch.check)
+
+        roots_max, today = self._settings.unknown_roots_max, int(time.time() // 86_400)
+        return discover(self.warehouse, known, children, roots_max=roots_max, holding=held, turn=today)
 
 
 @contextmanager

@@ -46,6 +46,24 @@ def scan_folder(folder: str) -> Iterator[Result]:
     yield "end", None
 
 
+def look_into(folder: str) -> Iterator[Result]:
+    """Whether there is anything in it but folders; also where that cannot be told."""
+    waiting = [folder]
+    while waiting:
+        at = waiting.pop()
+        try:
+            for files, folders, others in scan(at):
+                if files or others:
+                    yield "end", True
+                    return
+                waiting += [f"{at}/{name}" for name in folders]
+        except OSError as e:
+            if not is_gone(e):
+                yield "end", True
+                return
+    yield "end", False
+
+
 def read_list(task: tuple[str, bytes | None]) -> Iterator[Result]:
     from strandline.reconcile.manifests import listed_manifests
 
@@ -80,6 +98,7 @@ def _read(task: tuple[str, bytes | None], reading: Callable[[bytes], Iterator[An
 
 DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
     "scan": scan_folder,
+    "look_into": look_into,
     "manifest_list": read_list,
     "manifest": read_manifest,
 }
