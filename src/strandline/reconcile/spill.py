@@ -97,8 +97,8 @@ def spilled(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsO
         spill.end()
         return spill
 
-    orphan_files = kept((Finding(*judged) for judged in orphans), stray)
     missing_files = kept(missing, gone)
+    orphan_files = kept((Finding(*judged) for judged in orphans), stray)
     return SpilledDrift(
         found.counts(),
         planned.counts(),
