@@ -169,6 +169,12 @@ def stops(
                     listed=listed,
                     shrink_max=shrink_max,
                 ),
+                guard.by_lineage(
+                    table.head.lineage,
+                    before=context.sequences_before.get(table.head.uuid),
+                    published=() if name not in context.seals else context.seals[name].published,
+                    skew_seconds=context.clock_skew_seconds,
+                ),
                 guard.by_absence(references=table.count, listed=listed),
             )
         )

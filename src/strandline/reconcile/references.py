@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, ReferencesTooMany, SchemaError, StorageError, StrandlineError, TableUnfit
 from strandline.reconcile.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
-from strandline.reconcile.model import Content, TableHead
+from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.real_paths import RealPaths
 
@@ -315,7 +315,13 @@ def _spelled(table: TableReferences) -> Iterator[Sequence[str]]:
 
 def head_of(name: str, table: Table) -> TableHead:
     metadata = table.metadata
-    return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location)
+    lineage = Lineage(
+        None if metadata.format_version == 1 else metadata.last_sequence_number,
+        metadata.last_updated_ms * 1_000_000,
+        metadata.current_snapshot_id,
+        {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
+    )
+    return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
