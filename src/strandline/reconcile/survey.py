@@ -34,6 +34,7 @@ from strandline.reconcile.references import (
     LakeReferences,
     ReferenceReader,
     TableReferences,
+    entries_said,
     folders_of,
     references_too_many,
 )
@@ -268,6 +269,4 @@ def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
 def _contents_said(table: Table) -> int:
     """As the summary of its newest snapshot has it; 0 where it does not say."""
     current = table.current_snapshot()
-    said = {} if current is None or current.summary is None else current.summary.additional_properties
-    counts = [said.get(name, "0") for name in ("total-data-files", "total-delete-files")]
-    return sum(int(count) for count in counts if count.isdecimal())
+    return 0 if current is None else entries_said(current) or 0
