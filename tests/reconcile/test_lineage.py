@@ -49,6 +49,7 @@ def test_a_table_without_what_was_published_or_older_than_it_is_an_older_copy() 
     assert not judged(lineage(), published=(LastPublished(2, 0), LastPublished(3, 110 * SECOND)))
     assert judged(lineage(), published=(LastPublished(3, 110 * SECOND + 1),))
     assert judged(lineage(), published=(LastPublished(3, 0), LastPublished(9, 0)))
+    assert not judged(lineage(), published=(LastPublished(3, None),))
 
 
 def test_what_was_expired_tells_nothing_and_what_main_left_behind_does() -> None:

@@ -17,7 +17,7 @@ from strandline.reconcile import run_clock
 from strandline.reconcile.model import Context, LastPublished, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
 from strandline.reconcile.run_clock import RunClock
-from strandline.types import Dataset
+from strandline.types import Dataset, Published
 
 _MICROSECOND_NS = 1_000
 
@@ -121,12 +121,17 @@ class LakeGround:
 
 def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
     last = [
-        LastPublished(block.snapshot, _at_ns(block.head.reserved_at))
+        LastPublished(block.snapshot, _reserved_ns(block))
         for block in blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
     sealed, holds = blocks.sealed(connection, dataset.id), delivered.certain(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last)
+
+
+def _reserved_ns(block: Published) -> int | None:
+    """A block that a table's history told of was reserved and published in one moment, long after it was committed."""
+    return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
 
 
 def _ns(moment: datetime | None) -> int | None:

@@ -83,7 +83,7 @@ def by_lineage(
     if lineage is None:
         return None
     has_gone_back = before is not None and lineage.sequence is not None and lineage.sequence < before
-    newest_ns = max((block.reserved_ns for block in published), default=0)
+    newest_ns = max((block.reserved_ns for block in published if block.reserved_ns is not None), default=0)
     is_older = lineage.updated_ns < newest_ns - skew_seconds * 1_000_000_000
     is_without = any(lineage.contains(block.snapshot) is False for block in published)
     return Protection.ROLLED_BACK if has_gone_back or is_older or is_without else None

@@ -148,7 +148,8 @@ class LastPublished:
     """A block that was published lately."""
 
     snapshot: int
-    reserved_ns: int
+    reserved_ns: int | None
+    """It was committed after this; None where the ledger learnt of it from the table."""
 
 
 @dataclass(frozen=True, slots=True)
