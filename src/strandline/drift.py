@@ -139,6 +139,10 @@ class Outcome:
     """The first findings of each kind; bounded."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds spent in each."""
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    """By table uuid: the highest sequence number of Iceberg's that its metadata ever had."""
+    clock: Mapping[str, Any] | None = None
+    """The moment by the clock that the run went by, if that was to be believed or was refused."""
 
 
 @dataclass(frozen=True, slots=True)

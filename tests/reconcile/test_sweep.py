@@ -508,9 +508,14 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
     assert lake.run(ACT).outcome.protected == {"open_job": 1}
     later = utc_now() + timedelta(hours=1)
     monkeypatch.setattr("strandline.reconcile.ground.utc_now", lambda: later)
-    assert lake.run(ACT).outcome.done.orphans == 1 and not Path(left).exists()
+    assert lake.run(REPORT).outcome.protected == {"open_job": 1}
+    with lake.lake.ledger.read() as connection:  # a report closes nothing
+        assert maintenance.get(connection, dead).outcome is None
+    assert lake.run(ACT).outcome.protected == {"open_job": 1} and Path(left).exists()
     with lake.lake.ledger.read() as connection:
         assert maintenance.get(connection, dead).outcome is Outcome.DIED
+    monkeypatch.setattr("strandline.reconcile.ground.utc_now", lambda: later + maintenance.DIED_SPARED)
+    assert lake.run(ACT).outcome.done.orphans == 1 and not Path(left).exists()
 
 
 def test_a_table_whose_metadata_is_damaged_is_left_alone_and_the_run_is_partial(lake: WholeLake) -> None:

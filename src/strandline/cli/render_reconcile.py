@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 _PROTECTED = {
     "table_unread": "not all references of the table could be read",
     "prefix_failed": "the listing there is not complete",
-    "overlap": "another table's location overlaps",
+    "overlap": "another table's location overlaps, or may",
+    "spelling": "storage shows files of the table under other names",
     "references_empty": "the table references nothing, and has files",
     "references_shrunk": "the table references far less than last time",
+    "rolled_back": "the table's metadata is older than at the last run",
     "nothing_listed": "nothing was listed of the whole table, or of all its data",
     "layout": "outside every table's layout",
     "unknown_root": "in a folder that no table owns",

@@ -7,7 +7,7 @@ until it ends. What a run has done is recorded whoever holds the lease by then: 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
@@ -197,6 +197,23 @@ def references_before(connection: sa.Connection) -> dict[str, int]:
     for row in rows:
         found |= _read(row.outcome).tables
     return found
+
+
+def sequences_before(connection: sa.Connection) -> dict[str, int]:
+    """By table uuid: the highest sequence number that any run saw."""
+    found: dict[str, int] = {}
+    for row in connection.execute(sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running")):
+        for uuid, number in _read(row.outcome).sequences.items():
+            found[uuid] = max(number, found.get(uuid, number))
+    return found
+
+
+def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
+    """What runs said of their clocks, newest first."""
+    rows = connection.execute(
+        sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id.desc())
+    )
+    return [clock for row in rows if (clock := _read(row.outcome).clock) is not None]
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.errors import StorageError, StrandlineError
 from strandline.reconcile import guard
@@ -28,11 +28,14 @@ from strandline.reconcile.model import (
     TableFacts,
 )
 from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.places import Places
+from strandline.reconcile.real_paths import RealPaths
 from strandline.reconcile.references import LakeReferences, TableReferences
 
 LOOKED_FOR_MAX = 10_000
 """References that lie where nothing was listed, and are looked for one by one; of each table."""
 _LOOKS_AT_ONCE = 4_096
+NO_PLACES = Places()
 
 Look = Callable[[str], Stat | None]
 
@@ -66,7 +69,13 @@ class Sought:
 
 
 def compared(
-    warehouse: str, listing: Listing, references: LakeReferences, context: Context, ways: Ways, bounds: Bounds
+    warehouse: str,
+    listing: Listing,
+    references: LakeReferences,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    places: Places = NO_PLACES,
 ) -> Survey:
     tables = {
         name: Reach(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
@@ -74,7 +83,7 @@ def compared(
     }
     difference = compare(listing, tables, references.also)
     sought = _sought(references, difference)
-    return surveyed(warehouse, listing.failures, difference, sought, references, context, ways, bounds)
+    return surveyed(warehouse, listing.failures, difference, sought, references, context, ways, bounds, places)
 
 
 def surveyed(
@@ -86,36 +95,66 @@ def surveyed(
     context: Context,
     ways: Ways,
     bounds: Bounds,
+    places: Places = NO_PLACES,
     gather: Gather = gathered,
 ) -> Survey:
     """Everything that differs, looked at and judged. `sought` is in the order of tables."""
-    stopped = stops(references, difference, context, bounds.shrink_max)
+    stopped = stops(references, difference, context, bounds.shrink_max, places)
     ground = Ground(
         warehouse.rstrip("/"),
         {name: table.folders[0] for name, table in references.by_name.items()},
         stopped,
         Roots(key(failure.prefix) for failure in listing_failures),
         bool(references.unread),
+        places.passing_over(),
     )
     failures = list(listing_failures)
+    unshown = Unshown(references, context, places)
 
     def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
-        return _facts(references, difference, missing, orphans, stopped, context)
+        return _facts(references, difference, missing, orphans, unshown.stops(stopped), context)
+
+    def orphans() -> Iterator[Judged]:
+        # Judged when the missing ones are through: what came out of those stops tables, too.
+        by_then = replace(ground, stopped=unshown.stops(stopped))
+        yield from _orphans(difference.unreferenced, by_then, context, ways)
 
     drift = gather(
-        _missing(sought, difference, ground, context, ways, bounds, failures),
-        _orphans(difference.unreferenced, ground, context, ways),
+        _missing(sought, difference, ground, context, ways, bounds, failures, unshown),
+        orphans(),
         facts,
         sum(difference.listed.values()),
     )
     return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
 
 
+class Unshown:
+    """Tables of which storage has files that it did not list, though they were there before. It shows them under other
+    names, then: where letters of one name may be written small or large, or in two ways, a file that is listed is not
+    known to be the one that is referenced."""
+
+    def __init__(self, references: LakeReferences, context: Context, places: Places) -> None:
+        folders = [folder for table in references.by_name.values() for folder in table.folders]
+        self._real = RealPaths(folders, references.links)
+        began_ns = context.now_ns - context.clock_skew_seconds * 1_000_000_000
+        self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
+        self._tables: set[str] = set()
+
+    def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
+        """`unlisted`: what is there and was to be listed, by key. What lies behind a link never is."""
+        old = [k for k, stat in unlisted.items() if stat.modified_ns and stat.modified_ns <= self._as_of_ns]
+        if any(not self._real.also([[k]]) for k in old):
+            self._tables.add(table)
+
+    def stops(self, before: Mapping[str, Protection]) -> dict[str, Protection]:
+        return {**dict.fromkeys(self._tables, Protection.SPELLING), **before}
+
+
 def stops(
-    references: LakeReferences, difference: Difference, context: Context, shrink_max: float
+    references: LakeReferences, difference: Difference, context: Context, shrink_max: float, places: Places = NO_PLACES
 ) -> dict[str, Protection]:
     """Tables of which nothing is touched in this run."""
-    overlapping = guard.overlaps({name: table.folders for name, table in references.by_name.items()})
+    overlapping = places.overlapping({name: table.folders for name, table in references.by_name.items()})
     found: dict[str, Protection] = {}
     for name, table in references.by_name.items():
         listed = difference.listed.get(name, 0)
@@ -129,6 +168,12 @@ def stops(
                     contents=table.content_count,
                     listed=listed,
                     shrink_max=shrink_max,
+                ),
+                guard.by_lineage(
+                    table.head.lineage,
+                    before=context.sequences_before.get(table.head.uuid),
+                    published=() if name not in context.seals else context.seals[name].published,
+                    skew_seconds=context.clock_skew_seconds,
                 ),
                 guard.by_absence(references=table.count, listed=listed),
             )
@@ -176,6 +221,7 @@ def _missing(
     ways: Ways,
     bounds: Bounds,
     failures: list[PrefixFailure],
+    unshown: Unshown,
 ) -> Iterator[Finding]:
     with ThreadPoolExecutor(bounds.looks_at_once, thread_name_prefix="look") as threads:
         for piece in sought:
@@ -196,8 +242,11 @@ def _missing(
                 failures.append(PrefixFailure(table.head.location, e.message))
                 continue
             told = len(failures)
-            gone = list(entries) if away else _confirmed(entries, ways, threads.map, failures)
-            seen = set() if len(failures) > told else entries.keys() - set(gone)
+            there = {} if away else _there(entries, ways, threads.map, failures)
+            gone = [k for k in entries if k not in there]
+            seen = set() if len(failures) > told else there.keys()
+            covered = set(piece.missing)
+            unshown.look_at(name, {k: stat for k, stat in there.items() if stat is not None and k in covered})
             absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
             for k in gone:
                 yield missing_finding(
@@ -231,32 +280,34 @@ def _entries(table: TableReferences, wanted: Set[str], ways: Ways, *, whole: boo
     return dict(sorted(entries.items()))
 
 
-def _confirmed(
+def _there(
     entries: Mapping[str, Entry],
     ways: Ways,
-    each: Callable[..., object],
+    each: Callable[..., Iterable[Stat | StorageError | None]],
     failures: list[PrefixFailure],
-) -> list[str]:
-    """Those that are really not there: the tables were read after storage was listed, and may name what came since."""
+) -> dict[str, Stat | None]:
+    """Those that are there after all: the tables were read after storage was listed, and may name what came since. Also
+    those of which it cannot be told, without a look of them."""
 
-    def look(its_key: str) -> bool | StorageError:
+    def look(its_key: str) -> Stat | StorageError | None:
         try:
             path = entries[its_key].path
-            return ways.look(path) is None and (path == its_key or ways.look(its_key) is None)
+            return ways.look(path) or (None if path == its_key else ways.look(its_key))
         except StorageError as e:
             return e
 
-    gone: list[str] = []
+    there: dict[str, Stat | None] = {}
     names = list(entries)
     for at in range(0, len(names), _LOOKS_AT_ONCE):
         ways.check()
         part = names[at : at + _LOOKS_AT_ONCE]
-        for its_key, answer in zip(part, each(look, part), strict=True):  # type: ignore[call-overload]
+        for its_key, answer in zip(part, each(look, part), strict=True):
             if isinstance(answer, StorageError):
                 failures.append(PrefixFailure(entries[its_key].path, answer.message))
-            elif answer:
-                gone.append(its_key)
-    return gone
+                there[its_key] = None
+            elif answer is not None:
+                there[its_key] = answer
+    return there
 
 
 def _facts(

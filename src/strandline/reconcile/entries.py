@@ -17,6 +17,7 @@ from strandline.types import SEQ_COLUMN, Seq, SeqRange
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry
     from pyiceberg.table import Table
+    from pyiceberg.types import NestedField
 
 _MS_NS = 1_000_000
 
@@ -41,7 +42,7 @@ def describe(table: Table, references: TableReferences, wanted: Set[str]) -> dic
     """By key; of those that are content files of this table."""
     found: dict[str, Entry] = {}
     times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.snapshots()}
-    field = next((f.field_id for f in table.schema().fields if f.name == SEQ_COLUMN), None)
+    field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     for manifest in references.manifests:
         here = set(wanted).intersection(manifest.data) | (wanted & manifest.others.keys())
         if not here:
@@ -82,7 +83,7 @@ def _entry(
     manifest: ManifestFiles,
     place: ManifestPlace,
     times: dict[int, int],
-    field: int | None,
+    field: NestedField | None,
 ) -> Entry:
     file = entry.data_file
     snapshot = entry.snapshot_id if entry.snapshot_id is not None else place.listed.snapshot_id
@@ -99,9 +100,12 @@ def _entry(
     )
 
 
-def _range(file: DataFile, field: int) -> SeqRange | None:
-    lower, upper = (file.lower_bounds or {}).get(field), (file.upper_bounds or {}).get(field)
-    if lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
+def _range(file: DataFile, field: NestedField) -> SeqRange | None:
+    """None, too, where rows may have no number: bounds say nothing about those."""
+    id = field.field_id
+    lower, upper = (file.lower_bounds or {}).get(id), (file.upper_bounds or {}).get(id)
+    unnumbered = (file.null_value_counts or {}).get(id, 0 if field.required else None)
+    if unnumbered != 0 or lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
         return None
     lo, hi = int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
     return SeqRange(Seq(lo), Seq(hi)) if 1 <= lo <= hi else None

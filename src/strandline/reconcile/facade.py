@@ -227,4 +227,4 @@ class Reconciler:
         from strandline.tables.catalog_rows import read_rows
 
         rows = read_rows(self._config) or ()
-        return [canonical(row.metadata_location) for row in rows if row.name in tables and row.metadata_location]
+        return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

@@ -51,11 +51,12 @@ def partition_of(path: str) -> str | None:
 FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]
 """Given how many missing and how many unreferenced files were found, by table."""
 Gather = Callable[[Iterable[Finding], Iterable[Judged], FactsOf, int], Drift]
+"""Missing files are gone through before the others: what comes out of them decides about those."""
 
 
 def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> InMemoryDrift:
-    ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
     gone = sorted(missing, key=lambda finding: finding.order)
+    ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
     protected = Counter(f.protected for f in gone if f.protected is not None)
     protected.update(j[5] for j in ordered if j[5] is not None)
     return InMemoryDrift(

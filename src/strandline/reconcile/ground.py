@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from strandline.config import LakeConfig
 from strandline.drift import Asked
 from strandline.errors import OpeningNeeded, WitnessUnreadable
 from strandline.ledger import blocks, datasets, delivered, maintenance, received, reconcile_runs, sequence, spool_files
-from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.witness import Witness
-from strandline.reconcile.model import Context, TableSeal
+from strandline.reconcile import run_clock
+from strandline.reconcile.model import Context, LastPublished, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
+from strandline.reconcile.run_clock import RunClock
+from strandline.types import Dataset, Published
 
 _MICROSECOND_NS = 1_000
 
@@ -30,16 +33,17 @@ class LakeGround:
         settings = self._config.settings.reconcile
         # The clock first: what is opened after it is younger than whatever is looked at.
         now_ns = time.time_ns()
-        self._close_dead_jobs()
+        with self._ledger.read() as connection:
+            clock = self._clock(connection, now_ns)
+        if asked.act and clock.doubt is None:
+            self._close_dead_jobs()
         with self._ledger.read() as connection:
             known = datasets.every(connection)
-            seals = {
-                d.name: TableSeal(d.name, blocks.sealed(connection, d.id), delivered.certain(connection, d.id))
-                for d in known
-            }
+            seals = {d.name: _seal(connection, d) for d in known}
             opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
-            oldest_job = maintenance.oldest_running_since(connection)
+            oldest_job = maintenance.oldest_running_since(connection, died_since=utc_now() - maintenance.DIED_SPARED)
             before = reconcile_runs.references_before(connection)
+            sequences_before = reconcile_runs.sequences_before(connection)
             spooled = spool_files.every_spooled(connection)
         return Context(
             now_ns,
@@ -49,11 +53,22 @@ class LakeGround:
             _ns(oldest_job),
             seals,
             before,
+            sequences_before,
+            clock.remembered(act=asked.act),
             frozenset(f"{self._spool}/{name}" for name in spooled),
             frozenset(d.table_uuid for d in known),
             asked.accept_loss,
             settings.delete_foreign,
             self.own_origin,
+        )
+
+    def _clock(self, connection: Connection, now_ns: int) -> RunClock:
+        settings = self._config.settings
+        return run_clock.look(
+            connection,
+            now_ns,
+            jump=timedelta(seconds=settings.maintain.clock_jump_seconds),
+            skew=timedelta(seconds=settings.reconcile.clock_skew_seconds),
         )
 
     def _close_dead_jobs(self) -> None:
@@ -70,12 +85,15 @@ class LakeGround:
 
     def gate(self, tables: Mapping[str, str], unread: Collection[str]) -> str | None:
         """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references. A
-        ledger that is not the newest knows neither what is open nor what is delivered. `tables` by name: their
-        uuid."""
+        ledger that is not the newest knows neither what is open nor what is delivered. A clock that is ahead knows
+        nothing that is old. `tables` by name: their uuid."""
         if (behind := self.behind()) is not None:
             return behind
         with self._ledger.read() as connection:
             known = datasets.every(connection)
+            doubt = self._clock(connection, time.time_ns()).doubt
+        if doubt is not None:
+            return f"{doubt}. If the time is right, run it again"
         for dataset in known:
             if dataset.name in tables:
                 if tables[dataset.name] != dataset.table_uuid:
@@ -101,8 +119,25 @@ class LakeGround:
             return {names[name] for name in received.spooled(connection, names)}
 
 
+def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
+    last = [
+        LastPublished(block.snapshot, _reserved_ns(block))
+        for block in blocks.last_settled(connection, dataset.id)
+        if block.snapshot is not None
+    ]
+    sealed, holds = blocks.sealed(connection, dataset.id), delivered.certain(connection, dataset.id)
+    return TableSeal(dataset.name, sealed, holds, last)
+
+
+def _reserved_ns(block: Published) -> int | None:
+    """A block that a table's history told of was reserved and published in one moment, long after it was committed."""
+    return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
+
+
 def _ns(moment: datetime | None) -> int | None:
-    if moment is None:
-        return None
+    return None if moment is None else _at_ns(moment)
+
+
+def _at_ns(moment: datetime) -> int:
     whole = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
     return whole * _MICROSECOND_NS

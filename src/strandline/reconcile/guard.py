@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from strandline.reconcile.model import Content, Context, Protection, TableSeal
+from strandline.reconcile.model import Content, Context, LastPublished, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
 from strandline.types import SeqRange
 
@@ -72,6 +72,21 @@ def by_shrinking(
         return None
     least = before * (1 - shrink_max)
     return Protection.REFERENCES_SHRUNK if references < least <= listed else None
+
+
+def by_lineage(
+    lineage: Lineage | None, *, before: int | None, published: Sequence[LastPublished], skew_seconds: int
+) -> Protection | None:
+    """A table that has come less far than it was seen to, or than the ledger knows: the catalog is an older copy, and
+    whatever was committed since then looks like garbage. Numbers never go back by themselves, also when somebody rolls
+    main back; that is seen by what was published, until a person says that it is meant."""
+    if lineage is None:
+        return None
+    has_gone_back = before is not None and lineage.sequence is not None and lineage.sequence < before
+    newest_ns = max((block.reserved_ns for block in published if block.reserved_ns is not None), default=0)
+    is_older = lineage.updated_ns < newest_ns - skew_seconds * 1_000_000_000
+    is_without = any(lineage.contains(block.snapshot) is False for block in published)
+    return Protection.ROLLED_BACK if has_gone_back or is_older or is_without else None
 
 
 def by_absence(*, references: int, listed: int) -> Protection | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from strandline.reconcile import guard
@@ -42,6 +42,8 @@ class Ground:
     failed: Roots
     """Keys of prefixes whose listing is not whole."""
     any_unread: bool
+    passed_over: Callable[[str], bool] = lambda folder: False
+    """Of the key of a folder that no table owns: whether it is not to be spoken of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,6 @@ class _Place:
     content: Content | None
     """None outside every layout."""
     suffixes: tuple[str, ...]
-    is_known: bool
     standing: Protection | None
     """Which guard protects it, whatever its age."""
 
@@ -66,13 +67,13 @@ class Judge:
         self._places: dict[tuple[str, str | None], _Place | None] = {}
 
     def is_own(self, file: Unreferenced) -> bool:
-        """Not to be spoken of: the lake's own."""
+        """Not to be spoken of: the lake's own, or somebody else's."""
         return self._place(file) is None or file.path in self._context.spooled
 
     def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
         place = self._place(file)
         if place is None:
-            raise ValueError(f"{file.path} is the lake's own")
+            raise ValueError(f"{file.path} is not to be spoken of")
         name = file.path.rpartition("/")[2]
         fits = place.content is not None and fits_room(name, place.suffixes)
         modified_ns = None if stat is None else stat.modified_ns
@@ -99,33 +100,38 @@ class Judge:
             return self._spool(folder)
         if table is not None:
             return self._at(table, room_of_folder(folder, ground.locations[table]), folder, is_known=True)
+        if ground.passed_over(key(folder)):
+            return None
         relative = below(f"{folder}/", ground.warehouse)
         root = None if relative is None else unknown_root_of(relative)
         room = None if root is None else room_of_folder(folder, f"{ground.warehouse}/{root}")
         return self._at(None, room, folder, is_known=False)
 
     def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
-        standing = by_place(
+        standing = self._standing(table, folder, in_layout=room is not None, is_known=is_known)
+        content = None if room is None else _CONTENTS[room]
+        return _Place(table, content, () if room is None else SUFFIXES[room], standing)
+
+    def _standing(self, table: str | None, folder: str, *, in_layout: bool, is_known: bool) -> Protection | None:
+        return by_place(
             self._context,
             stopped=None if table is None else self._ground.stopped.get(table),
-            in_layout=room is not None,
+            in_layout=in_layout,
             known_root=is_known,
             failed_prefix=self._ground.failed.of(key(folder)) is not None,
             any_unread=self._ground.any_unread,
         )
-        content = None if room is None else _CONTENTS[room]
-        return _Place(table, content, () if room is None else SUFFIXES[room], is_known, standing)
 
     def _spool(self, folder: str) -> _Place | None:
         """A spool file that the ledger has no record of is nobody's; everything else there is the lake's."""
         relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
         if relative is None:
             return None
-        place = self._at(None, None, folder, is_known=True)
         if "/" in relative or not has_plain_segments(relative):
-            return place
-        standing = None if place.standing is Protection.LAYOUT else place.standing
-        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, True, standing)
+            return self._at(None, None, folder, is_known=True)
+        # Its layout is one of its own.
+        standing = self._standing(None, folder, in_layout=True, is_known=True)
+        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
 
 
 def missing_finding(

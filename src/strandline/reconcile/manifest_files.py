@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from strandline.reconcile.manifests import Listed, LivePart
@@ -15,6 +16,8 @@ from strandline.reconcile.pool import Pool
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
+ReadTask = tuple[str, bytes | None, int | None]
+"""What it is called, its content where that was fetched, and how many bytes it has at least, where that is known."""
 FETCHED_AT_ONCE = 32
 FETCH_THREADS = 8
 _POSITION_DELETES = 1
@@ -35,6 +38,8 @@ class ListedManifest:
     spec_id: int | None
     snapshot_id: int | None
     """The snapshot that added it."""
+    length: int | None = None
+    """How many bytes it has; None where the list does not say."""
 
 
 @dataclass(slots=True)
@@ -74,9 +79,11 @@ class ManifestReading:
     def read_manifests(
         self, wanted: Iterable[ListedManifest], owners: Mapping[str, FileIO]
     ) -> dict[str, ManifestFiles]:
-        """By path. The number of entries is compared with what the list says: fewer would be files that nobody
-        protects."""
+        """By path. The number of entries, and of bytes, is compared with what the list says: fewer would be files that
+        nobody protects."""
+        wanted = list(wanted)
         expected = {manifest.path: manifest.live for manifest in wanted}
+        lengths = {manifest.path: manifest.length for manifest in wanted if manifest.length is not None}
         found = {path: ManifestFiles(path) for path in expected}
         counts = dict.fromkeys(expected, 0)
 
@@ -95,7 +102,7 @@ class ManifestReading:
                 said = f"it has {counts[path]} live entries, and its list says {expected[path]}"
                 found[path] = ManifestFiles(path, problem=said)
 
-        self._run("manifest", {path: owners[path] for path in expected}, on_part, on_end)
+        self._run("manifest", {path: owners[path] for path in expected}, on_part, on_end, lengths)
         return found
 
     def _run(
@@ -104,14 +111,15 @@ class ManifestReading:
         owners: Mapping[str, FileIO],
         on_part: Callable[[str, Any], None],
         on_end: Callable[[str, str, str | None], None],
+        lengths: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         spelled: dict[str, str] = {}
 
-        def ended(task: tuple[str, bytes | None], how: str, why: str | None) -> tuple[()]:
+        def ended(task: ReadTask, how: str, why: str | None) -> tuple[()]:
             on_end(spelled[task[0]], how, why)
             return ()
 
-        def run(tasks: Sequence[tuple[str, bytes | None]]) -> None:
+        def run(tasks: Sequence[ReadTask]) -> None:
             self._pool.run(
                 doing,
                 tasks,
@@ -130,7 +138,7 @@ class ManifestReading:
             spelled[name if name not in spelled else path] = path
             (local if name.startswith("/") else remote).append(path)
         by_task = {path: task for task, path in spelled.items()}
-        run([(by_task[path], None) for path in local])
+        run([(by_task[path], None, lengths.get(path)) for path in local])
         with ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="fetch") as threads:
             for at in range(0, len(remote), FETCHED_AT_ONCE):
                 wave = remote[at : at + FETCHED_AT_ONCE]
@@ -138,7 +146,7 @@ class ManifestReading:
                 tasks = []
                 for path, content in zip(wave, fetched, strict=True):
                     if isinstance(content, bytes):
-                        tasks.append((by_task[path], content))
+                        tasks.append((by_task[path], content, lengths.get(path)))
                     else:
                         on_end(path, "missing" if content.is_missing else "failed", content.why)
                 run(tasks)
@@ -156,8 +164,9 @@ def _fetch(io: FileIO, path: str) -> bytes | Unreadable:
 
 
 def _listed(found: Listed) -> ListedManifest:
-    path, spec, snapshot, added, existing = found
-    return ListedManifest(path, None if added is None or existing is None else added + existing, spec, snapshot)
+    path, spec, snapshot, added, existing, length = found
+    live = None if added is None or existing is None else added + existing
+    return ListedManifest(path, live, spec, snapshot, length)
 
 
 def _unreadable(how: str, why: str | None) -> Unreadable:

@@ -22,18 +22,18 @@ _ENTRY = Wanted(
     when=f"status != {_DELETED}",
 )
 _LISTED = Wanted(
-    fields={500: "path", 502: "spec", 503: "snapshot", 504: "added", 505: "existing"},
+    fields={500: "path", 501: "length", 502: "spec", 503: "snapshot", 504: "added", 505: "existing"},
     inside=frozenset(),
     required=frozenset((500,)),
-    defaults="spec, snapshot, added, existing = None, None, None, None",
-    keep="(path, spec, snapshot, added, existing)",
+    defaults="length, spec, snapshot, added, existing = None, None, None, None, None",
+    keep="(path, spec, snapshot, added, existing, length)",
     when="True",
 )
 
 LivePart = tuple[int, list[str], list[tuple[int, str, str]]]
 """How many live entries; the keys of those that are data files; content, format and key of the others."""
-Listed = tuple[str, int | None, int | None, int | None, int | None]
-"""Path, partition spec, the snapshot that added it, files added and existing."""
+Listed = tuple[str, int | None, int | None, int | None, int | None, int | None]
+"""Path, partition spec, the snapshot that added it, files added and existing, and how many bytes it has."""
 
 
 def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
@@ -85,7 +85,14 @@ def _listed_by_pyiceberg(content: bytes) -> list[Listed]:
 
     try:
         return [
-            (m.manifest_path, m.partition_spec_id, m.added_snapshot_id, m.added_files_count, m.existing_files_count)
+            (
+                m.manifest_path,
+                m.partition_spec_id,
+                m.added_snapshot_id,
+                m.added_files_count,
+                m.existing_files_count,
+                m.manifest_length,
+            )
             for m in read_manifest_list(_InMemory(content))  # type: ignore[arg-type]
         ]
     except Exception as e:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from strandline.drift import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
 from strandline.types import Seq, SeqRange
@@ -41,9 +41,13 @@ class Protection(StrEnum):
     PREFIX_FAILED = "prefix_failed"
     """The listing of its prefix failed, was cut short or timed out."""
     OVERLAP = "overlap"
-    """Another table's location contains this one's, or is contained in it."""
+    """Another table's location contains this one's, or is contained in it; or may, where nobody can tell."""
+    SPELLING = "spelling"
+    """Files that it references are there and were not listed: storage shows them under other names."""
     REFERENCES_EMPTY = "references_empty"
     REFERENCES_SHRUNK = "references_shrunk"
+    ROLLED_BACK = "rolled_back"
+    """Its metadata is older than at the last run, or does not have what was published: an older copy of the catalog."""
     NOTHING_LISTED = "nothing_listed"
     """Of the whole table, or of all its data, nothing was listed: the storage is away, not the files."""
     LAYOUT = "layout"
@@ -100,6 +104,31 @@ class PrefixFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Lineage:
+    """How far a table has come."""
+
+    sequence: int | None
+    """Iceberg's number of its newest snapshot, on whatever branch; format version 1 has none."""
+    updated_ns: int
+    main: int | None
+    parents: Mapping[int, int | None]
+    """Of every snapshot that is kept."""
+
+    def contains(self, snapshot: int) -> bool | None:
+        """Whether main descends from it; None where history was cut off and nothing tells."""
+        main = list(self._ancestors(self.main))
+        if snapshot in main:
+            return True
+        is_whole = not main or self.parents[main[-1]] is None
+        return False if is_whole or not set(main).isdisjoint(self._ancestors(snapshot)) else None
+
+    def _ancestors(self, of: int | None) -> Iterator[int]:
+        while of is not None and of in self.parents:
+            yield of
+            of = self.parents[of]
+
+
+@dataclass(frozen=True, slots=True)
 class TableHead:
     """A table as its references were read."""
 
@@ -108,6 +137,16 @@ class TableHead:
     location: str
     metadata_location: str
     """As long as the catalog says the same, the references are the same."""
+    lineage: Lineage | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LastPublished:
+    """A block that was published lately."""
+
+    snapshot: int
+    reserved_ns: int | None
+    """It was committed after this; None where the ledger learnt of it from the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +157,7 @@ class TableSeal:
     sealed: Seq | None
     holds: Mapping[str, Seq | None] = field(default_factory=dict)
     """Each active sink, and up to where it certainly holds every row that it is to hold."""
+    published: Sequence[LastPublished] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +173,10 @@ class Context:
     """By table name. A table that is not in it is not a dataset of this lake."""
     references_before: Mapping[str, int] = field(default_factory=dict)
     """By table uuid: how many references the last run that read it whole found."""
+    sequences_before: Mapping[str, int] = field(default_factory=dict)
+    """By table uuid: the highest sequence number of Iceberg's that any run saw."""
+    clock: Mapping[str, Any] | None = None
+    """What is to be remembered of the clock that this goes by."""
     spooled: frozenset[str] = frozenset()
     """Canonical paths of spool files that the ledger has a record of."""
     spool_tables: frozenset[str] = frozenset()

@@ -8,8 +8,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from strandline.reconcile.paths import Roots, is_under, key
+
+
+def other_spellings(folders: Iterable[str]) -> dict[str, list[str]]:
+    """Of local folders that storage has under several names (mounts, links, names that differ in case only): each as
+    the others spell it. One may also lie in another one under such a name."""
+    local = sorted({folder for folder in folders if folder.startswith("/")})
+    identities: dict[str, tuple[int, int] | None] = {}
+
+    def identity(folder: str) -> tuple[int, int] | None:
+        if folder not in identities:
+            try:
+                found = Path(folder).stat()
+            except OSError:
+                identities[folder] = None
+            else:
+                identities[folder] = found.st_dev, found.st_ino
+        return identities[folder]
+
+    first: dict[tuple[int, int], str] = {}
+    for folder in local:
+        if (its := identity(folder)) is not None:
+            first.setdefault(its, folder)
+    spelled: dict[str, list[str]] = {}
+    for folder in local:
+        at = folder
+        while len(at) > 1:
+            its = identity(at)
+            other = None if its is None else first.get(its)
+            if other is not None and other != at:
+                spelled.setdefault(folder, []).append(other + folder[len(at) :])
+            at = os.path.dirname(at)
+    return spelled
 
 
 class RealPaths:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, ReferencesTooMany, SchemaError, StorageError, StrandlineError, TableUnfit
 from strandline.reconcile.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
-from strandline.reconcile.model import Content, TableHead
+from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.real_paths import RealPaths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
 
     from strandline.tables.light import LightCatalog
 
@@ -268,7 +269,31 @@ class Parts:
             self.gone[canonical(path)] = gone
 
 
+def entries_said(snapshot: Snapshot) -> int | None:
+    """How many live entries a snapshot has by its summary: at least, if that tells of some kinds only. None where it
+    tells of none."""
+    said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    counts = [said.get(name, "") for name in ("total-data-files", "total-delete-files")]
+    known = [int(count) for count in counts if count.isdecimal()]
+    return sum(known) if known else None
+
+
+def _check_totals(table: Table, parts: Parts) -> None:
+    """A list that is cut off where a block ends reads well, and names fewer manifests."""
+    counted = {manifest.path: len(manifest.data) + len(manifest.others) for manifest in parts.manifests}
+    for snapshot in table.snapshots():
+        said, listed = entries_said(snapshot), parts.lists.get(snapshot.manifest_list)
+        if said is None or listed is None:
+            continue
+        counts = [counted.get(m.path) if m.live is None else m.live for m in listed]
+        live = sum(count for count in counts if count is not None)
+        if None not in counts and live < said:
+            why = f"its manifests have {live:,} live entries, and its snapshot says {said:,}"
+            parts.lacks(snapshot.manifest_list, why, None)
+
+
 def references_from(name: str, table: Table, parts: Parts) -> TableReferences:
+    _check_totals(table, parts)
     files = metadata_files(table)
     places: dict[str, ManifestPlace] = {}
     current = table.metadata.current_snapshot_id
@@ -315,7 +340,13 @@ def _spelled(table: TableReferences) -> Iterator[Sequence[str]]:
 
 def head_of(name: str, table: Table) -> TableHead:
     metadata = table.metadata
-    return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location)
+    lineage = Lineage(
+        None if metadata.format_version == 1 else metadata.last_sequence_number,
+        metadata.last_updated_ms * 1_000_000,
+        metadata.current_snapshot_id,
+        {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
+    )
+    return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
 
 
 def folders_of(table: Table) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ by one with our own decoder, which says which of them is the trouble.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.errors import NoSuchDataset
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 TABLES_AT_ONCE = 50
 """More would make one plan too large to be looked at."""
 _KEYED = "table string, key binary"
+_LISTED = "table string, manifest string, live bigint, length bigint"
 _DECODED = "table string, manifest string, key binary, content string, why string, is_missing boolean"
 _CONTENT = (
     f"CASE content WHEN 0 THEN '{Content.DATA}' WHEN 2 THEN '{Content.EQUALITY_DELETES}' "
@@ -177,7 +178,7 @@ class SparkReferenceReader(ReferenceReader):
             frames = [self._all_files(name, tables[name].metadata_location) for name in names]
             raw = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
             entries = {row.table: row["count"] for row in raw.groupBy("table").count().collect()}
-            right = [name for name in names if _expected(manifests[name].values()) in (None, entries.get(name, 0))]
+            right = [name for name in names if _expected(manifests[name].values()) == entries.get(name, 0)]
             return self._hold(right, with_keys(raw.where(F.col("table").isin(right)))) if right else None
         except (*JAVA_ERRORS, NoSuchDataset):
             return None  # One of them is the trouble; which one, and why, shows when they are read one by one.
@@ -205,16 +206,17 @@ class SparkReferenceReader(ReferenceReader):
         try:
             troubled = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing")
             problems = [(r.table, r.manifest, r.why, r.is_missing) for r in troubled.collect()]  # a line per manifest
-            held = self._hold(list(manifests), raw.where("why IS NULL"))
+            held = self._hold(list(manifests), raw.where(_readable({name for name, _, _, _ in problems})))
         finally:
             raw.unpersist()
         return replace(held, problems=sorted(problems))
 
     def decode(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> DataFrame:
         """A row for each live entry, with the manifest that has it, and one for each manifest that cannot be read."""
-        rows = [(name, m.path, m.live) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
+        listed = [(name, m) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
+        rows = [(name, m.path, m.live, m.length) for name, m in listed]
         tasks = max(1, min(len(rows), self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
-        frame = self._spark.createDataFrame(rows, "table string, manifest string, live bigint").repartition(tasks)
+        frame = self._spark.createDataFrame(rows, _LISTED).repartition(tasks)
         return frame.mapInArrow(_Decoding(dict(ios), self._timeout_seconds).run, _DECODED)
 
     def _hold(self, names: Sequence[str], rows: DataFrame) -> _Read:
@@ -255,9 +257,8 @@ class _Decoding:
             reading = ManifestReading(pool, timeout_seconds=self.timeout_seconds)
             for batch in batches:
                 for row in batch.to_pylist():
-                    yield from self._rows(
-                        row["table"], ListedManifest(row["manifest"], row["live"], None, None), reading
-                    )
+                    listed = ListedManifest(row["manifest"], row["live"], None, None, row["length"])
+                    yield from self._rows(row["table"], listed, reading)
 
     def _rows(self, name: str, listed: ListedManifest, reading: ManifestReading) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -290,6 +291,14 @@ class _Following:
             yield pa.RecordBatch.from_arrays(
                 [pa.array([encoded(k) for k in sorted(found)], pa.binary())], names=["key"]
             )
+
+
+def _readable(troubled: Set[str]) -> Column:
+    """Rows of entries. What Spark loses it reads again, later: a manifest that was there before and cannot be read by
+    then is an error, not a table with fewer references. Of tables in trouble that is known."""
+    lost = F.raise_error(F.concat(F.lit("cannot be read again: "), "manifest", F.lit(": "), "why")).cast("boolean")
+    is_entry = F.when(F.col("why").isNull(), True)
+    return is_entry.when(F.col("table").isin(sorted(troubled)), False).otherwise(lost)
 
 
 def _expected(manifests: Iterable[ListedManifest]) -> int | None:

@@ -7,10 +7,13 @@ the same looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from strandline.errors import StrandlineError
 from strandline.reconcile.compared import surveyed
@@ -18,6 +21,7 @@ from strandline.reconcile.listing import Listing
 from strandline.reconcile.manifest_files import ManifestReading
 from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.object_inventory import Bucket
+from strandline.reconcile.places import Places, Unclaimed
 from strandline.reconcile.pool import Pool
 from strandline.reconcile.references import LakeReferences
 from strandline.reconcile.spark_compare import Comparing
@@ -29,12 +33,16 @@ from strandline.reconcile.spark_listing import (
     list_on_spark,
     rows_of,
 )
+from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
 from strandline.reconcile.spark_references import SparkReferenceReader, SparkReferences
 from strandline.reconcile.spark_watch import watched
 from strandline.reconcile.spill import spilled
-from strandline.reconcile.survey import LakeSurveyor
+from strandline.reconcile.survey import Known, LakeSurveyor
 from strandline.tables.session import open_session
 from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables, explain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ROWS_PER_PARTITION = 500_000
 
@@ -56,7 +64,8 @@ class SparkSurveyor:
         light = self._light
         with _explained(), watched(self._spark, watch):
             watch.phase(Phase.LIST)
-            roots, beside, listing = self._list(watch)
+            known = light.known()
+            roots, beside, listing = self._list(known, watch)
             failures: list[PrefixFailure] = [*listing.failures, *beside.failures]
             watch.phase(Phase.REFERENCES)
             references = self._read(None, watch, links=[*listing.links, *beside.links])
@@ -65,9 +74,12 @@ class SparkSurveyor:
             comparing = Comparing(files, references, roots, failures, self._kept)
             difference = comparing.difference()
             sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references, watch))
+            places = known.places(references)
+            if light.inventory_file is not None:
+                places = self._bounded(places, known, listing.files, failures)
             return surveyed(
                 light.warehouse, failures, difference, sought, references, context, light.ways(watch), light.bounds,
-                spilled,
+                places, spilled,
             )  # fmt: skip
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
@@ -81,13 +93,20 @@ class SparkSurveyor:
             frame.unpersist()
         self._kept.clear()
 
-    def _list(self, watch: Watch) -> tuple[Sequence[str], Listing, StorageListing]:
+    def _bounded(self, places: Places, known: Known, files: DataFrame, failures: list[PrefixFailure]) -> Places:
+        unclaimed = self._light.unclaimed(known)
+        most = max(self._light.config.settings.reconcile.unknown_roots_max, 0)
+        found = files.select("folder").distinct().mapInArrow(_Rooting(unclaimed).run, "root binary").distinct()
+        roots = [decoded(row.root) for row in found.orderBy("root").limit(most + 1).collect()]
+        newest_ns = files.agg(F.max("modified_ns").alias("newest")).collect()[0].newest or 0
+        return self._light.bounded(places, unclaimed, roots, newest_ns, failures)
+
+    def _list(self, known: Known, watch: Watch) -> tuple[Sequence[str], Listing, StorageListing]:
         light, config = self._light, self._light.config
         if light.inventory_file is not None:
             listing = inventory_on_spark(self._spark, light.inventory_file, light.warehouse.rstrip("/"))
             self._kept += listing.kept
             return (light.warehouse,), Listing(()), listing
-        known = light.known()
         self._expect(known.expected)
         with Pool() as pool:
             plan = light.plan_listing(known, pool, watch)
@@ -125,6 +144,19 @@ class SparkSurveyor:
         with Pool() as pool:
             found = self._reader(pool, watch).decode(manifests, ios)
         return found.where("why IS NULL").select("table", "manifest", "key")
+
+
+@dataclass(frozen=True)
+class _Rooting:
+    unclaimed: Unclaimed
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            roots = {self.unclaimed.root_of(folder) for folder in decoded_column(batch, "folder")}
+            found = [encoded(root) for root in roots if root is not None]
+            yield pa.RecordBatch.from_arrays([pa.array(found, pa.binary())], names=["root"])
 
 
 @contextmanager

@@ -97,8 +97,8 @@ def spilled(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsO
         spill.end()
         return spill
 
-    orphan_files = kept(map(orphan_finding, orphans), stray)
     missing_files = kept(missing, gone)
+    orphan_files = kept(map(orphan_finding, orphans), stray)
     return SpilledDrift(
         found.counts(),
         planned.counts(),

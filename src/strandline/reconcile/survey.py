@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
-from strandline.errors import StorageError, TableUnfit, UsageError
+from strandline.errors import StorageError, StrandlineError, TableUnfit, UsageError
 from strandline.reconcile.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.discovery import Discovery, discover
 from strandline.reconcile.entries import Entry, describe
@@ -25,18 +25,21 @@ from strandline.reconcile.inventory import holding, list_local, list_local_level
 from strandline.reconcile.inventory_file import read_inventory
 from strandline.reconcile.listing import Listing, outermost
 from strandline.reconcile.manifest_files import ManifestReading
-from strandline.reconcile.model import Context, Phase, Survey, Watch
+from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
-from strandline.reconcile.paths import SPOOL_FOLDER, Roots, canonical, key
+from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
+from strandline.reconcile.places import Places, Unclaimed
 from strandline.reconcile.pool import Pool
+from strandline.reconcile.real_paths import other_spellings
 from strandline.reconcile.references import (
     LakeReferences,
     ReferenceReader,
     TableReferences,
+    entries_said,
     folders_of,
     references_too_many,
 )
-from strandline.tables.catalog_rows import read_rows
+from strandline.tables.catalog_rows import CatalogRow, read_rows
 from strandline.tables.light import LightCatalog
 
 if TYPE_CHECKING:
@@ -49,10 +52,28 @@ class Known:
 
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys of each table's folders."""
-    left_alone: list[str] = field(default_factory=list)
-    """Keys of folders of views, and of tables that cannot be opened."""
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of views, of another catalog's tables, and of tables that cannot be opened; none where it is not known."""
     expected: int = 0
     """How many files their newest snapshots say that they have."""
+
+    @property
+    def left_alone(self) -> list[str]:
+        return [folder for of in self.others.values() for folder in of]
+
+    @property
+    def folders(self) -> list[str]:
+        return [folder for of in self.tables.values() for folder in of]
+
+    def places(self, references: LakeReferences) -> Places:
+        """As it turned out when the references were read."""
+        unread = references.unread.keys() - references.by_name.keys()
+        strangers = {name: of for name, of in self.others.items() if name not in references.by_name}
+        strangers |= {name: self.tables[name] for name in unread & self.tables.keys()}
+        nowhere = sorted({name for name, of in strangers.items() if not of} | (unread - strangers.keys()))
+        folders = [folder for table in references.by_name.values() for folder in table.folders]
+        spellings = other_spellings([*folders, *(folder for of in strangers.values() for folder in of)])
+        return Places(strangers, next(iter(nowhere), None), spellings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +104,13 @@ class LakeSurveyor:
                 watch.phase(Phase.REFERENCES)
                 references = self._reader(pool, watch).read(links=listing.links)
             watch.phase(Phase.COMPARE)
-            return compared(self.warehouse, listing, references, context, self.ways(watch), self.bounds)
+            places = known.places(references)
+            if self.inventory_file is not None:
+                unclaimed = self.unclaimed(known)
+                roots = {root for path in listing.folders if (root := unclaimed.root_of(key(path))) is not None}
+                times = (max(f.modified_ns, default=0) for f in listing.folders.values() if f.modified_ns)
+                places = self.bounded(places, unclaimed, sorted(roots), max(times, default=0), listing.failures)
+            return compared(self.warehouse, listing, references, context, self.ways(watch), self.bounds, places)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """As they are now."""
@@ -118,12 +145,30 @@ class LakeSurveyor:
                 continue  # It is said when the references are read; where it lies may still be known below.
         rows = read_rows(self.config)
         if rows is None:
-            known.left_alone = [key(location) for location in self.catalog.view_locations()]
-        else:
-            for row in rows:
-                if row.metadata_location and (row.is_view or not row.own or row.name not in known.tables):
-                    known.left_alone.append(os.path.dirname(os.path.dirname(key(row.metadata_location))))
+            for location in self.catalog.view_locations():
+                known.others[f"the view at {location}"] = (key(location).rstrip("/"),)
+            return known
+        for row in rows:
+            if row.is_view:
+                known.others[f"the view {row.name}"] = _place_of_view(row)
+            elif not row.own:
+                known.others[f"{row.name} of another catalog"] = self._place_of_table(row)
+            elif row.name not in known.tables:
+                known.others[row.name] = self._place_of_table(row)
         return known
+
+    def _place_of_table(self, row: CatalogRow) -> tuple[str, ...]:
+        """Of one that this catalog does not open: as its metadata says, or the one before, and where that lies."""
+        found: list[str] = []
+        for location in row.metadata:
+            try:
+                found += folders_of(self.catalog.open_metadata(location))
+                break
+            except StrandlineError:
+                continue
+        folders = [os.path.dirname(key(location)) for location in row.metadata[:1]]
+        found += [os.path.dirname(f) for f in folders if os.path.basename(f) == Room.METADATA]
+        return tuple(dict.fromkeys(found))
 
     def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
         if self.inventory_file is not None:
@@ -141,7 +186,7 @@ class LakeSurveyor:
 
     def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
         """Where to list: the folders of tables, those that nobody owns, and the spool."""
-        folders = [folder for of in known.tables.values() for folder in of]
+        folders = known.folders
         levels: dict[str, Listing] = {}
         found = self._discover([*folders, *known.left_alone], levels, pool, watch)
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
@@ -155,9 +200,33 @@ class LakeSurveyor:
         for folder, other in aliases.items():
             beside.fail(folder, f"it is another name of {other}")
         if found.is_cut:
-            most = self._settings.unknown_roots_max
-            beside.fail(f"{self.warehouse}/*", f"there are more than {most:,} folders that no table owns")
+            beside.failures.append(self._cut())
         return ListingPlan(roots, beside)
+
+    def _cut(self) -> PrefixFailure:
+        most = self._settings.unknown_roots_max
+        return PrefixFailure(f"{self.warehouse}/*", f"there are more than {most:,} folders that no table owns")
+
+    # ---- an inventory shows the whole warehouse ----------------------------------------------------------------------
+
+    def unclaimed(self, known: Known) -> Unclaimed:
+        return Unclaimed(key(self.warehouse), [*known.folders, *known.left_alone])
+
+    def bounded(
+        self,
+        places: Places,
+        unclaimed: Unclaimed,
+        roots: Sequence[str],
+        newest_ns: int,
+        failures: list[PrefixFailure],
+    ) -> Places:
+        """No more of it is looked into than of a listing. `roots`: the first folders that nobody owns, sorted; at least
+        one more than are allowed, if there are. What came shortly before the newest file need not be in it."""
+        most = self._settings.unknown_roots_max
+        if 0 < most < len(roots):
+            failures.append(self._cut())
+        as_of_ns = newest_ns - self._settings.grace_hours * 3_600_000_000_000
+        return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
     def _check_expected(self, known: Known) -> None:
         """Before anything is listed: a lake with so many references has as many files."""
@@ -198,9 +267,13 @@ def garbage_left_alone() -> Iterator[None]:
             gc.enable()
 
 
+def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
+    """It has no files but its metadata."""
+    folders = [os.path.dirname(key(location)) for location in row.metadata]
+    return tuple(os.path.dirname(f) if os.path.basename(f) == Room.METADATA else f for f in folders)
+
+
 def _contents_said(table: Table) -> int:
     """As the summary of its newest snapshot has it; 0 where it does not say."""
     current = table.current_snapshot()
-    said = {} if current is None or current.summary is None else current.summary.additional_properties
-    counts = [said.get(name, "0") for name in ("total-data-files", "total-delete-files")]
-    return sum(int(count) for count in counts if count.isdecimal())
+    return 0 if current is None else entries_said(current) or 0

@@ -119,7 +119,7 @@ class _Sweep:
 
     def _work(self, on_finding: OnFinding | None) -> None:
         context = self._bench.context(self._asked)
-        self._tally.tables = dict(context.references_before)
+        self._tally.begin(context)
         survey = self._bench.surveyor.survey(context, self._watch)
         self._tally.survey(survey, context.references_before)
         kept = self._in_quarantine(survey)

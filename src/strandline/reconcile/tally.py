@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.drift import Counts, Done, FindingKind, Outcome
-from strandline.reconcile.model import Finding, Survey
+from strandline.reconcile.model import Context, Finding, Survey
 from strandline.reconcile.rendering import document, printable
 from strandline.reconcile_settings import ReconcileSettings
 
@@ -30,6 +30,8 @@ class Tally:
     failed: int = 0
     protected: Mapping[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
+    sequences: dict[str, int] = field(default_factory=dict)
+    clock: Mapping[str, Any] | None = None
     failures: list[str] = field(default_factory=list)
     unlisted_failures: int = 0
     samples: list[Mapping[str, Any]] = field(default_factory=list)
@@ -47,6 +49,11 @@ class Tally:
         else:
             self.unlisted_failures += 1
 
+    def begin(self, context: Context) -> None:
+        """What a run that comes to nothing hands on as it was."""
+        self.tables, self.sequences = dict(context.references_before), dict(context.sequences_before)
+        self.clock = context.clock
+
     def survey(self, survey: Survey, references_before: Mapping[str, int]) -> None:
         drift = survey.drift
         self.partial = bool(survey.failures) or bool(survey.references.unread)
@@ -60,6 +67,10 @@ class Tally:
         # Carried on from run to run, so that it outlives the record of the run that counted.
         self.tables = {uuid: count for uuid, count in references_before.items() if uuid in still}
         self.tables |= {t.head.uuid: t.referenced for t in whole}
+        self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
+        for head in (t.head for t in drift.tables):
+            if head.lineage is not None and head.lineage.sequence is not None:
+                self.sequences[head.uuid] = max(head.lineage.sequence, self.sequences.get(head.uuid, 0))
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():
@@ -108,4 +119,6 @@ class Tally:
             failures=(*self.failures, *more),
             samples=tuple(self.samples),
             phases=self.phases,
+            sequences=self.sequences,
+            clock=self.clock,
         )

@@ -64,26 +64,29 @@ def look_into(folder: str) -> Iterator[Result]:
     yield "end", False
 
 
-def read_list(task: tuple[str, bytes | None]) -> Iterator[Result]:
+def read_list(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
     from strandline.reconcile.manifests import listed_manifests
 
     return _read(task, listed_manifests)
 
 
-def read_manifest(task: tuple[str, bytes | None]) -> Iterator[Result]:
+def read_manifest(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
     from strandline.reconcile.manifests import live_files
 
     return _read(task, live_files)
 
 
-def _read(task: tuple[str, bytes | None], reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
+def _read(task: tuple[str, bytes | None, int | None], reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
     from strandline.reconcile.avro_reader import AvroUnreadable
 
-    path, content = task
+    path, content, bytes_min = task
     try:
         if content is None:
             with open(path, "rb") as file:
                 content = file.read()
+        if bytes_min is not None and len(content) < bytes_min:
+            # Cut off where a block ends, it would read well.
+            raise AvroUnreadable(f"it has {len(content):,} of {bytes_min:,} bytes")
         for part in reading(content):
             yield "part", part
     except FileNotFoundError:

@@ -12,13 +12,15 @@ from urllib.parse import quote
 
 from strandline.config import LakeConfig
 from strandline.errors import StorageError
+from strandline.tables.identifier import name_of
 from strandline.tables.pointer import BUSY_TIMEOUT_SECONDS, CATALOG_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
     name: str
-    metadata_location: str | None
+    metadata: tuple[str, ...]
+    """Its metadata file, and the one before: as many of them as the row names."""
     is_view: bool
     own: bool
     """False for a row of another catalog in the same file."""
@@ -37,8 +39,15 @@ def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
             columns = {row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")}
             kind = "iceberg_type" if "iceberg_type" in columns else "NULL"
             rows = connection.execute(
-                f"SELECT catalog_name, table_namespace, table_name, metadata_location, {kind} FROM iceberg_tables"
+                "SELECT catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location,"
+                f" {kind} FROM iceberg_tables"
             ).fetchall()
     except sqlite3.DatabaseError as e:
         raise StorageError(f"the catalog {path} cannot be read: {e}") from e
-    return [CatalogRow(f"{row[1]}.{row[2]}", row[3], row[4] == "VIEW", row[0] == CATALOG_NAME) for row in rows]
+    return [
+        CatalogRow(
+            name_of((*str(row[1]).split("."), row[2])), tuple(filter(None, row[3:5])), row[5] == "VIEW",
+            row[0] == CATALOG_NAME,
+        )
+        for row in rows
+    ]  # fmt: skip

@@ -18,7 +18,8 @@ from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from strandline.errors import CommitUnknown, NoSuchDataset, StorageError
-from strandline.tables.light import LightCatalog, _explained
+from strandline.tables.light import LightCatalog
+from strandline.tables.light_errors import explained
 
 BATCH_SUMMARY = "strandline.reconcile.batch"
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
@@ -72,7 +73,7 @@ def drop_data_files(
         count = len({key(file.file_path) for file in found})
         before_commit()
         try:
-            with _explained(name):
+            with explained(name):
                 snapshot = _commit(table, found, count, token, summary)
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
@@ -113,7 +114,7 @@ def void(catalog: LightCatalog, name: str, token: str) -> None:
         if main is None or VOID_PREFIX + token in table.metadata.refs:
             return  # there is no entry to drop, or somebody was faster
         try:
-            with _explained(name), table.manage_snapshots() as change:
+            with explained(name), table.manage_snapshots() as change:
                 change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=VOID_KEPT_MS)
             return
         except CommitFailedException:
@@ -137,7 +138,7 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
     if main is None:
         return []
     found: list[DataFile] = []
-    with _explained(".".join(table.name())):
+    with explained(".".join(table.name())):
         for manifest in main.manifests(table.io):
             if manifest.content != ManifestContent.DATA:
                 continue
