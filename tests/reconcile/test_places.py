@@ -131,7 +131,8 @@ def test_an_inventory_shows_nothing_of_strangers_and_no_more_unknown_folders_tha
     assert acted_on(survey.drift.orphans()) == strays[:2]
     assert set(by_path(survey.drift.orphans())) == {*strays[:2], top}
     assert any("more than 2 folders" in failure.why for failure in survey.failures)
-    assert set(by_path(lake.survey(context).drift.orphans())) == set(by_path(survey.drift.orphans()))
+    # A listing looks into as many; which of them, is another one's turn each day.
+    assert len(by_path(lake.survey(context).drift.orphans())) == len(by_path(survey.drift.orphans()))
     lake.catalog.close()
 
 
