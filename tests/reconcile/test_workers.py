@@ -150,7 +150,8 @@ def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypat
         return ()
 
     with Pool(1) as pool:
-        pool.run("manifest", [(fifo, None, None), ("/nowhere", None, None)], lambda t, p: None, on_end, timeout_seconds=1)
+        tasks = [(fifo, None, None), ("/nowhere", None, None)]
+        pool.run("manifest", tasks, lambda t, p: None, on_end, timeout_seconds=1)
     monkeypatch.undo()
     assert ends == ["timeout", "missing"] and len(left) == 2 and left[0].poll() is None
     left[0].kill()

@@ -21,7 +21,11 @@ from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.schema_reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
-_NEEDED = ("begun", "held", "left", "purging")
+_NEEDED = ("begun", "held", "purging")
+_LEFT_DAYS = 30
+"""A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for ever:
+one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also found
+by looking there."""
 
 
 # ---- the lease -------------------------------------------------------------------------------------------------------
@@ -219,7 +223,10 @@ def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
 def forget_old(connection: sa.Connection, *, runs_max: int) -> int:
     """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
     newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
-    needed = sa.exists().where(swept_file.c.run_id == reconcile_run.c.id, swept_file.c.state.in_(_NEEDED))
+    lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > utc_now() - timedelta(days=_LEFT_DAYS))
+    needed = sa.exists().where(
+        swept_file.c.run_id == reconcile_run.c.id, sa.or_(swept_file.c.state.in_(_NEEDED), lately)
+    )
     unsettled = sa.exists().where(dropped_batch.c.run_id == reconcile_run.c.id, dropped_batch.c.state == "begun")
     old = [
         row.id

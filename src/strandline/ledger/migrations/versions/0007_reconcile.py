@@ -123,7 +123,7 @@ RUN_CHANGED = """NOT (OLD.state = 'running' OR (OLD.state = 'aborted' AND NEW.st
   OR NEW.started_at <> OLD.started_at OR NEW.storage <> OLD.storage"""
 
 RUN_NEEDED = """OLD.state = 'running' OR EXISTS (SELECT 1 FROM swept_file f
-    WHERE f.run_id = OLD.id AND f.state IN ('begun', 'held', 'left', 'purging'))"""
+    WHERE f.run_id = OLD.id AND f.state IN ('begun', 'held', 'purging'))"""
 
 # What was found where may be corrected by a later look; what was brought back or purged stays so.
 SWEPT_CHANGED = """NEW.run_id <> OLD.run_id OR NEW.path <> OLD.path OR NEW.kept_at <> OLD.kept_at
@@ -134,7 +134,7 @@ SWEPT_CHANGED = """NEW.run_id <> OLD.run_id OR NEW.path <> OLD.path OR NEW.kept_
     OR (OLD.state = 'purging' AND NEW.state IN ('purging', 'purged', 'restored', 'held'))
     OR (OLD.state = 'lost' AND NEW.state IN ('lost', 'restored')))"""
 
-SWEPT_NEEDED = "OLD.state IN ('begun', 'held', 'left', 'purging')"
+SWEPT_NEEDED = "OLD.state IN ('begun', 'held', 'purging')"
 
 # A batch that was thought dead may still land: then the record follows what happened.
 BATCH_CHANGED = """NEW.run_id <> OLD.run_id OR NEW.token <> OLD.token OR NEW.table_name <> OLD.table_name
