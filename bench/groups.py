@@ -9,6 +9,7 @@ from bench.ingest import driver_memory, reserve, rows, start
 from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
+from bench.reconcile import orphans
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
@@ -16,4 +17,5 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
     "maintain": compaction.MEASUREMENTS,
+    "reconcile": (orphans.FEWER, orphans.MANY),
 }

@@ -74,6 +74,8 @@ def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ..
     if children is None:
         yield path, command
         return
+    if command.invoke_without_command and len(path) > 1:  # a command of its own, and not only a name before others
+        yield path, command
     for name, child in children.items():
         yield from _leaves((*path, name), child)
 

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from strandline import duration
 from strandline.config import CONFIG_NAME, Settings
-from strandline.maintain_settings import Cron
+from strandline.cron import Cron
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"
@@ -46,7 +46,7 @@ stored. The password of a PostgreSQL ledger comes from `STRANDLINE_LEDGER__URL`,
 or password file.
 
 A name that is not in this list is refused, and so is a value outside its bounds: the command ends with exit code 2 and
-says which one.
+says which one. Only in `[reconcile]` a number outside its bounds is taken for the nearest bound.
 """
 
 OTHER_VARIABLES = (

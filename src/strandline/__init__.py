@@ -1,8 +1,23 @@
 """Strandline delivers every row of an Apache Iceberg lake to every sink exactly once, and only once it is settled."""
 
-from strandline.founding import init_lake
-from strandline.lake import Lake
-from strandline.lake import open_lake as open
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strandline.founding import init_lake
+    from strandline.lake import Lake
+    from strandline.lake import open_lake as open
 
 __all__ = ["Lake", "init_lake", "open"]
 __version__ = "0.1.0"
+
+_DOORS = {"Lake": ("lake", "Lake"), "init_lake": ("founding", "init_lake"), "open": ("lake", "open_lake")}
+
+
+def __getattr__(name: str) -> Any:
+    """A door opens when somebody comes: executors and worker processes import a module of this package each, and the
+    half second that settings and SQL take would be theirs as well."""
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, behind = _DOORS[name]
+    return getattr(import_module(f"{__name__}.{module}"), behind)

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from strandline.errors import ConfigError, UnsafeCatalog
 from strandline.maintain_settings import MaintainSettings
+from strandline.reconcile_settings import ReconcileSettings
 from strandline.section import Section
 
 CONFIG_NAME = "strandline.toml"
@@ -240,6 +241,7 @@ class Settings(BaseSettings):
     forward: ForwardSettings = ForwardSettings()
     receive: ReceiveSettings = ReceiveSettings()
     maintain: MaintainSettings = MaintainSettings()
+    reconcile: ReconcileSettings = ReconcileSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -21,6 +21,7 @@ StrandlineError
 │   ├── TableRolledBack   main is behind what was published
 │   ├── TableUnfit        the table lost something that the protocol needs
 │   ├── UnsafeCatalog     JDBC over a network database
+│   ├── SweepRunning      another run of the reconciler is under way
 │   ├── SinkStopped       a sink is not as it must be; a person has to look at it
 │   ├── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset is under way
@@ -34,7 +35,8 @@ StrandlineError
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse cannot be read or written
     ├── DuplicateNumbers  one number on two rows
-    ├── LeaseLost         another deliverer has taken a sink over
+    ├── LeaseLost         another deliverer has taken a sink over, or another run the sweep
+    ├── ReferencesTooMany more references than one process is to hold
     ├── MarkMoved         a delivery is not where its deliverer left it
     ├── LedgerBusy        another process holds the ledger
     └── OpeningNeeded     witness and counter differ: the opening procedure must run
@@ -142,6 +144,10 @@ class MarkUnreadable(RefusedError):
     pass
 
 
+class SweepRunning(RefusedError):
+    retryable = True
+
+
 class AlreadyRunning(RefusedError):
     retryable = True
 
@@ -204,3 +210,7 @@ class SinkStopped(RefusedError):
 
 class LeaseLost(FailedError):
     retryable = True
+
+
+class ReferencesTooMany(FailedError):
+    pass

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from strandline import continuation as tokens
 from strandline import failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
+from strandline.drift import Asked, Run
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
 from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Connection, Ledger
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from strandline.read import Rows
     from strandline.receive.body import ReadLines
     from strandline.receive.facade import Receiver
+    from strandline.reconcile.facade import Reconciler
     from strandline.tables.alteration import Alteration
     from strandline.tables.light import LightCatalog
     from strandline.tables.schema import Column
@@ -395,6 +397,17 @@ class Lake:
         from strandline.tables.light_schema import columns_of
 
         return columns_of(self.catalog.load(dataset.name).schema())
+
+    @cached_property
+    def reconciler(self) -> Reconciler:
+        """Drift between tables and storage: runs, their record, and what they have set aside."""
+        from strandline.reconcile.facade import Reconciler
+
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.recover)
+
+    def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
+        """One run; without `act` it only reports."""
+        return self.reconciler.run(Asked(act, delete, accept_loss))
 
     def tick(self, sink: str | None = None) -> TickReport:
         """One pass over all sinks, or over one."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from strandline import duration
+from strandline.cron import Cron
 from strandline.errors import ConfigError, UsageError
 from strandline.section import Section
 
@@ -24,18 +25,7 @@ def _duration(value: object) -> object:
         raise ValueError(e.message if e.hint is None else f"{e.message}. {e.hint}") from e
 
 
-def _cron(text: str) -> str:
-    from cronsim import CronSim, CronSimError  # not loaded where nothing is scheduled
-
-    try:
-        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
-    except (CronSimError, StopIteration) as e:
-        raise ValueError(f"`{text}` is not a schedule ({e}); write it as cron does: `30 3 * * *`") from e
-    return text
-
-
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
-Cron = Annotated[str, AfterValidator(_cron)]
 
 
 class CompactSettings(Section):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting, maintain_status, sink_status
+from strandline import counting, maintain_status, reconcile_status, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
 from strandline.ledger import batches, blocks, datasets, received, sequence
@@ -17,6 +17,7 @@ from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
 from strandline.maintain_status import MaintenanceStatus
+from strandline.reconcile_status import NOT_YET, ReconcileStatus
 from strandline.sink_status import SinkStatus
 from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
 from strandline.types import Dataset, Reserved, SeqRange
@@ -84,10 +85,11 @@ class LakeStatus:
     receive: tuple[ReceiveStatus, ...] | None = None
     """The datasets that rows wait for; None where nothing was ever received."""
     maintenance: MaintenanceStatus | None = None
+    reconcile: ReconcileStatus = NOT_YET
 
     def to_json(self) -> dict[str, Any]:
         document = asdict(replace(self, sinks=()))
-        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": [], "reconcile": None}
+        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": []}
 
 
 def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
@@ -105,6 +107,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         sink_status.look(ledger, counter.lake),
         _receive(ledger),
         maintain_status.look(config, ledger),
+        reconcile_status.look(config, ledger),
     )
 
 

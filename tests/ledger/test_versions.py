@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 import strandline.ledger.engine as engine_module
 from strandline.config import LakeConfig
 from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable
-from strandline.ledger import blocks, schema_maintain, schema_receive  # noqa: F401  # with all tables
+from strandline.ledger import blocks, schema_maintain, schema_receive, schema_reconcile  # noqa: F401  # all tables
 from strandline.ledger.engine import REVISIONS, Ledger
 from strandline.ledger.schema import metadata
 from tests.ledger.conftest import LAKE, Bench

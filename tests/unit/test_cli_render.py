@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli import render, render_ingest, render_status
+from strandline.cli.output import Output
 from strandline.cli.progress import Bars
 from strandline.errors import InputError, InputRefused
 from strandline.ingest.files import FileOutcome
@@ -169,3 +171,15 @@ def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
         assert whole.fields["count"] == "2/2"
         assert whole.fields["note"].startswith("1,000 rows, ")
         assert whole.fields["note"].endswith("rows/s")
+
+
+def test_what_is_logged_while_a_spinner_turns_is_shown_whole_when_it_is_gone() -> None:
+    written, out = io.StringIO(), Output(as_json=False)
+    out.out = out.err = Console(file=written, force_terminal=True, width=40)
+    warning = "run 2: entries of default.events whose files are gone were dropped: 1, with rows: 10"
+    with out.working("Missing files"):
+        logging.getLogger("strandline.reconcile.act").warning("%s", warning)
+        assert warning not in written.getvalue()
+    spun, _, after = written.getvalue().partition(warning)
+    assert "Missing files" in spun and after and "Missing files" not in after
+    assert not logging.getLogger("strandline").handlers

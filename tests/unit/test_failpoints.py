@@ -63,14 +63,16 @@ def test_a_process_dies_at_every_point_that_is_listed() -> None:
     """Writers are killed at every point of theirs. A deliverer dies at every point of its own within one JVM (an error
     that nothing survives), and is killed for real at the most telling ones: each costs the start of a JVM. A receiver
     is killed while it takes bodies in, which needs none, and dies within one while it ingests them. Maintenance dies
-    within one, too."""
+    within one, too; the reconciler needs none, and is killed."""
     from tests.e2e import test_crash, test_maintain_crash
     from tests.e2e import test_deliver_crash as test_deliverers_killed
     from tests.e2e import test_receive_crash as test_receivers_killed
+    from tests.reconcile import test_crash as test_sweepers_killed
     from tests.spark import test_deliver_crash as test_deliverers_dying
     from tests.spark import test_intake as test_receivers_dying
 
     dying = points_of(test_deliverers_dying)
     receivers = points_of(test_receivers_killed) | points_of(test_receivers_dying)
-    assert points_of(test_crash) | dying | receivers | points_of(test_maintain_crash) == set(failpoints.POINTS)
+    keepers = points_of(test_maintain_crash) | points_of(test_sweepers_killed)
+    assert points_of(test_crash) | dying | receivers | keepers == set(failpoints.POINTS)
     assert points_of(test_deliverers_killed) <= dying

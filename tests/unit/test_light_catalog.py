@@ -30,7 +30,8 @@ from strandline.errors import (
 from strandline.tables.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.tables.light import LightCatalog, open_catalog
 from strandline.tables.light_schema import columns_of
-from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY, count_rows_not_ours
+from strandline.tables.metadata import NUMBERED_SINCE_PROPERTY
+from strandline.tables.not_ours import count_rows_not_ours
 from strandline.tables.pointer import read_pointer
 from strandline.tables.schema import Column, Primitive, type_text
 from strandline.tables.schema_file import parse_columns, parse_type

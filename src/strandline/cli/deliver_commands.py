@@ -20,6 +20,8 @@ from strandline.sink_status import state_of
 if TYPE_CHECKING:
     from strandline.deliver.tick import SinkReport, TickReport
     from strandline.delivery import SinkRecord
+    from strandline.drift import Asked
+    from strandline.drift import Run as Sweep
     from strandline.lake import Lake
     from strandline.ledger.maintenance import Kind, Run
     from strandline.types import Dataset
@@ -90,23 +92,27 @@ def run(
 ) -> None:
     """Keep delivering, in the foreground, until SIGTERM or Ctrl-C; then what is under way is finished first.
 
-    Maintenance that has a schedule in the settings runs beside it. Writes a line for each sink that a tick did
-    something for and for each run of maintenance, and nothing while all is quiet. Sinks that are added or changed
-    meanwhile are noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of
-    its own.
+    Maintenance that has a schedule in the settings runs beside it, and so does the reconciler, if it is enabled: a run
+    of it that is under way is called off. Writes a line for each sink that a tick did something for, for each run of
+    maintenance and of the reconciler, and nothing while all is quiet. Sinks that are added or changed meanwhile are
+    noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
     with opened(config) as lake:
         journal = Journal(as_json=json)
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
         journal.serving([s.name for s in lake.delivery.every()])
-        with stopped_by_signals(stopping, journal), ThreadPoolExecutor(2, "strandline-run") as pool:
+        with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
             # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
             loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble)]
             if lake.maintenance.is_scheduled:
                 journal.scheduled(lake)
                 keep = lake.maintenance.run
                 loops.append(pool.submit(keep, stopping, journal.begun, journal.ended, journal.maintenance_trouble))
+            if lake.reconciler.is_scheduled:
+                journal.sweep_scheduled(lake)
+                sweep = lake.reconciler.run_on_schedule
+                loops.append(pool.submit(sweep, stopping, journal.sweeping, journal.swept, journal.sweep_trouble))
             wait_for(stopping, *loops)
         journal.write("stopped")
 
@@ -187,3 +193,30 @@ class Journal(EventLog):
         if error.message != self._maintenance_trouble:
             self._maintenance_trouble = error.message
             self.write("maintenance_failed", reason=error.message, hint=error.hint)
+
+    # The reconciler, from another one.
+
+    def sweep_scheduled(self, lake: Lake) -> None:
+        s = lake.config.settings.reconcile
+        self.write("scheduled", reconcile=s.schedule, act=not s.dry_run)
+
+    def sweeping(self, asked: Asked) -> None:
+        self.write("reconciling", act=asked.act)
+
+    def swept(self, run: Sweep) -> None:
+        found, done = run.outcome.found, run.outcome.done
+        self.write(
+            "reconciled",
+            outcome="done" if run.aborted is None else run.aborted.value,
+            run=run.id,
+            missing=found.missing,
+            orphans=found.orphans,
+            dropped=done.missing or None,
+            set_aside=done.orphans or None,
+            restored=done.restored or None,
+            partial=run.outcome.partial or None,
+            reason=run.why,
+        )
+
+    def sweep_trouble(self, error: StrandlineError) -> None:
+        self.write("reconcile_failed", reason=error.message, hint=error.hint)

@@ -28,6 +28,7 @@ from strandline.cli import (
     metrics_command,
     read_command,
     receive_command,
+    reconcile_commands,
     sink_commands,
     token_commands,
     verify_command,
@@ -59,6 +60,7 @@ app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
 metrics_command.add_to(app)
 maintain_commands.add_to(app)
+app.add_typer(reconcile_commands.app, name="reconcile", rich_help_panel=CARE)
 app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
 
 

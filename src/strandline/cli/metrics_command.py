@@ -1,4 +1,5 @@
-"""metrics: how sinks and maintenance fare, as monitoring reads it. The numbers of `status`, from the ledger alone."""
+"""metrics: how sinks, maintenance and the reconciler fare, as monitoring reads it. The numbers of `status`, from the
+ledger alone."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from datetime import datetime
 
 import typer
 
-from strandline import maintain_status, sink_status
+from strandline import maintain_status, reconcile_status, sink_status
 from strandline.cli.options import CARE, ConfigOption, JsonOption, opened
 from strandline.cli.output import dumps
 from strandline.maintain_status import DatasetMaintenance, MaintenanceStatus
+from strandline.reconcile_status import ReconcileStatus
 from strandline.sink_status import SinkStatus
 
 PREFIX = "strandline_"
@@ -31,6 +33,14 @@ HELP: Mapping[str, str] = {
     "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
     "maintenance_last_run_seconds": "How long it took; absent while it is under way.",
     "maintenance_last_run_ok": "1 if it was done, 0 if it failed, died, was refused or skipped; absent until then.",
+    "reconcile_last_run": "The number of the newest run of the reconciler that ended: it rises with every run.",
+    "reconcile_last_run_ended_timestamp_seconds": "When it ended.",
+    "reconcile_last_run_ok": "1 if it went through, 0 if it ended early.",
+    "reconcile_last_run_aborted": "1 for the reason that it ended early for; absent if it did not.",
+    "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
+    "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
+    "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
+    "reconcile_partial": "1 if it could not look everywhere.",
 }
 """All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
 
@@ -47,18 +57,27 @@ def add_to(app: typer.Typer) -> None:
 
 
 def metrics(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """How sinks and maintenance fare, in the text format of Prometheus. Starts no JVM, and asks the ledger only."""
+    """How sinks, maintenance and the reconciler fare, in the text format of Prometheus. Starts no JVM, and asks the
+    ledger only."""
     with opened(config) as lake:
-        found = samples(sink_status.look(lake.ledger, lake.id), maintain_status.look(lake.config, lake.ledger))
+        found = samples(
+            sink_status.look(lake.ledger, lake.id),
+            maintain_status.look(lake.config, lake.ledger),
+            reconcile_status.look(lake.config, lake.ledger),
+        )
     if json:
         print(dumps({"metrics": [{"name": s.name, "labels": dict(s.labels), "value": s.value} for s in found]}))
     else:
         print(exposition(found), end="")
 
 
-def samples(sinks: Sequence[SinkStatus], maintenance: MaintenanceStatus) -> list[Sample]:
+def samples(sinks: Sequence[SinkStatus], maintenance: MaintenanceStatus, reconcile: ReconcileStatus) -> list[Sample]:
     """What is not known is left out."""
-    every = [*_of_sinks(sinks), *(s for d in maintenance.datasets for s in _of_dataset(d))]
+    every = [
+        *_of_sinks(sinks),
+        *(s for d in maintenance.datasets for s in _of_dataset(d)),
+        *_of_reconciler(reconcile),
+    ]
     return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in every if value is not None]
 
 
@@ -95,6 +114,20 @@ def _of_dataset(d: DatasetMaintenance) -> Iterator[_Told]:
             yield "maintenance_last_run_ok", of, int(run.outcome == "done")
 
 
+def _of_reconciler(found: ReconcileStatus) -> Iterator[_Told]:
+    yield "reconcile_last_run", {}, found.last_run
+    yield "reconcile_last_run_ended_timestamp_seconds", {}, _seconds(found.ended_at)
+    if found.last_run is not None:
+        yield "reconcile_last_run_ok", {}, int(found.aborted is None)
+    if found.aborted is not None:
+        yield "reconcile_last_run_aborted", {"reason": found.aborted}, 1
+    if (seen := found.compared) is not None:
+        yield "reconcile_compared_timestamp_seconds", {}, _seconds(seen.at)
+        yield "reconcile_orphan_files", {}, seen.orphans
+        yield "reconcile_missing_files", {}, seen.missing
+        yield "reconcile_partial", {}, int(seen.partial)
+
+
 def _sum(values: Iterable[int | None]) -> int | None:
     known = list(values)
     return None if None in known else sum(v or 0 for v in known)
@@ -111,12 +144,13 @@ def exposition(found: Sequence[Sample]) -> str:
         own = [s for s in found if s.name == PREFIX + name]
         if own:
             lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge"]
-            lines += (f"{s.name}{{{_labels(s.labels)}}} {s.value:.15g}" for s in own)
+            lines += (f"{s.name}{_labels(s.labels)} {s.value:.15g}" for s in own)
     return "".join(f"{line}\n" for line in lines)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{told}}}" if told else ""
 
 
 def _escaped(value: str) -> str:

@@ -7,6 +7,7 @@ terminals; in a pipe the same words come plain, and progress is silent.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,15 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Rich would end the process with an exit code of its own; `main` knows what to do."""
         raise BrokenPipeError
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
 
 
 def console(stream: TextIO) -> Console:
@@ -70,9 +80,25 @@ class Output:
         if not self.is_live:
             yield lambda _: None
             return
-        # Where both are the terminal, what is printed must pass through the console that draws the spinner.
-        with (self.out if self.out.is_terminal else self.err).status(Text(text, "dim")) as status:
+        with (
+            self._warnings_after(),
+            # Where both are the terminal, what is printed must pass through the console that draws the spinner.
+            (self.out if self.out.is_terminal else self.err).status(Text(text, "dim")) as status,
+        ):
             yield lambda words: status.update(Text(words, "dim"))
+
+    @contextmanager
+    def _warnings_after(self) -> Iterator[None]:
+        """What is logged meanwhile is shown when the spinner is gone, not in the midst of it."""
+        kept = _Kept()
+        ours = logging.getLogger("strandline")
+        ours.addHandler(kept)
+        try:
+            yield
+        finally:
+            ours.removeHandler(kept)
+            for line in kept.lines:
+                self.note(line, "yellow")
 
 
 def dumps(value: Any, *, indent: int | None = 2) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number, plural
 from strandline.maintain_status import LastRun, MaintenanceStatus
+from strandline.reconcile_status import ReconcileStatus
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
 from strandline.types import BlockKind
 
@@ -158,6 +159,24 @@ def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
     ]
 
 
+def _drift(found: ReconcileStatus) -> list[str]:
+    lines = []
+    if found.aborted is not None:
+        before = ", before it had compared anything" if found.orphans is None else ""
+        lines.append(
+            f"run {found.last_run} of the reconciler ended early ({found.aborted}){before}; "
+            f"`strandline reconcile show {found.last_run}` tells more"
+        )
+    seen = found.compared
+    if seen is not None and (seen.missing or seen.orphans or seen.partial):
+        part = " It could not look everywhere: there may be more." if seen.partial else ""
+        lines.append(
+            f"run {seen.run} of the reconciler left {plural(seen.missing, 'missing file')} and "
+            f"{plural(seen.orphans, 'orphan file')}; `strandline reconcile show {seen.run}` tells more.{part}"
+        )
+    return lines
+
+
 def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
     """In plain words, each with what to do where there is something to do."""
     lines = [found.problem] if found.problem else []
@@ -176,4 +195,5 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
         *_receive_problems(found.receive or ()),
         *render_sinks.problems(found.sinks, now),
         *_maintenance_problems(found.maintenance),
+        *_drift(found.reconcile),
     ]

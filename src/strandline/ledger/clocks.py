@@ -58,6 +58,14 @@ def around_the_longest_silence(connection: sa.Connection, since: datetime | None
     return sorted({newest, *([] if found is None else [m for m in found if m != now])})
 
 
+def of_the_database(connection: sa.Connection) -> datetime | None:
+    """Its own clock, where it is another machine's; None where the ledger is a file of this one."""
+    if connection.dialect.name != "postgresql":
+        return None
+    found: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return found
+
+
 def skipped_before(connection: sa.Connection, dataset: DatasetId, *, runs_max: int) -> list[datetime]:
     """When the last runs of retention began that were meant, are over, and were skipped, without another in between;
     the oldest first."""

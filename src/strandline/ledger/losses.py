@@ -24,7 +24,7 @@ class Reason(StrEnum):
     DELETED = "deleted"
     """A rule said so; rows between them that are not due are still delivered, so the mark stayed."""
     PURGED = "purged"
-    """A person asked for it."""
+    """A person asked for it, or gave up rows whose file is gone."""
     FORGOTTEN = "forgotten"
     """Rows went while nobody here knew how far the sink was: the ledger was restored from an older copy, or the sink
     was removed meanwhile. What of them it has it says itself."""
@@ -56,8 +56,19 @@ class NewLoss:
 
 
 def add(connection: sa.Connection, record: SinkRecord, reason: Reason, found: Sequence[NewLoss]) -> None:
+    add_for(connection, record.dataset, record.id, record.generation, reason, found)
+
+
+def add_for(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    sink: SinkId,
+    generation: int,
+    reason: Reason,
+    found: Sequence[NewLoss],
+) -> None:
     if found:
-        fixed = {"dataset_id": record.dataset, "sink_id": record.id, "generation": record.generation}
+        fixed = {"dataset_id": dataset, "sink_id": sink, "generation": generation}
         connection.execute(
             loss.insert(),
             [
@@ -106,6 +117,7 @@ def add_purge(connection: sa.Connection, id: DatasetId, rows: SeqRange, count: i
 
 
 def purged(connection: sa.Connection, id: DatasetId) -> list[SeqRange]:
-    """Between which numbers rows were deleted on demand, from the first to the last of each time."""
+    """Between which numbers rows were deleted on demand, from the first to the last of each time; or dropped because
+    their file was gone."""
     query = sa.select(purge.c.lo, purge.c.hi).where(purge.c.dataset_id == id).order_by(purge.c.lo)
     return [SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query)]

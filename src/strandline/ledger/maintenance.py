@@ -22,6 +22,8 @@ from strandline.ledger.schema_maintain import maintenance_run
 from strandline.types import DatasetId
 
 RunId = NewType("RunId", int)
+DIED_SPARED = timedelta(days=7)
+"""For so long what a job may have written that was taken for dead is nobody's garbage, and its record is kept."""
 
 
 class Kind(StrEnum):
@@ -195,7 +197,8 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
 
 
 def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, runs_kept: int) -> int:
-    """All but the newest. The newest that ran by schedule stays in any case: the next turn is counted from it."""
+    """All but the newest, and those that died lately. The newest that ran by schedule stays in any case: the next turn
+    is counted from it."""
     mine = (maintenance_run.c.dataset_id == dataset) & (maintenance_run.c.kind == kind.value)
     kept = sa.select(maintenance_run.c.id).where(mine).order_by(maintenance_run.c.id.desc()).limit(runs_kept)
     last = last_scheduled(connection, dataset, kind)
@@ -203,6 +206,7 @@ def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, run
         maintenance_run.delete().where(
             mine,
             ~_RUNNING,
+            ~_died_after(utc_now() - DIED_SPARED),
             maintenance_run.c.id.not_in(kept),
             maintenance_run.c.id != (0 if last is None else last.id),
         )
@@ -253,7 +257,13 @@ def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) ->
     return None if row is None else _run(row)
 
 
-def oldest_running_since(connection: sa.Connection) -> datetime | None:
-    """Files that are younger may belong to a job that is under way."""
-    found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(_RUNNING))
+def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:
+    """Files that are younger may belong to a job that is under way; or to one that was taken for dead after
+    `died_since`, if that is given: a machine that slept wakes up in the middle of it."""
+    wanted = _RUNNING if died_since is None else sa.or_(_RUNNING, _died_after(died_since))
+    found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
     return found
+
+
+def _died_after(moment: datetime) -> sa.ColumnElement[bool]:
+    return sa.and_(maintenance_run.c.outcome == Outcome.DIED.value, maintenance_run.c.ended_at > moment)

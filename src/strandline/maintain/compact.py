@@ -6,7 +6,7 @@ What is refused is looked at again, a bounded number of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,7 +83,9 @@ def compact(
     *,
     dry_run: bool = False,
     progress: Progress = quiet,
+    alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
+    """`alive` is asked right before each commit, and raises if this run is taken for dead."""
     from strandline.tables import upkeep
 
     tables = bench.tables()
@@ -98,7 +100,7 @@ def compact(
         return _planned(first, chosen, options)
     now = first
     for n in range(ROUNDS_MAX):
-        if not chosen.steps or not _round(tables, now, chosen, tally, options, progress):
+        if not chosen.steps or not _round(tables, now, chosen, tally, options, progress, alive):
             break
         if (found := upkeep.list_main(tables, dataset.name)) is None:
             break
@@ -106,6 +108,7 @@ def compact(
         chosen = plan(now.files, options, _target(now, options))
         if n == ROUNDS_MAX - 1:
             tally.left = sum(len(p.files) for p in chosen.pieces)
+    alive()
     _tidy(tables, first, tally, options, progress)
     done = _result(tables, first, chosen, tally)
     if done.commits or done.manifests_after != done.manifests_before:
@@ -127,7 +130,13 @@ def _target(main: Main, options: CompactOptions) -> int:
 
 
 def _round(
-    tables: SparkTables, main: Main, chosen: CompactPlan, tally: _Tally, options: CompactOptions, progress: Progress
+    tables: SparkTables,
+    main: Main,
+    chosen: CompactPlan,
+    tally: _Tally,
+    options: CompactOptions,
+    progress: Progress,
+    alive: Callable[[], None],
 ) -> bool:
     """Every step of a plan; whether one of them lost and is worth another look."""
     from strandline.tables import upkeep
@@ -147,7 +156,7 @@ def _round(
             raise FailedError(f"{main.name}: rewritten files are not what was read: {why}", hint="Nothing was changed.")
         failpoints.hit("compact.before_commit")
         try:
-            rewrite.commit()
+            rewrite.commit(alive)
         except upkeep.CommitLost:
             tally.lost += 1
             lost = True

@@ -14,7 +14,7 @@ from strandline.ledger import datasets, maintenance
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, Run, RunId
 from strandline.maintain.bench import MaintainBench, Progress, quiet
-from strandline.maintain.runs import Done, recorded, rehearsed, take_turn
+from strandline.maintain.runs import Done, StillAlive, recorded, rehearsed, take_turn
 from strandline.types import Dataset
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Maintenance:
 
     def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> Done[Compacted]:
         """Small files become large ones, with rows in the order of their numbers."""
-        target = self._ready(dataset)
-        return self._run(target, Kind.COMPACT, lambda: self._compact(target, dry_run, progress), dry_run)
+        target, alive = self._ready(dataset), StillAlive()
+        return self._run(target, Kind.COMPACT, lambda: self._compact(target, dry_run, progress, alive), dry_run, alive)
 
     def retain(
         self,
@@ -106,17 +106,21 @@ class Maintenance:
 
         return self._run(target, Kind.PURGE, work, dry_run)
 
-    def _run(self, target: Dataset, kind: Kind, work: Callable[[], Any], dry_run: bool) -> Done[Any]:
-        return rehearsed(self.bench, target, kind, work) if dry_run else recorded(self.bench, target, kind, work)
+    def _run(
+        self, target: Dataset, kind: Kind, work: Callable[[], Any], dry_run: bool, alive: StillAlive | None = None
+    ) -> Done[Any]:
+        if dry_run:
+            return rehearsed(self.bench, target, kind, work)
+        return recorded(self.bench, target, kind, work, alive=alive)
 
     # What is done, by hand or by schedule.
 
-    def _compact(self, target: Dataset, dry_run: bool, progress: Progress) -> Compacted:
+    def _compact(self, target: Dataset, dry_run: bool, progress: Progress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
         from strandline.maintain.compact_plan import options_of
 
         options = options_of(self.bench.config.settings.maintain.compact)
-        return compact(self.bench, target, options, dry_run=dry_run, progress=progress)
+        return compact(self.bench, target, options, dry_run=dry_run, progress=progress, alive=alive)
 
     def _retain(
         self, target: Dataset, rule: RetainRule, accept_clock: bool, dry_run: bool, progress: Progress
@@ -233,19 +237,21 @@ class Maintenance:
         on_begin: Callable[[Dataset, Kind], None],
         on_run: Callable[[Run], None],
     ) -> None:
+        alive = StillAlive()
+
         def work() -> Any:
             on_begin(job.dataset, job.kind)
             self.catch_up()
             match job.kind:
                 case Kind.COMPACT:
-                    return self._compact(job.dataset, False, quiet)
+                    return self._compact(job.dataset, False, quiet, alive)
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:
                     return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
 
         try:
-            taken = take_turn(self.bench, job.dataset, job.kind, work, after=after)
+            taken = take_turn(self.bench, job.dataset, job.kind, work, after=after, alive=alive)
         except Exception as e:
             # How it ended is stored, and is told like every other end; what cannot even be stored is trouble.
             with self.bench.ledger.read() as connection:

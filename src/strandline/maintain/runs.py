@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline import failpoints
-from strandline.errors import RefusedError, Skipped, StrandlineError
+from strandline.errors import LeaseLost, RefusedError, Skipped, StrandlineError
 from strandline.heartbeat import beating
 from strandline.ledger import audit, maintenance
 from strandline.ledger.engine import utc_now
@@ -58,20 +58,43 @@ def rehearsed(bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable
         return Done(maintenance.get(connection, run), result)
 
 
-def recorded(bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
+class StillAlive:
+    """Asked right before files of a run are committed. One that was taken for dead must not commit any: whoever took it
+    for dead may have taken them for garbage."""
+
+    def __init__(self) -> None:
+        self.beat: Callable[[], bool] | None = None
+
+    def __call__(self) -> None:
+        if self.beat is not None and not self.beat():
+            raise LeaseLost(
+                "this run was taken for dead, since it gave no sign of life for too long",
+                hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
+            )
+
+
+def recorded(
+    bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T], *, alive: StillAlive | None = None
+) -> Done[T]:
     """By hand: refused where the same is under way."""
     run = _begin(bench, NewRun(dataset.id, kind, node()), None)
     if run is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
-    return _work(bench, dataset, kind, run, work)
+    return _work(bench, dataset, kind, run, work, alive)
 
 
 def take_turn(
-    bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T], *, after: RunId | None
+    bench: MaintainBench,
+    dataset: Dataset,
+    kind: Kind,
+    work: Callable[[], T],
+    *,
+    after: RunId | None,
+    alive: StillAlive | None = None,
 ) -> Done[T] | None:
     """By schedule: None where another daemon took this turn, or the same is under way."""
     run = _begin(bench, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(bench, dataset, kind, run, work)
+    return None if run is None else _work(bench, dataset, kind, run, work, alive)
 
 
 def _begin(bench: MaintainBench, new: NewRun, after: RunId | None) -> RunId | None:
@@ -81,11 +104,15 @@ def _begin(bench: MaintainBench, new: NewRun, after: RunId | None) -> RunId | No
     return run
 
 
-def _work(bench: MaintainBench, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T]) -> Done[T]:
+def _work(
+    bench: MaintainBench, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T], alive: StillAlive | None
+) -> Done[T]:
     def beat() -> bool:
         with bench.ledger.write() as connection:
             return maintenance.beat(connection, run)
 
+    if alive is not None:
+        alive.beat = beat
     try:
         with beating(beat, lease_seconds=_lease_seconds(bench)):
             result = work()

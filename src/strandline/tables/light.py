@@ -15,33 +15,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    RESTError,
-    TableAlreadyExistsError,
-)
-from pyiceberg.exceptions import ValidationError as InvalidMetadata
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
+from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import LongType, StringType
 
 from strandline.config import LakeConfig, resolve_secret
 from strandline.errors import (
     CommitUnknown,
-    NoSuchDataset,
     SchemaError,
     StorageError,
-    StrandlineError,
     Superseded,
     TableUnfit,
     UsageError,
     WrongLake,
 )
 from strandline.tables.alteration import Alteration
-from strandline.tables.identifier import check_new_name, full_name, parse_identifier
+from strandline.tables.identifier import check_new_name, full_name, name_of, parse_identifier
 from strandline.tables.light_alter import check_alterations, in_effect, stage_alterations
+from strandline.tables.light_errors import explained, opening
 from strandline.tables.light_schema import dataset_schema, fit_own_columns, partition_spec
 from strandline.tables.metadata import (
     DELIVER_BY_PROPERTY,
@@ -49,8 +41,8 @@ from strandline.tables.metadata import (
     FORMAT_PROPERTY,
     LAKE_PROPERTY,
     METRICS_PROPERTY,
+    NUMBERED_SINCE_PROPERTY,
 )
-from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY
 from strandline.tables.partitioning import parse_partition_by
 from strandline.tables.pointer import TableGlance, glance_of
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
@@ -65,6 +57,7 @@ BUSY_TIMEOUT_SECONDS = 60
 OPEN_ATTEMPTS_MAX = 5
 COMMIT_ATTEMPTS_MAX = 20
 FORMAT_VERSION = 2
+SNAPSHOT_LOADING_MODE = "snapshot-loading-mode"
 
 NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
@@ -98,19 +91,29 @@ def open_catalog(config: LakeConfig) -> LightCatalog:
     remote = config.settings.catalog.kind == "rest"
     for _ in range(OPEN_ATTEMPTS_MAX - 1):
         try:
-            with _explained("the catalog"):
-                return LightCatalog(load_catalog(CATALOG_NAME, **_catalog_options(config)), remote=remote)
+            with explained("the catalog"):
+                return LightCatalog(_load(config), remote=remote)
         except StorageError as e:
             # Two processes that open a new lake at once both make the catalog's tables; the second then finds them.
             if "already exists" not in e.message:
                 raise
-    with _explained("the catalog"):
-        return LightCatalog(load_catalog(CATALOG_NAME, **_catalog_options(config)), remote=remote)
+    with explained("the catalog"):
+        return LightCatalog(_load(config), remote=remote)
+
+
+def _load(config: LakeConfig) -> Catalog:
+    catalog = load_catalog(CATALOG_NAME, **_catalog_options(config))
+    # Whoever sees the heads of branches only takes what else is kept for garbage. A server's word comes last.
+    catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
+    return catalog
 
 
 def _catalog_options(config: LakeConfig) -> dict[str, str]:
     settings = config.settings
-    options = {"warehouse": config.warehouse_url, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+    files = (
+        "pyiceberg.io.pyarrow.PyArrowFileIO" if settings.warehouse.is_s3 else "strandline.tables.local_files.LocalFiles"
+    )
+    options = {"warehouse": config.warehouse_url, "py-io-impl": files}
     if settings.warehouse.is_s3:
         if settings.warehouse.endpoint is not None:
             _send_no_trailers()
@@ -149,30 +152,41 @@ class LightCatalog:
     # ---- looking ---------------------------------------------------------------------------------------------------
 
     def exists(self, name: str) -> bool:
-        with _explained(full_name(name)):
+        with explained(full_name(name)):
             return self._catalog.table_exists(parse_identifier(name))
 
     def load(self, name: str) -> Table:
-        with _explained(full_name(name)):
-            try:
-                return self._catalog.load_table(parse_identifier(name))
-            except (ValueError, InvalidMetadata) as e:
-                raise TableUnfit(f"{full_name(name)} cannot be opened: {_told(e)}") from e
+        with opening(full_name(name)):
+            return self._catalog.load_table(parse_identifier(name))
+
+    def open_metadata(self, location: str) -> Table:
+        """As a metadata file has it, whatever catalog names it."""
+        with opening(location):
+            return StaticTable.from_metadata(location, self._catalog.properties)
 
     def glance(self, name: str) -> TableGlance | None:
         """What `pointer.read_pointer` sees, for catalogs and warehouses that are not files of this machine."""
         if not self.exists(name):
             return None
         table = self.load(name)
-        with _explained(full_name(name)):
+        with explained(full_name(name)):
             content = table.io.new_input(table.metadata_location).open().read()
         return glance_of(table.metadata_location, content)
 
+    def table_names(self) -> list[str]:
+        with explained("the catalog"):
+            names = [name_of(i) for namespace in self._namespaces(()) for i in self._catalog.list_tables(namespace)]
+        return sorted(names)
+
+    def view_locations(self) -> list[str]:
+        """Of a REST catalog; PyIceberg does not know those of others."""
+        with explained("the catalog"):
+            names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
+            return sorted(self._catalog.load_view(name).metadata.location for name in names)
+
     def list_tables(self) -> list[TableListing]:
         """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
-        with _explained("the catalog"):
-            names = [".".join(i) for namespace in self._namespaces(()) for i in self._catalog.list_tables(namespace)]
-        return [self._listing(name) for name in sorted(names)]
+        return [self._listing(name) for name in self.table_names()]
 
     def _listing(self, name: str) -> TableListing:
         try:
@@ -214,7 +228,7 @@ class LightCatalog:
         wanted["format-version"] = str(format_version)
         identifier = parse_identifier(name)
         try:
-            with _explained(full_name(name)):
+            with explained(full_name(name)):
                 self._catalog.create_namespace_if_not_exists(identifier[:-1])
                 return self._catalog.create_table(identifier, schema, partition_spec=spec, properties=wanted)
         except TableAlreadyExistsError as e:
@@ -225,7 +239,7 @@ class LightCatalog:
 
     def drop(self, name: str) -> None:
         """The catalog forgets the table; its files stay where they are."""
-        with _explained(full_name(name)):
+        with explained(full_name(name)):
             self._catalog.drop_table(parse_identifier(name))
 
     # ---- changing ----------------------------------------------------------------------------------------------------
@@ -318,7 +332,7 @@ class LightCatalog:
         after an unknown outcome is safe too: what landed is then seen, and not done again."""
         for number in range(1, COMMIT_ATTEMPTS_MAX + 1):
             try:
-                with _explained(full_name(name)):
+                with explained(full_name(name)):
                     return attempt()
             except (CommitFailedException, CommitStateUnknownException) as e:
                 if number == COMMIT_ATTEMPTS_MAX:
@@ -382,34 +396,3 @@ def _stage_own_columns(transaction: Transaction, *, add_seq: bool, add_partition
         if add_partition:
             update.add_column(PARTITION_COLUMN, StringType())
             update.move_after(PARTITION_COLUMN, SEQ_COLUMN)
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """PyIceberg's errors as ours; conflicts pass, because the caller repeats them."""
-    try:
-        yield
-    except (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError):
-        raise
-    except (NoSuchTableError, NoSuchNamespaceError) as e:
-        raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows those there are.") from e
-    except NotImplementedError as e:
-        raise TableUnfit(
-            f"{what} has a format version that PyIceberg can read but not change",
-            hint="Change it with Spark SQL.",
-        ) from e
-    except (ValueError, InvalidMetadata) as e:
-        raise SchemaError(f"{what}: {e}") from e
-    except (OSError, RESTError) as e:
-        raise StorageError(f"{what} cannot be reached: {e}") from e
-    except Exception as e:
-        # PyIceberg lets the database driver's errors through; its library is not imported here only to name them.
-        if type(e).__module__.startswith("sqlalchemy."):
-            raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
-        raise
-
-
-def _told(error: Exception) -> str:
-    """The line of a validation report that says what is wrong; the others say where in the validator."""
-    lines = [line.strip() for line in str(error).splitlines()] or [""]
-    return next((line for line in lines if "error," in line), lines[0]).partition(" [type=")[0]

@@ -22,15 +22,13 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.types import NestedField
 
+from strandline.tables.metadata import NUMBERED_SINCE_PROPERTY
 from strandline.types import SEQ_COLUMN, SeqRange, SnapshotId
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
-
-NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
-"""Iceberg's sequence number of an adopted table when the column was added: files up to it cannot have it."""
 
 _BATCH_ROWS = 1 << 17
 _FIELD_ID_KEY = b"PARQUET:field_id"

@@ -7,8 +7,7 @@ from typing import Any
 
 from strandline.errors import SchemaError
 from strandline.tables.light import adopting_properties, check_adoptable
-from strandline.tables.metadata import TableView
-from strandline.tables.not_ours import NUMBERED_SINCE_PROPERTY
+from strandline.tables.metadata import NUMBERED_SINCE_PROPERTY, TableView
 from strandline.tables.spark_tables import SparkTables
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
 

@@ -8,7 +8,7 @@ A process that dies before it leaves files that no table knows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
-from strandline.errors import FailedError, RefusedError, StrandlineError
+from strandline.errors import FailedError, LeaseLost, RefusedError, StrandlineError
 from strandline.tables.history import TableHistory, parse_history
 from strandline.tables.live_files import LiveFile
 from strandline.tables.metadata import BLOCK_SUMMARY, WapId
@@ -231,9 +231,10 @@ class Rewrite:
             staged.removeTasks(table, id)
             cache.remove(id)
 
-    def commit(self) -> None:
+    def commit(self, last_word: Callable[[], None] = lambda: None) -> None:
         """`CommitLost` where the files are no longer as they were read; what was written is then removed, if it is
-        certain that no attempt landed."""
+        certain that no attempt landed. `last_word` is asked before each attempt, and what it raises ends it in the same
+        way."""
         unknown = False
 
         def attempt() -> None:
@@ -241,6 +242,7 @@ class Rewrite:
             table = self._tables.load(self._main.name)
             if unknown and self._landed(table):
                 return
+            last_word()
             try:
                 self._replace_as_read(table)
             except JAVA_ERRORS as e:
@@ -251,9 +253,10 @@ class Rewrite:
             self._tables.repeat(attempt, f"rewritten files of {self._main.name} cannot be committed")
         except StrandlineError as e:
             cause = e.__cause__
-            if isinstance(cause, Py4JJavaError) and java_class(cause).endswith("ValidationException"):
-                if not unknown:
-                    self.discard()
+            is_lost = isinstance(cause, Py4JJavaError) and java_class(cause).endswith("ValidationException")
+            if (is_lost or isinstance(e, LeaseLost)) and not unknown:
+                self.discard()
+            if isinstance(cause, Py4JJavaError) and is_lost:
                 raise CommitLost(root_cause(cause)) from e
             raise
 

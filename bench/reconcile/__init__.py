@@ -1,0 +1,1 @@
+"""The reconciler against Iceberg's own procedure."""

@@ -1,0 +1,201 @@
+"""A table of very many files, and files that it does not know, without writing rows.
+
+Spark writes one row; the manifest that Iceberg's Java library makes of it is the template. Its header and its entry,
+statistics of all columns included, are repeated with other paths, so that the manifests are, byte for byte, what Java
+writes. The files themselves are empty: neither side opens them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from strandline.lake import Lake
+
+SYNC_BYTES = 16
+FOLDERS = 100
+ENTRIES_PER_MANIFEST = 5_000
+BLOCK_BYTES = 64_000
+AGE_DAYS = 10
+
+
+def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int) -> str:
+    """Name in the catalog. All of `stray` are old enough for either side to report."""
+    spark = lake.spark
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.many")
+    fields = ", ".join(f"c{n} {'string' if n % 3 else 'bigint'}" for n in range(columns))
+    spark.sql(
+        f"CREATE TABLE lake.many.{name} ({fields}) USING iceberg TBLPROPERTIES "
+        "('write.metadata.metrics.default' = 'full', 'write.metadata.metrics.max-inferred-column-defaults' = '1000')"
+    )
+    values = ", ".join(f"'value {n:06d} of a column'" if n % 3 else str(10**12 + n) for n in range(columns))
+    spark.sql(f"INSERT INTO lake.many.{name} VALUES ({values})")
+    table = lake.catalog.load(f"many.{name}")
+    folder = Path(_local(table.location())) / "data"
+    paths = _make_files(folder, live, stray)
+    _register(table, paths)
+    return f"many.{name}"
+
+
+def _make_files(folder: Path, live: int, stray: int) -> Iterator[str]:
+    """Makes all of them, and gives the paths of those that are to be live."""
+    folders = [folder / f"p={n:03d}" for n in range(FOLDERS)]
+    for each in folders:
+        each.mkdir(parents=True, exist_ok=True)
+    old = time.time() - AGE_DAYS * 86_400
+    for n in range(stray):
+        path = f"{folders[n % FOLDERS]}/{n:05d}-stray-0b1d2f3a-4c5e-6789-abcd-ef{n:010d}-00001.parquet"
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        os.utime(path, (old, old))
+    for n in range(live):
+        path = f"{folders[n % FOLDERS]}/{n % 1000:05d}-{n}-0b1d2f3a-4c5e-6789-abcd-ef{n:010d}-00001.parquet"
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        yield path
+
+
+def _register(table: Table, paths: Iterator[str]) -> None:
+    """One more snapshot, with manifests made from the first one's."""
+    from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+    from pyiceberg.table.refs import SnapshotRefType
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+    from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+
+    current = table.current_snapshot()
+    if current is None:
+        raise RuntimeError("the table has no snapshot to take the template from")
+    (first,) = current.manifests(table.io)
+    template = _Template(_read(first.manifest_path))
+    scheme = template.path[: template.path.index("/data/")].removesuffix(_local(table.location()))
+    number, sequence = current.snapshot_id + 1, (current.sequence_number or 0) + 1
+    made = [first]
+    folder = table.location() + "/metadata"
+    while batch := [path for _, path in zip(range(ENTRIES_PER_MANIFEST), paths, strict=False)]:
+        where = f"{folder}/made-{len(made):06d}-m0.avro"
+        length = template.write(_local(where), [scheme + path for path in batch])
+        made.append(
+            ManifestFile.from_args(
+                manifest_path=where,
+                manifest_length=length,
+                partition_spec_id=first.partition_spec_id,
+                content=ManifestContent.DATA,
+                sequence_number=sequence,
+                min_sequence_number=sequence,
+                added_snapshot_id=number,
+                added_files_count=len(batch),
+                existing_files_count=0,
+                deleted_files_count=0,
+                added_rows_count=len(batch),
+                existing_rows_count=0,
+                deleted_rows_count=0,
+                partitions=[],
+                key_metadata=None,
+            )
+        )
+    listed = f"{folder}/snap-{number}-1-made.avro"
+    with write_manifest_list(2, table.io.new_output(listed), number, current.snapshot_id, sequence, "gzip") as writer:
+        writer.add_manifests(made)
+    snapshot = Snapshot(
+        snapshot_id=number,
+        parent_snapshot_id=current.snapshot_id,
+        sequence_number=sequence,
+        timestamp_ms=int(time.time() * 1000),
+        manifest_list=listed,
+        summary=Summary(Operation.APPEND),
+        schema_id=table.metadata.current_schema_id,
+    )
+    table.catalog.commit_table(
+        table,
+        (),
+        (
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate(
+                ref_name="main", type=SnapshotRefType.BRANCH, snapshot_id=number,
+                max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+            ),
+        ),
+    )  # fmt: skip
+
+
+class _Template:
+    """A manifest of one entry, taken apart at its path."""
+
+    def __init__(self, content: bytes) -> None:
+        self._sync = content[-SYNC_BYTES:]
+        at = content.index(self._sync) + SYNC_BYTES
+        self._head = content[:at]
+        _, at = _read_long(content, at)
+        size, at = _read_long(content, at)
+        record = zlib.decompress(content[at : at + size], -15)
+        end = record.index(b".parquet") + len(b".parquet")
+        begin = next(
+            at
+            for at in range(record.rindex(b"/data/", 0, end), 0, -1)
+            if record.startswith((b"/", b"file:"), at) and _length_before(record, at, end - at) is not None
+        )
+        length = _length_before(record, begin, end - begin)
+        if length is None:
+            raise RuntimeError("the path was not found in the template")
+        self.path = record[begin:end].decode()
+        self._before, self._after = record[: begin - length], record[end:]
+
+    def write(self, path: str, paths: list[str]) -> int:
+        with open(path, "wb") as file:
+            file.write(self._head)
+            block, count = bytearray(), 0
+            for each in paths:
+                name = each.encode()
+                block += self._before + _long(len(name)) + name + self._after
+                count += 1
+                if len(block) >= BLOCK_BYTES:
+                    self._write_block(file, block, count)
+                    block, count = bytearray(), 0
+            if count:
+                self._write_block(file, block, count)
+            return file.tell()
+
+    def _write_block(self, file: object, block: bytearray, count: int) -> None:
+        packer = zlib.compressobj(1, zlib.DEFLATED, -15)
+        packed = packer.compress(block) + packer.flush()
+        file.write(_long(count) + _long(len(packed)) + packed + self._sync)  # type: ignore[attr-defined]
+
+
+def _length_before(record: bytes, at: int, length: int) -> int | None:
+    """How many bytes before `at` are the length of what begins there, if they are."""
+    spelled = _long(length)
+    return len(spelled) if record[at - len(spelled) : at] == spelled else None
+
+
+def _long(value: int) -> bytes:
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value & ~0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_long(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _local(path: str) -> str:
+    return "/" + path.removeprefix("file:").lstrip("/")
+
+
+def _read(path: str) -> bytes:
+    return Path(_local(path)).read_bytes()

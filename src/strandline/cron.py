@@ -1,0 +1,21 @@
+"""A schedule, as cron writes it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def _cron(text: str) -> str:
+    from cronsim import CronSim, CronSimError  # not loaded where nothing is scheduled
+
+    try:
+        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
+    except (CronSimError, StopIteration) as e:
+        raise ValueError(f"`{text}` is not a schedule ({e}); write it as cron does: `30 3 * * *`") from e
+    return text
+
+
+Cron = Annotated[str, AfterValidator(_cron)]

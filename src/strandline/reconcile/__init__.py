@@ -1,0 +1,1 @@
+"""Drift between tables and storage: found, reported, and repaired so that it can be undone."""

@@ -1,0 +1,309 @@
+"""Acting on one batch: recorded before, done, checked, recorded after.
+
+For files:  record BEGUN (fenced) → move → look whether someone references them by now → record HELD
+                                                            └─ yes: bring them back, record RESTORED
+With `--delete` then: record PURGING (fenced) → delete the copies → record PURGED. So a run that is killed in between
+has deleted nothing that is not on record, and what it had not deleted yet can be restored. Bodies of the spool are
+never deleted at once: if the ledger was put back from an older copy, they may be what it has forgotten.
+
+For entries: record the batch (fenced) → commit, with the batch's token in its summary → record what it dropped.
+
+What a run can still do that lost its lease without knowing: finish the move of at most a few files, whose places are on
+record; it then sees that the lease is lost, or that the files are referenced, and the next missing-file sweep brings
+back what is needed. A commit of entries refuses a token that was voided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from strandline import failpoints
+from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.errors import StorageError, StrandlineError
+from strandline.ledger import audit, datasets, delivered, dropped_entries, quarantined_files
+from strandline.ledger.delivered import SinkMark
+from strandline.ledger.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
+from strandline.ledger.engine import Connection
+from strandline.ledger.quarantined_files import NewSwept
+from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
+from strandline.reconcile.model import Finding, Move, References, Stat
+from strandline.reconcile.paths import SPOOL_FOLDER, below
+from strandline.reconcile.rendering import printable
+from strandline.reconcile.settle import settle_files
+from strandline.reconcile.tally import Tally
+from strandline.reconcile.watch import Aborted, RunWatch
+
+log = logging.getLogger(__name__)
+
+MOVES_AT_ONCE = 100
+"""Between two looks at the lease."""
+OUTSIDE_FOLDER = "_outside"
+PROOF_PATHS = 10
+"""Of a batch of entries, on record at least."""
+
+
+class Actor:
+    def __init__(self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, tally: Tally) -> None:
+        self._bench = bench
+        self._run = run
+        self._asked = asked
+        self._watch = watch
+        self._tally = tally
+        # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
+        self._spool = f"{bench.warehouse}/{SPOOL_FOLDER}"
+        self._folder = f"{bench.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: References) -> References:
+        """Set files aside, or delete them; says what is referenced now."""
+        failpoints.hit("reconcile.before_files")
+        new = [
+            NewSwept(f.kind, f.table, f.path, self._kept_at(f.path), stat.size, stat.modified_ns) for f, stat in files
+        ]
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            begun = quarantined_files.begin(connection, self._run, new)
+        failpoints.hit("reconcile.after_files_record")
+        try:
+            moved, stayed, lost = self._move(begun)
+            failpoints.hit("reconcile.after_files_moved")
+            known = self._bench.catalog.references(known, self._watch)
+            needed = self._needed(moved, known)
+        except BaseException:
+            self._undo(begun, "whether it is referenced by now could not be read")
+            raise
+        self._undo(needed, "it was referenced while it was moved")
+        moved = [file for file in moved if file not in needed]
+        failpoints.hit("reconcile.after_files_checked")
+        self._record_held(moved)
+        failpoints.hit("reconcile.after_files")
+        if stayed or needed:
+            log.warning(
+                "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
+                self._run,
+                len(moved),
+                len(stayed),
+                len(needed),
+            )
+        if lost is not None:
+            raise lost
+        if self._asked.delete:
+            self._delete([file for file in moved if below(file.path, self._spool) is None])
+        return known
+
+    def _kept_at(self, path: str) -> str:
+        """The place tells where the file came from, so that people can bring it back without a ledger, too."""
+        inside = below(path, self._bench.warehouse)
+        if inside is None:
+            inside = f"{OUTSIDE_FOLDER}/{path.removeprefix('s3://').lstrip('/')}"
+        return f"{self._folder}/{inside}"
+
+    def _move(self, begun: Sequence[Swept]) -> tuple[list[Swept], list[Swept], Aborted | None]:
+        """Those that moved, and those that did not; and why it ended early, if it did."""
+        moved: list[Swept] = []
+        refused: list[Swept] = []
+        untried: Sequence[Swept] = ()
+        lost: Aborted | None = None
+        for start in range(0, len(begun), MOVES_AT_ONCE):
+            some = begun[start : start + MOVES_AT_ONCE]
+            try:
+                self._watch.last_word()
+            except Aborted as aborted:
+                untried, lost = begun[start:], aborted
+                break
+            outcome = self._bench.storage.set_aside(
+                [Move(f.path, f.kept_at, Stat(f.size, f.modified_ns)) for f in some]
+            )
+            for file in some:
+                why = outcome[file.path]
+                if why is None:
+                    moved.append(file)
+                else:
+                    refused.append(file)
+                    self._tally.fail(f"{printable(file.path)}: {why}")
+        if not refused and not untried:
+            return moved, [], lost
+        # One whose answer was lost may have moved all the same: then it is looked at like the others.
+        after = settle_files(self._bench, [*refused, *untried], "it could not be moved")
+        aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
+        stayed = [file for file in (*refused, *untried) if file.id not in aside]
+        self._tally.failed += sum(1 for file in refused if file.id not in aside)
+        return [*moved, *aside.values()], stayed, lost
+
+    def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
+        paths = [file.path for file in moved]
+        live = known.referenced(paths) | self._bench.spooled(paths)
+        return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
+
+    def _undo(self, files: Sequence[Swept], why: str) -> None:
+        """What is aside goes back; of the rest, storage tells. First the files, then the record: it may be the ledger
+        that does not answer."""
+        if not files:
+            return
+        went_back: dict[SweptId, bool] = {}
+        for file in files:
+            try:
+                went_back[file.id] = self._bench.storage.bring_back(file.kept_at, file.path)
+            except StorageError as e:
+                went_back[file.id] = False
+                self._tally.fail(e.message)
+        self._tally.skipped_recheck += sum(went_back.values())
+        with self._bench.ledger.write() as connection:
+            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
+            back = [file for file in recorded if went_back.get(file.id) is True]
+            quarantined_files.move(connection, back, SweptState.RESTORED, why)
+        if rest := [file for file in recorded if went_back.get(file.id) is False]:
+            settle_files(self._bench, rest, why)
+
+    def _record_held(self, moved: Sequence[Swept]) -> None:
+        if not moved:
+            return
+        size = sum(file.size for file in moved)
+        for file in moved:
+            if file.kind is FindingKind.FOREIGN:
+                self._tally.foreign += 1
+            else:
+                self._tally.orphans += 1
+        self._tally.bytes += size
+        with self._bench.ledger.write() as connection:
+            changed = quarantined_files.move(connection, moved, SweptState.HELD)
+            self._record(connection, Event.FILES_QUARANTINED, moved, size)
+            left = quarantined_files.of_run(connection, self._run, [SweptState.LEFT]) if changed < len(moved) else []
+        if left:
+            # Someone took this run for dead, and saw the files where they were then.
+            settle_files(self._bench, left)
+
+    def _delete(self, moved: Sequence[Swept]) -> None:
+        if not moved:
+            return
+        held = [replace(file, state=SweptState.HELD) for file in moved]
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            quarantined_files.move(connection, held, SweptState.PURGING)
+        failpoints.hit("reconcile.after_delete_record")
+        failed = self._bench.storage.delete([file.kept_at for file in held])
+        failpoints.hit("reconcile.after_deleted")
+        gone = [replace(file, state=SweptState.PURGING) for file in held if file.kept_at not in failed]
+        for kept_at, why in failed.items():
+            self._tally.failed += 1
+            self._tally.fail(f"{printable(kept_at)}: {why}")
+        with self._bench.ledger.write() as connection:
+            quarantined_files.move(connection, gone, SweptState.PURGED)
+            self._record(connection, Event.FILES_DELETED, gone, sum(file.size for file in gone))
+
+    def _record(self, connection: Connection, event: Event, files: Sequence[Swept], size: int) -> None:
+        audit.record(
+            connection,
+            event.value,
+            run=self._run,
+            files=len(files),
+            bytes=size,
+            storage=self._bench.storage.kind.value,
+            partial=self._tally.partial,
+            cap_hit=self._tally.cap_hit,
+            skipped_recheck=self._tally.skipped_recheck,
+            failed=self._tally.failed,
+            samples=[file.path for file in files[: self._bench.settings.samples_max]],
+        )
+
+    # ---- entries -----------------------------------------------------------------------------------------------------
+
+    def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
+        failpoints.hit("reconcile.before_drop")
+        with self._bench.ledger.write() as connection:
+            self._watch.fence(connection)
+            marks = self._marks(connection, table)
+            if not self._asked.accept_loss:
+                # A sink that came, or was set back, since the run began.
+                owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
+                self._tally.skipped_recheck += len(owed)
+                findings = [f for f in findings if f.path not in owed]
+            batch = self._begin(connection, table, findings, marks) if findings else None
+        if batch is None:
+            return
+        failpoints.hit("reconcile.after_drop_record")
+        dropped = self._commit(batch, findings)
+        failpoints.hit("reconcile.after_drop_commit")
+        self._tally.missing += dropped
+        self._tally.skipped_recheck += len(findings) - dropped
+        with self._bench.ledger.write() as connection:
+            dropped_entries.end(connection, batch, dropped)
+            self._record_dropped(connection, batch, dropped)
+        failpoints.hit("reconcile.after_drop")
+
+    def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
+        dataset = datasets.find(connection, table)
+        return [] if dataset is None else delivered.marks(connection, dataset.id)
+
+    def _begin(
+        self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]
+    ) -> DroppedBatch:
+        gone = [rows for f in findings if (rows := _gone(f)) is not None]
+        new = NewBatch(
+            f"{self._run}-{uuid4().hex}",
+            table,
+            len(findings),
+            # More than the record shows, if need be: they tell whether the batch landed when nothing else does.
+            [f.path for f in findings[: max(PROOF_PATHS, self._bench.settings.samples_max)]],
+            gone,
+            given_up(marks, gone),
+        )
+        return dropped_entries.begin(connection, self._run, new)
+
+    def _commit(self, batch: DroppedBatch, findings: Sequence[Finding]) -> int:
+        summary = {
+            "strandline.reconcile.run": str(self._run),
+            "strandline.reconcile.reason": "the files of these entries are gone",
+        }
+        try:
+            return self._bench.catalog.drop_entries(
+                batch.table,
+                [f.path for f in findings],
+                token=batch.token,
+                summary=summary,
+                last_word=self._watch.last_word,
+            )
+        except StrandlineError as e:
+            # The batch stays on record as begun: the next run voids its token, and then reads what became of it.
+            raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
+
+    def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
+        rows = sum(gone.count for gone in batch.gone)
+        lost = {x.name: sum(y.count for y in batch.lost if y.name == x.name) for x in batch.lost}
+        audit.record(
+            connection,
+            Event.ENTRIES_DROPPED.value,
+            run=self._run,
+            table=batch.table,
+            entries=dropped,
+            rows=rows,
+            lost_to=lost,
+            partial=self._tally.partial,
+            cap_hit=self._tally.cap_hit,
+            skipped_recheck=self._tally.skipped_recheck,
+            storage=self._bench.storage.kind.value,
+            samples=batch.samples[: self._bench.settings.samples_max],
+        )
+        log.warning(
+            "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",
+            self._run,
+            batch.table,
+            dropped,
+            rows,
+            f", which {', '.join(sorted(lost))} will not get" if lost else "",
+        )
+
+
+def is_unread(table: str | None, known: References, asked: Asked) -> bool:
+    """Whether a table that could not be read may reach a file of this one. Where it is deleted at once, any might:
+    nobody could bring the file back."""
+    return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
+
+
+def _gone(finding: Finding) -> GoneRows | None:
+    """None where the entry does not say which rows."""
+    return GoneRows(finding.rows, finding.row_count) if finding.rows is not None and finding.row_count else None

@@ -1,0 +1,50 @@
+"""What a run works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from strandline.drift import Asked
+from strandline.errors import StorageError
+from strandline.ledger.engine import Ledger
+from strandline.reconcile.model import Catalog, Context, Stat, Storage, Surveyor
+from strandline.reconcile_settings import ReconcileSettings
+
+QUARANTINE_FOLDER = "_strandline/quarantine/reconcile"
+
+
+@dataclass(frozen=True)
+class SweepBench:
+    ledger: Ledger
+    settings: ReconcileSettings
+    storage: Storage
+    catalog: Catalog
+    surveyor: Surveyor
+    context: Callable[[Asked], Context]
+    """What the ledger says, read when a run begins."""
+    gate: Callable[[Mapping[str, str], Collection[str]], str | None]
+    """Given the uuids of the tables that the catalog has, by name, and those that could not be read: why nothing may
+    be touched, if so."""
+    warehouse: str
+    """Canonical."""
+    spooled: Callable[[Sequence[str]], set[str]]
+    """Which of these spool files the ledger has a record of by now."""
+    pointers: Callable[[Collection[str]], Sequence[str]] = lambda tables: ()
+    """Canonical paths of the metadata files that the catalog names for these tables, where it says so without reading
+    them."""
+
+    def look_at(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
+        """Side by side, in the order given. An error is about its one path."""
+
+        def look(path: str) -> Stat | StorageError | None:
+            try:
+                return self.storage.look(path)
+            except StorageError as e:
+                return e
+
+        if self.settings.recheck_concurrency == 1 or len(paths) < 2:
+            return [look(path) for path in paths]
+        with ThreadPoolExecutor(self.settings.recheck_concurrency) as pool:
+            return list(pool.map(look, paths))

@@ -1,0 +1,333 @@
+"""From a listing and references to a survey: what differs is looked at, described, and judged.
+
+Whoever calls gives the ways to look at files and to describe entries; the decisions are those of `diff.py`, `guard.py`
+and `judge.py`, which are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from strandline.errors import StorageError, StrandlineError
+from strandline.reconcile import guard
+from strandline.reconcile.diff import Difference, Reach, Unreferenced, compare
+from strandline.reconcile.entries import Entry
+from strandline.reconcile.findings import Gather, Judged, gathered
+from strandline.reconcile.judge import Ground, Judge, missing_finding, shared_keys
+from strandline.reconcile.listing import Listing
+from strandline.reconcile.model import (
+    Content,
+    Context,
+    Finding,
+    PrefixFailure,
+    Protection,
+    Stat,
+    Survey,
+    TableFacts,
+)
+from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.places import Places
+from strandline.reconcile.real_paths import RealPaths
+from strandline.reconcile.references import LakeReferences, TableReferences
+
+LOOKED_FOR_MAX = 10_000
+"""References that lie where nothing was listed, and are looked for one by one; of each table."""
+_LOOKS_AT_ONCE = 4_096
+NO_PLACES = Places()
+
+Look = Callable[[str], Stat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    look: Look
+    """`StorageError` where it cannot be told."""
+    describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
+    check: Callable[[], None]
+    """May raise, and ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    shrink_max: float
+    looks_at_once: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a table reaches and storage does not show; all of it, or a piece. Of what lies `elsewhere`, where nothing
+    was listed, a piece has all or nothing; or only the first, if they are too many."""
+
+    table: TableReferences
+    missing: Collection[str]
+    elsewhere: Sequence[str]
+    elsewhere_count: int
+    shared: Set[str]
+    """Those that another table reaches, too."""
+
+
+def compared(
+    warehouse: str,
+    listing: Listing,
+    references: LakeReferences,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    places: Places = NO_PLACES,
+) -> Survey:
+    tables = {
+        name: Reach(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
+        for name, t in references.by_name.items()
+    }
+    difference = compare(listing, tables, references.also)
+    sought = _sought(references, difference)
+    return surveyed(warehouse, listing.failures, difference, sought, references, context, ways, bounds, places)
+
+
+def surveyed(
+    warehouse: str,
+    listing_failures: Sequence[PrefixFailure],
+    difference: Difference,
+    sought: Iterable[Sought],
+    references: LakeReferences,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    places: Places = NO_PLACES,
+    gather: Gather = gathered,
+) -> Survey:
+    """Everything that differs, looked at and judged. `sought` is in the order of tables."""
+    stopped = stops(references, difference, context, bounds.shrink_max, places)
+    ground = Ground(
+        warehouse.rstrip("/"),
+        {name: table.folders[0] for name, table in references.by_name.items()},
+        stopped,
+        Roots(key(failure.prefix) for failure in listing_failures),
+        bool(references.unread),
+        places.passing_over(),
+    )
+    failures = list(listing_failures)
+    unshown = Unshown(references, context, places)
+
+    def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
+        return _facts(references, difference, missing, orphans, unshown.stops(stopped), context)
+
+    def orphans() -> Iterator[Judged]:
+        # Judged when the missing ones are through: what came out of those stops tables, too.
+        by_then = replace(ground, stopped=unshown.stops(stopped))
+        yield from _orphans(difference.unreferenced, by_then, context, ways)
+
+    drift = gather(
+        _missing(sought, difference, ground, context, ways, bounds, failures, unshown),
+        orphans(),
+        facts,
+        sum(difference.listed.values()),
+    )
+    return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
+
+
+class Unshown:
+    """Tables of which storage has files that it did not list, though they were there before. It shows them under other
+    names, then: where letters of one name may be written small or large, or in two ways, a file that is listed is not
+    known to be the one that is referenced."""
+
+    def __init__(self, references: LakeReferences, context: Context, places: Places) -> None:
+        folders = [folder for table in references.by_name.values() for folder in table.folders]
+        self._real = RealPaths(folders, references.links)
+        began_ns = context.now_ns - context.clock_skew_seconds * 1_000_000_000
+        self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
+        self._tables: set[str] = set()
+
+    def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
+        """`unlisted`: what is there and was to be listed, by key. What lies behind a link never is."""
+        old = [k for k, stat in unlisted.items() if stat.modified_ns and stat.modified_ns <= self._as_of_ns]
+        if any(not self._real.also([[k]]) for k in old):
+            self._tables.add(table)
+
+    def stops(self, before: Mapping[str, Protection]) -> dict[str, Protection]:
+        return {**dict.fromkeys(self._tables, Protection.SPELLING), **before}
+
+
+def stops(
+    references: LakeReferences, difference: Difference, context: Context, shrink_max: float, places: Places = NO_PLACES
+) -> dict[str, Protection]:
+    """Tables of which nothing is touched in this run."""
+    overlapping = places.overlapping({name: table.folders for name, table in references.by_name.items()})
+    found: dict[str, Protection] = {}
+    for name, table in references.by_name.items():
+        listed = difference.listed.get(name, 0)
+        reason = guard.first(
+            (
+                Protection.TABLE_UNREAD if name in references.unread else None,
+                Protection.OVERLAP if name in overlapping else None,
+                guard.by_shrinking(
+                    references=table.count,
+                    before=context.references_before.get(table.head.uuid),
+                    contents=table.content_count,
+                    listed=listed,
+                    shrink_max=shrink_max,
+                ),
+                guard.by_lineage(
+                    table.head.lineage,
+                    before=context.sequences_before.get(table.head.uuid),
+                    published=() if name not in context.seals else context.seals[name].published,
+                    skew_seconds=context.clock_skew_seconds,
+                ),
+                guard.by_absence(references=table.count, listed=listed),
+            )
+        )
+        if reason is not None:
+            found[name] = reason
+    return found
+
+
+def _orphans(files: Iterable[Unreferenced], ground: Ground, context: Context, ways: Ways) -> Iterator[Judged]:
+    judge = Judge(ground, context)
+    for n, file in enumerate(files):
+        if n % 1_000 == 0:
+            ways.check()
+        if judge.is_own(file):
+            continue
+        if file.size is not None:
+            stat: Stat | None = Stat(file.size, file.modified_ns or None)
+        else:
+            try:
+                stat = ways.look(file.path)
+            except StorageError:
+                stat = None  # It is there, and cannot be looked at: no time, so it is protected.
+            else:
+                if stat is None:
+                    continue  # Gone since it was listed.
+        yield judge.judged(file, stat)
+
+
+def _sought(references: LakeReferences, difference: Difference) -> Iterator[Sought]:
+    everywhere = {
+        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
+    }
+    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
+    for name in sorted(references.by_name):
+        missing, elsewhere = difference.missing.get(name, ()), difference.elsewhere.get(name, ())
+        yield Sought(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
+
+
+def _missing(
+    sought: Iterable[Sought],
+    difference: Difference,
+    ground: Ground,
+    context: Context,
+    ways: Ways,
+    bounds: Bounds,
+    failures: list[PrefixFailure],
+    unshown: Unshown,
+) -> Iterator[Finding]:
+    with ThreadPoolExecutor(bounds.looks_at_once, thread_name_prefix="look") as threads:
+        for piece in sought:
+            table, name, elsewhere = piece.table, piece.table.head.name, piece.elsewhere
+            wanted = set(piece.missing)
+            if piece.elsewhere_count <= LOOKED_FOR_MAX:
+                wanted.update(elsewhere)
+            else:
+                why = f"{piece.elsewhere_count:,} references of {name} lie where nothing was listed"
+                failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
+            wanted.update(key(path) for path in table.gone)
+            if not wanted:
+                continue
+            away = not difference.listed.get(name)
+            try:
+                entries = _entries(table, wanted, ways, whole=not away)
+            except StrandlineError as e:
+                failures.append(PrefixFailure(table.head.location, e.message))
+                continue
+            told = len(failures)
+            there = {} if away else _there(entries, ways, threads.map, failures)
+            gone = [k for k in entries if k not in there]
+            seen = set() if len(failures) > told else there.keys()
+            covered = set(piece.missing)
+            unshown.look_at(name, {k: stat for k, stat in there.items() if stat is not None and k in covered})
+            absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
+            for k in gone:
+                yield missing_finding(
+                    name, entries[k], ground, context, shared=k in piece.shared, stopped=absent.get(k)
+                )
+
+
+def _absent(
+    table: TableReferences, gone: Set[str], seen: Set[str], elsewhere: Sequence[str], contents_listed: int
+) -> dict[str, Protection]:
+    """What is gone with everything around it. Where nothing was listed, what was looked for and seen takes the place
+    of what was listed."""
+    apart = {k for k in elsewhere if k not in table.files}
+    here = gone - apart - table.files.keys()
+    found: dict[str, Protection] = {}
+    for some, there in ((here, contents_listed), (apart & gone, len(apart & seen))):
+        reason = guard.by_absent_contents(missing=len(some), there=there)
+        if reason is not None:
+            found |= dict.fromkeys(some, reason)
+    return found
+
+
+def _entries(table: TableReferences, wanted: Set[str], ways: Ways, *, whole: bool) -> dict[str, Entry]:
+    entries = dict(ways.describe(table, wanted - table.files.keys())) if whole else {}
+    for its_key in wanted & table.files.keys():
+        entries[its_key] = Entry(table.files[its_key].path, table.files[its_key].content)
+    if not whole:
+        contents = {k: content for manifest in table.manifests for k, content in manifest.others.items()}
+        for its_key in wanted - entries.keys():
+            entries[its_key] = Entry(its_key, contents.get(its_key, Content.DATA))
+    return dict(sorted(entries.items()))
+
+
+def _there(
+    entries: Mapping[str, Entry],
+    ways: Ways,
+    each: Callable[..., Iterable[Stat | StorageError | None]],
+    failures: list[PrefixFailure],
+) -> dict[str, Stat | None]:
+    """Those that are there after all: the tables were read after storage was listed, and may name what came since. Also
+    those of which it cannot be told, without a look of them."""
+
+    def look(its_key: str) -> Stat | StorageError | None:
+        try:
+            path = entries[its_key].path
+            return ways.look(path) or (None if path == its_key else ways.look(its_key))
+        except StorageError as e:
+            return e
+
+    there: dict[str, Stat | None] = {}
+    names = list(entries)
+    for at in range(0, len(names), _LOOKS_AT_ONCE):
+        ways.check()
+        part = names[at : at + _LOOKS_AT_ONCE]
+        for its_key, answer in zip(part, each(look, part), strict=True):
+            if isinstance(answer, StorageError):
+                failures.append(PrefixFailure(entries[its_key].path, answer.message))
+                there[its_key] = None
+            elif answer is not None:
+                there[its_key] = answer
+    return there
+
+
+def _facts(
+    references: LakeReferences,
+    difference: Difference,
+    missing: Mapping[str | None, int],
+    orphans: Mapping[str | None, int],
+    stopped: Mapping[str, Protection],
+    context: Context,
+) -> list[TableFacts]:
+    return [
+        TableFacts(
+            head,
+            difference.listed.get(head.name, 0),
+            references.by_name[head.name].count,
+            missing.get(head.name, 0),
+            orphans.get(head.name, 0),
+            context.references_before.get(head.uuid),
+            stopped.get(head.name),
+            references.unread.get(head.name),
+        )
+        for head in references.tables
+    ]

@@ -1,0 +1,230 @@
+"""Drift between tables and storage, as a lake offers it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.config import LakeConfig
+from strandline.drift import Asked, Run, RunId, Swept
+from strandline.errors import (
+    FailedError,
+    LeaseLost,
+    RefusedError,
+    StorageError,
+    StrandlineError,
+    SweepRunning,
+    WitnessUnreadable,
+)
+from strandline.ledger import quarantined_files, reconcile_runs
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.witness import Witness
+from strandline.reconcile.ground import LakeGround
+from strandline.reconcile.paths import canonical
+
+if TYPE_CHECKING:
+    from strandline.reconcile.bench import SweepBench
+    from strandline.reconcile.model import Catalog, Storage, Surveyor
+    from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.schedule import Schedule
+    from strandline.reconcile.sweep import OnFinding
+    from strandline.reconcile.watch import OnProgress
+    from strandline.tables.light import LightCatalog
+    from strandline.tables.spark_tables import SparkTables
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5.0
+"""How often the daemon looks whether a run is due."""
+
+
+class Reconciler:
+    def __init__(
+        self,
+        config: LakeConfig,
+        ledger: Ledger,
+        catalog: Callable[[], LightCatalog],
+        spark: Callable[[], SparkTables],
+        witness: Witness,
+        open_ledger: Callable[[], object],
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._catalog = catalog
+        self._spark = spark
+        self._open_ledger = open_ledger
+        self._ground = LakeGround(config, ledger, witness)
+
+    # Looking at the record starts nothing.
+
+    def runs(self, runs_max: int | None = None) -> list[Run]:
+        """Newest first."""
+        most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
+        with self._ledger.read() as connection:
+            return reconcile_runs.latest(connection, runs_max=most)
+
+    def show(self, run: int) -> tuple[Run, list[Swept]]:
+        with self._ledger.read() as connection:
+            return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, RunId(run))
+
+    def run(
+        self,
+        asked: Asked,
+        *,
+        inventory_file: Path | None = None,
+        cancelled: threading.Event | None = None,
+        on_progress: OnProgress | None = None,
+        on_finding: OnFinding | None = None,
+    ) -> Run:
+        """One run. Spark starts only above `references_max`, where entries are dropped from a table of format version
+        3, and where the ledger was restored and must be opened before a run may act."""
+        from strandline.reconcile.sweep import sweep
+
+        if asked.act:
+            self._catch_up()
+        with self._bench(inventory_file) as bench:
+            return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        from strandline.reconcile.schedule import Schedule
+
+        return Schedule(self._config.settings.reconcile, utc_now())
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self._config.settings.reconcile.enabled
+
+    def run_if_due(
+        self,
+        *,
+        cancelled: threading.Event | None = None,
+        on_begin: Callable[[Asked], None] = lambda asked: None,
+    ) -> Run | None:
+        """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
+        with the same schedule, for example."""
+        asked, moment = self._schedule.due(utc_now()), self._schedule.moment
+        if asked is None or moment is None or self._is_taken(asked, moment):
+            return None
+        on_begin(asked)
+        try:
+            return self.run(asked, cancelled=cancelled)
+        except (SweepRunning, LeaseLost):
+            return None
+
+    def _is_taken(self, asked: Asked, moment: datetime) -> bool:
+        """Whether somebody has done as much since, or is about to."""
+        return any(
+            run.started_at >= moment and run.aborted is None and (run.asked.act or not asked.act)
+            for run in self.runs(1)
+        )
+
+    def run_on_schedule(
+        self,
+        stopping: threading.Event,
+        on_begin: Callable[[Asked], None] = lambda asked: None,
+        on_run: Callable[[Run], None] = lambda run: None,
+        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
+            "the reconciler failed, its next turn comes: %s", error.message
+        ),
+    ) -> None:
+        """Until `stopping` is set, which calls off a run that is under way: it ends before its next batch."""
+        while not stopping.is_set():
+            try:
+                run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
+                if run is not None:
+                    on_run(run)
+            except StrandlineError as e:
+                on_trouble(e)
+            except Exception as e:
+                log.exception("the reconciler failed in a way that nobody foresaw")
+                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
+            stopping.wait(_POLL_SECONDS)
+
+    def restore(self, run: int) -> Restored:
+        from strandline.reconcile import quarantine
+
+        self._catch_up(needed=True)
+        with self._bench() as bench:
+            return quarantine.restore(bench, run)
+
+    def purge(self, run: int | None = None) -> Purged:
+        from strandline.reconcile import quarantine
+
+        self._catch_up(needed=True)
+        with self._bench() as bench:
+            return quarantine.purge(bench, run)
+
+    def _catch_up(self, *, needed: bool = False) -> None:
+        """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its
+        lease, and ends with a reason that is recorded; what is not a run is refused here."""
+        if self._ground.behind() is None:
+            return
+        try:
+            self._open_ledger()
+        except StrandlineError as e:
+            if needed and not isinstance(e, WitnessUnreadable):
+                raise
+            log.warning("the ledger cannot be opened: %s", e.message)
+        if needed and (why := self._ground.behind()) is not None:
+            raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
+
+    # How it is put together.
+
+    @cached_property
+    def storage(self) -> Storage:
+        settings = self._config.settings
+        if settings.warehouse.is_s3:
+            from strandline.reconcile.s3_store import S3Store
+
+            return S3Store(settings.warehouse, requests_at_once=settings.reconcile.recheck_concurrency)
+        from strandline.reconcile.local_store import LocalStore
+
+        return LocalStore()
+
+    @contextmanager
+    def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
+        from strandline.reconcile.fallback import FallbackSurveyor
+        from strandline.reconcile.lake_catalog import AwayCatalog, LakeCatalog
+        from strandline.reconcile.survey import LakeSurveyor
+
+        try:
+            catalog = self._catalog()
+        except StorageError as e:
+            away = AwayCatalog(e)
+            yield self._put_together(away, away)
+            return
+        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
+        surveyor = FallbackSurveyor(light, self._spark)
+        try:
+            yield self._put_together(LakeCatalog(catalog, surveyor.references, self._spark), surveyor)
+        finally:
+            surveyor.close()
+
+    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepBench:
+        from strandline.reconcile.bench import SweepBench
+
+        return SweepBench(
+            self._ledger,
+            self._config.settings.reconcile,
+            self.storage,
+            catalog,
+            surveyor,
+            self._ground.context,
+            self._ground.gate,
+            canonical(self._config.warehouse_url),
+            self._ground.spooled,
+            self._pointers,
+        )
+
+    def _pointers(self, tables: Collection[str]) -> list[str]:
+        from strandline.tables.catalog_rows import read_rows
+
+        rows = read_rows(self._config) or ()
+        return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

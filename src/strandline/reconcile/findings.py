@@ -1,0 +1,75 @@
+"""The findings of one comparison, judged. They are kept as plain tuples, and made into findings when asked for: a lake
+may have a million of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.reconcile.model import Content, Counts, Drift, Finding, FindingKind, Protection, TableFacts
+
+Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
+"""Kind, path, table, size, time, protection, content."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryDrift:
+    found: Counts
+    planned: Counts
+    protected: Mapping[Protection, int]
+    tables: Sequence[TableFacts]
+    listed: int
+    _missing: Sequence[Finding]
+    _orphans: Sequence[Judged]
+
+    def missing(self) -> Iterator[Finding]:
+        return iter(self._missing)
+
+    def orphans(self) -> Iterator[Finding]:
+        return map(orphan_finding, self._orphans)
+
+
+def orphan_finding(judged: Judged) -> Finding:
+    _, path, *_, content = judged
+    return Finding(*judged, partition_of(path) if content is Content.DATA else None)
+
+
+def partition_of(path: str) -> str | None:
+    """As the folders say that a data file lies in, spelled as they are: `day=2026-01-01/region=EU`. None where they
+    name none."""
+    if "=" not in path:
+        return None
+    named: list[str] = []
+    for segment in reversed(path.split("/")[:-1]):
+        if segment.find("=") < 1:
+            break
+        named.append(segment)
+    return "/".join(reversed(named)) or None
+
+
+FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]
+"""Given how many missing and how many unreferenced files were found, by table."""
+Gather = Callable[[Iterable[Finding], Iterable[Judged], FactsOf, int], Drift]
+"""Missing files are gone through before the others: what comes out of them decides about those."""
+
+
+def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> InMemoryDrift:
+    gone = sorted(missing, key=lambda finding: finding.order)
+    ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
+    protected = Counter(f.protected for f in gone if f.protected is not None)
+    protected.update(j[5] for j in ordered if j[5] is not None)
+    return InMemoryDrift(
+        _counts(gone, ordered),
+        _counts([f for f in gone if f.protected is None], [j for j in ordered if j[5] is None]),
+        {protection: protected[protection] for protection in Protection if protected[protection]},
+        facts(Counter(f.table for f in gone), Counter(j[2] for j in ordered)),
+        listed,
+        gone,
+        ordered,
+    )
+
+
+def _counts(missing: Sequence[Finding], orphans: Sequence[Judged]) -> Counts:
+    foreign = sum(1 for j in orphans if j[0] is FindingKind.FOREIGN)
+    return Counts(len(missing), len(orphans) - foreign, foreign, sum(j[3] or 0 for j in orphans))

@@ -1,0 +1,215 @@
+"""What must not be touched, and why. Each guard is a function of values, and says no by naming its reason.
+
+All of them are asked; of those that say no, the first in the order of `Protection` is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from strandline.reconcile.model import Content, Context, LastPublished, Lineage, Protection, TableSeal
+from strandline.reconcile.paths import is_under
+from strandline.types import SeqRange
+
+SPOOL_IN_HAND_SECONDS = 3_600
+_ORDER = {protection: n for n, protection in enumerate(Protection)}
+
+
+def first(reasons: Iterable[Protection | None]) -> Protection | None:
+    return min((reason for reason in reasons if reason is not None), key=_ORDER.__getitem__, default=None)
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def by_time(modified_ns: int | None, context: Context) -> Protection | None:
+    """Exact: what is as old as the grace window and the skew of clocks together is old enough, and nothing younger.
+    No time, zero, and a time to come are young."""
+    if modified_ns is None or modified_ns <= 0:
+        return Protection.NO_TIME
+    if modified_ns > context.now_ns:
+        return Protection.FUTURE_TIME
+    if modified_ns > context.young_after_ns:
+        return Protection.YOUNG
+    return by_open_block(modified_ns, context) or by_open_job(modified_ns, context)
+
+
+def by_open_block(modified_ns: int, context: Context) -> Protection | None:
+    """What is being written now, by a block that is open since long, may be as old as the block."""
+    began = context.oldest_open_block_ns
+    return Protection.OPEN_BLOCK if _is_since(modified_ns, began, context.clock_skew_seconds) else None
+
+
+def by_open_job(modified_ns: int, context: Context) -> Protection | None:
+    began = context.oldest_job_ns
+    return Protection.OPEN_JOB if _is_since(modified_ns, began, context.clock_skew_seconds) else None
+
+
+def by_spool(modified_ns: int | None, table_uuid: str, context: Context) -> Protection | None:
+    """A body is written before it is recorded, whatever the grace window; and a ledger that does not know the dataset
+    cannot know its bodies."""
+    if table_uuid not in context.spool_tables:
+        return Protection.NOT_A_DATASET
+    in_hand = modified_ns is None or modified_ns > context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000
+    return Protection.YOUNG if in_hand else None
+
+
+def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool:
+    return began_ns is not None and modified_ns >= began_ns - skew_seconds * 1_000_000_000
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def by_shrinking(
+    *, references: int, before: int | None, contents: int, listed: int, shrink_max: float
+) -> Protection | None:
+    """A table that reaches nothing, or much less than the last time, while its files are still there: its metadata was
+    replaced, rolled back, or belongs to something else. `listed` are the files in its folder."""
+    if contents == 0 and listed > references:
+        return Protection.REFERENCES_EMPTY
+    if before is None:
+        return None
+    least = before * (1 - shrink_max)
+    return Protection.REFERENCES_SHRUNK if references < least <= listed else None
+
+
+def by_lineage(
+    lineage: Lineage | None, *, before: int | None, published: Sequence[LastPublished], skew_seconds: int
+) -> Protection | None:
+    """A table that has come less far than it was seen to, or than the ledger knows: the catalog is an older copy, and
+    whatever was committed since then looks like garbage. Numbers never go back by themselves, also when somebody rolls
+    main back; that is seen by what was published, until a person says that it is meant."""
+    if lineage is None:
+        return None
+    has_gone_back = before is not None and lineage.sequence is not None and lineage.sequence < before
+    newest_ns = max((block.reserved_ns for block in published if block.reserved_ns is not None), default=0)
+    is_older = lineage.updated_ns < newest_ns - skew_seconds * 1_000_000_000
+    is_without = any(lineage.contains(block.snapshot) is False for block in published)
+    return Protection.ROLLED_BACK if has_gone_back or is_older or is_without else None
+
+
+def by_absence(*, references: int, listed: int) -> Protection | None:
+    """Storage that is away shows nothing at all; files that are missing leave others behind."""
+    return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None
+
+
+def by_absent_contents(*, missing: int, there: int) -> Protection | None:
+    """The same of data and delete files alone: they may lie on other storage than metadata, or have been taken away as
+    a whole, and that the metadata is there says nothing about it. Entries of such a table are not dropped."""
+    return Protection.NOTHING_LISTED if missing > 0 and there == 0 else None
+
+
+def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Tables of which a folder lies in one of another table's, or is the same; each with such another."""
+    by_folder: dict[str, list[str]] = {}
+    for name in sorted(folders):
+        for folder in set(folders[name]):
+            by_folder.setdefault(folder.rstrip("/"), []).append(name)
+    found: dict[str, str] = {}
+
+    def meet(one: str, other: str) -> None:
+        if one != other:
+            found.setdefault(one, other)
+            found.setdefault(other, one)
+
+    # By segments, so that a folder is followed at once by what lies in it.
+    open_folders: list[str] = []
+    for folder in sorted(by_folder, key=lambda f: f.split("/")):
+        while open_folders and not is_under(folder, open_folders[-1]):
+            open_folders.pop()
+        for name in by_folder[folder]:
+            for outer in (*open_folders, folder):
+                for other in by_folder[outer]:
+                    meet(name, other)
+        open_folders.append(folder)
+    return found
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def by_seal(rows: SeqRange | None, seal: TableSeal) -> Protection | None:
+    """Only what is wholly at or below the seal is settled, whatever its age."""
+    if rows is None or seal.sealed is None or rows.hi > seal.sealed:
+        return Protection.UNSEALED
+    return None
+
+
+def delivered(rows: SeqRange | None, seal: TableSeal) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The active sinks that certainly hold all of a range, and those that may not."""
+    holding = [
+        sink for sink, mark in sorted(seal.holds.items()) if rows is not None and mark is not None and mark >= rows.hi
+    ]
+    return tuple(holding), tuple(sink for sink in sorted(seal.holds) if sink not in holding)
+
+
+def by_delivery(rows: SeqRange | None, seal: TableSeal, *, accept_loss: bool) -> Protection | None:
+    lacking = delivered(rows, seal)[1]
+    return Protection.UNDELIVERED if lacking and not accept_loss else None
+
+
+def by_content(content: Content) -> Protection | None:
+    """Without a delete file, rows that were deleted would come back; without a manifest, nobody knows what is lost."""
+    return None if content is Content.DATA else Protection.NOT_DATA
+
+
+def of_missing(
+    context: Context,
+    *,
+    table: str,
+    stopped: Protection | None,
+    content: Content,
+    rows: SeqRange | None,
+    added_ns: int | None,
+    in_main: bool,
+    shared: bool,
+) -> Protection | None:
+    """Every guard of an entry whose file is gone."""
+    seal = context.seals.get(table)
+
+    def reasons() -> Iterator[Protection | None]:
+        yield stopped
+        yield by_content(content)
+        yield by_time(added_ns, context)
+        yield None if in_main else Protection.NOT_IN_MAIN
+        yield Protection.SHARED_FILE if shared else None
+        yield None if context.own_origin else Protection.ORIGIN
+        if seal is None:
+            yield Protection.NOT_A_DATASET
+        elif content is Content.DATA:
+            yield by_seal(rows, seal)
+            yield by_delivery(rows, seal, accept_loss=context.accept_loss)
+
+    return first(reasons())
+
+
+def by_place(
+    context: Context,
+    *,
+    stopped: Protection | None,
+    in_layout: bool,
+    known_root: bool,
+    failed_prefix: bool,
+    any_unread: bool,
+) -> Protection | None:
+    """Every guard of a file that nothing reaches, but for its age. Under a root that no table owns, a table that could
+    not be read may reach everything."""
+    return first(
+        (
+            stopped,
+            Protection.PREFIX_FAILED if failed_prefix else None,
+            None if in_layout else Protection.LAYOUT,
+            Protection.UNKNOWN_ROOT if not known_root and not context.delete_foreign else None,
+            Protection.TABLE_UNREAD if not known_root and any_unread else None,
+            None if context.own_origin else Protection.ORIGIN,
+        )
+    )
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+def share_refused(planned: int, listed: int, *, share_max: float, floor_files: int) -> bool:
+    """A run that would act on so large a part of everything is not repairing drift."""
+    return listed >= floor_files and planned > listed * share_max

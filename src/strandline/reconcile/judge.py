@@ -1,0 +1,175 @@
+"""From what differs to findings: where each lies, and which guard protects it. Pure, given what was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from strandline.reconcile import guard
+from strandline.reconcile.diff import Unreferenced
+from strandline.reconcile.entries import Entry
+from strandline.reconcile.findings import Judged
+from strandline.reconcile.guard import by_place, by_spool, by_time, first
+from strandline.reconcile.model import Content, Context, Finding, FindingKind, Protection, Stat
+from strandline.reconcile.paths import (
+    SPOOL_FOLDER,
+    SUFFIXES,
+    Room,
+    Roots,
+    below,
+    fits_room,
+    has_plain_segments,
+    is_own,
+    key,
+    room_of_folder,
+    unknown_root_of,
+)
+
+_SPOOL_SUFFIXES = (".arrow", ".tmp")
+_CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What there is to know about the places of one run."""
+
+    warehouse: str
+    """Canonical."""
+    locations: Mapping[str, str]
+    """By table: the key of its location."""
+    stopped: Mapping[str, Protection]
+    """Tables of which nothing is touched."""
+    failed: Roots
+    """Keys of prefixes whose listing is not whole."""
+    any_unread: bool
+    passed_over: Callable[[str], bool] = lambda folder: False
+    """Of the key of a folder that no table owns: whether it is not to be spoken of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is so for every file of one folder."""
+
+    table: str | None
+    content: Content | None
+    """None outside every layout."""
+    suffixes: tuple[str, ...]
+    standing: Protection | None
+    """Which guard protects it, whatever its age."""
+
+
+class Judge:
+    """Judges files that nothing reaches. Places are judged by the folder, once: a folder may have a million of them."""
+
+    def __init__(self, ground: Ground, context: Context) -> None:
+        self._ground = ground
+        self._context = context
+        self._places: dict[tuple[str, str | None], _Place | None] = {}
+
+    def is_own(self, file: Unreferenced) -> bool:
+        """Not to be spoken of: the lake's own, or somebody else's."""
+        return self._place(file) is None or file.path in self._context.spooled
+
+    def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
+        place = self._place(file)
+        if place is None:
+            raise ValueError(f"{file.path} is not to be spoken of")
+        name = file.path.rpartition("/")[2]
+        fits = place.content is not None and fits_room(name, place.suffixes)
+        modified_ns = None if stat is None else stat.modified_ns
+        protected = by_time(modified_ns, self._context)
+        if place.content is Content.SPOOL:
+            table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
+            protected = first((protected, by_spool(modified_ns, table_uuid, self._context)))
+        if place.standing is not None or not fits:
+            protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
+        content = place.content if fits and place.content is not None else Content.UNKNOWN
+        return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content
+
+    def _place(self, file: Unreferenced) -> _Place | None:
+        folder = file.path.rpartition("/")[0]
+        known = (folder, file.table)
+        if known not in self._places:
+            self._places[known] = self._place_of(folder, file.table)
+        return self._places[known]
+
+    def _place_of(self, folder: str, table: str | None) -> _Place | None:
+        ground = self._ground
+        if is_own(folder, ground.warehouse):
+            return self._spool(folder)
+        if table is not None:
+            return self._at(table, room_of_folder(folder, ground.locations[table]), folder, is_known=True)
+        if ground.passed_over(key(folder)):
+            return None
+        relative = below(f"{folder}/", ground.warehouse)
+        root = None if relative is None else unknown_root_of(relative)
+        room = None if root is None else room_of_folder(folder, f"{ground.warehouse}/{root}")
+        return self._at(None, room, folder, is_known=False)
+
+    def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
+        standing = self._standing(table, folder, in_layout=room is not None, is_known=is_known)
+        content = None if room is None else _CONTENTS[room]
+        return _Place(table, content, () if room is None else SUFFIXES[room], standing)
+
+    def _standing(self, table: str | None, folder: str, *, in_layout: bool, is_known: bool) -> Protection | None:
+        return by_place(
+            self._context,
+            stopped=None if table is None else self._ground.stopped.get(table),
+            in_layout=in_layout,
+            known_root=is_known,
+            failed_prefix=self._ground.failed.of(key(folder)) is not None,
+            any_unread=self._ground.any_unread,
+        )
+
+    def _spool(self, folder: str) -> _Place | None:
+        """A spool file that the ledger has no record of is nobody's; everything else there is the lake's."""
+        relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
+        if relative is None:
+            return None
+        if "/" in relative or not has_plain_segments(relative):
+            return self._at(None, None, folder, is_known=True)
+        # Its layout is one of its own.
+        standing = self._standing(None, folder, in_layout=True, is_known=True)
+        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
+
+
+def missing_finding(
+    table: str, entry: Entry, ground: Ground, context: Context, *, shared: bool, stopped: Protection | None
+) -> Finding:
+    seal = context.seals.get(table)
+    holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)
+    protected = guard.of_missing(
+        context,
+        table=table,
+        stopped=guard.first((stopped, ground.stopped.get(table))),
+        content=entry.content,
+        rows=entry.rows,
+        added_ns=entry.added_ns,
+        in_main=entry.in_main,
+        shared=shared,
+    )
+    return Finding(
+        FindingKind.MISSING,
+        entry.path,
+        table,
+        entry.size,
+        entry.added_ns,
+        protected,
+        entry.content,
+        entry.partition,
+        entry.rows,
+        entry.row_count,
+        holding,
+        lacking,
+    )
+
+
+def shared_keys(reached: Mapping[str, Set[str]], of: Mapping[str, Sequence[str]]) -> set[str]:
+    """Those that another table reaches, too."""
+    return {
+        its_key
+        for name, keys in of.items()
+        for its_key in keys
+        if any(other != name and its_key in reached[other] for other in reached)
+    }

@@ -1,0 +1,192 @@
+"""One spelling of a path, and where in a table's layout it lies. Pure.
+
+Two spellings have to be told apart. `canonical` is what a file is called where it lies: it can be opened, moved and
+deleted. `key` is what files are compared by: everything that *may* be another spelling of one file has the same key, so
+that a file is called unreferenced only if no reference could mean it. Two files that differ in nothing but such
+spelling protect each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from urllib.parse import unquote
+
+OWN_FOLDER = "_strandline"
+SPOOL_FOLDER = "_strandline/spool"
+
+_S3_SCHEMES = frozenset(("s3", "s3a", "s3n"))
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_DECODE_ROUNDS_MAX = 16
+_CHECKSUM_SUFFIX = ".crc"
+_DATA_SUFFIXES = (".parquet", ".orc", ".avro", ".puffin")
+_METADATA_SUFFIXES = (
+    ".metadata.json",
+    ".metadata.json.gz",
+    ".avro",
+    ".stats",
+    ".puffin",
+    ".parquet",
+    ".orc",
+)
+
+
+class Room(StrEnum):
+    """The two folders of a table that hold files of its own."""
+
+    DATA = "data"
+    METADATA = "metadata"
+
+
+SUFFIXES = {Room.DATA: _DATA_SUFFIXES, Room.METADATA: _METADATA_SUFFIXES}
+
+
+def canonical(path: str) -> str:
+    """`/folder/file` or `s3://bucket/key`, with every other character as it is written."""
+    match = _SCHEME.match(path)
+    if match is None:
+        return path
+    scheme, rest = match[1].lower(), path[match.end() :]
+    if scheme in _S3_SCHEMES:
+        return f"s3://{rest.removeprefix('//')}"
+    if scheme != "file":
+        return f"{scheme}:{rest}"
+    if rest.startswith("//"):
+        host, slash, below = rest[2:].partition("/")
+        return slash + below if host in ("", "localhost") else path
+    return rest
+
+
+def key(path: str) -> str:
+    """What paths are compared by: schemes, escapes, doubled slashes and dots make no difference."""
+    plain = canonical(path)
+    if "%" in plain:
+        # Until nothing changes: an escaped spelling of a name that has an escape in it is one more round away.
+        for _ in range(_DECODE_ROUNDS_MAX):
+            decoded = unquote(plain, errors="surrogateescape")
+            if decoded == plain:
+                break
+            plain = decoded
+    if "//" in plain or "/." in plain:
+        return _flattened(plain)
+    return plain
+
+
+def _flattened(path: str) -> str:
+    head, rest = _root_of(path)
+    kept: list[str] = []
+    for segment in rest.split("/"):
+        if segment in ("", "."):
+            continue
+        if segment == ".." and kept:
+            kept.pop()
+        elif segment != "..":
+            kept.append(segment)
+    return head + "/".join(kept)
+
+
+def _root_of(path: str) -> tuple[str, str]:
+    if path.startswith("/"):
+        return "/", path[1:]
+    scheme, mark, rest = path.partition("://")
+    return (f"{scheme}://", rest) if mark else ("", path)
+
+
+_PLAIN = (("file:///", "/"), ("file:/", "/"), ("s3://", "s3://"), ("s3a://", "s3://"), ("/", "/"))
+
+
+def keys(paths: Sequence[str]) -> list[str]:
+    """`key` of each, quickly where all are spelled plainly, as one writer spells them."""
+    joined = "\n".join(paths)
+    prefix, short = next((pair for pair in _PLAIN if joined.startswith(pair[0])), ("", ""))
+    if prefix and "%" not in joined and "/." not in joined:
+        slashes = 1 if "//" in prefix else 0
+        # Every path has the scheme's slashes; if there are no more than those, none has doubled ones of its own.
+        plain = joined.count("//") == slashes * len(paths) and (slashes == 0 or f"{prefix}/" not in joined)
+        if plain and all(path.startswith(prefix) for path in paths):
+            return list(paths) if prefix == short else [short + path[len(prefix) :] for path in paths]
+    return [key(path) for path in paths]
+
+
+def has_plain_segments(path: str) -> bool:
+    """No empty, `.` or `..` segment, and nothing that cannot be written down as text."""
+    _, rest = _root_of(path)
+    if any(segment in ("", ".", "..") for segment in rest.split("/")):
+        return False
+    return path.isascii() or not any("\ud800" <= c <= "\udfff" for c in path)
+
+
+def is_under(path: str, folder: str) -> bool:
+    """Whole segments: `/a/bc` is not under `/a/b`."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def below(path: str, folder: str) -> str | None:
+    """The part of a path that follows a folder; None if it is not under it, or is the folder."""
+    start = f"{folder.rstrip('/')}/"
+    return path[len(start) :] if path.startswith(start) and len(path) > len(start) else None
+
+
+def room_of(relative: str) -> Room | None:
+    """Where in a table's layout a file lies, by folder and extension; None outside it."""
+    folder, _, name = relative.rpartition("/")
+    room = room_of_folder(f"/{folder}", "")
+    return room if room is not None and fits_room(name, SUFFIXES[room]) else None
+
+
+def room_of_folder(folder: str, root: str) -> Room | None:
+    """The room that a folder belongs to, of the table at `root`."""
+    relative = below(folder, root)
+    if relative is None:
+        # The table's location is spelled in another way than storage is.
+        relative = below(key(folder), root)
+    if relative is None or not has_plain_segments(folder):
+        return None
+    top = relative.partition("/")[0]
+    return Room(top) if top in (Room.DATA.value, Room.METADATA.value) else None
+
+
+def fits_room(name: str, suffixes: tuple[str, ...]) -> bool:
+    name = checksum_of(name) or name
+    return name.endswith(suffixes) and not name.startswith(".") and (name.isascii() or has_plain_segments(name))
+
+
+def checksum_of(name: str) -> str | None:
+    """Hadoop's local file system writes `.NAME.crc` beside NAME: such a file goes with the other one."""
+    if name.startswith(".") and name.endswith(_CHECKSUM_SUFFIX) and len(name) > len(_CHECKSUM_SUFFIX) + 1:
+        return name[1 : -len(_CHECKSUM_SUFFIX)]
+    return None
+
+
+def is_own(path: str, warehouse: str) -> bool:
+    """In the lake's own folder: a whole segment, directly in the warehouse."""
+    return is_under(path, f"{warehouse.rstrip('/')}/{OWN_FOLDER}")
+
+
+def unknown_root_of(relative: str) -> str | None:
+    """The folder that looks like a table's, of a path below the warehouse: what precedes the first folder that is
+    called like a room. None where there is no such folder."""
+    segments = relative.split("/")
+    for n, segment in enumerate(segments[:-1]):
+        if n and segment in (Room.DATA.value, Room.METADATA.value):
+            return "/".join(segments[:n])
+    return None
+
+
+class Roots:
+    """Which of many folders a path lies in: the deepest one."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._folders = {folder.rstrip("/") for folder in folders}
+
+    def of(self, path: str) -> str | None:
+        at = path.rstrip("/")
+        while at:
+            if at in self._folders:
+                return at
+            above, slash, _ = at.rpartition("/")
+            if not slash or above == at:
+                return None
+            at = above
+        return None

@@ -1,0 +1,296 @@
+"""What was set aside: brought back, or deleted for good after a while. Every step can be repeated: what a crash leaves
+is two places to look at, and a record that names both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from itertools import islice
+from typing import TypeVar
+
+from strandline import failpoints
+from strandline.drift import Event, Run, RunId, Swept, SweptState
+from strandline.errors import LeaseLost, RefusedError, StorageError
+from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.ledger.engine import utc_now
+from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.model import Phase, References
+from strandline.reconcile.settle import Seen, looked, settle_dead_runs
+from strandline.reconcile.sweep import take_sweep_lease
+from strandline.reconcile.watch import Aborted, RunWatch
+
+PURGE_AT_ONCE_MAX = 1_000
+TAKEN = "another file is in its place, which a table references; it stays in quarantine"
+_T = TypeVar("_T")
+_UNBOUNDED_SECONDS = 365 * 86_400.0
+_KEPT_STATES = (*quarantined_files.THERE, SweptState.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    run: RunId
+    restored: int
+    already: int
+    """They were in their place."""
+    taken: tuple[str, ...]
+    """Another file is in their place; they stay in quarantine."""
+    lost: tuple[str, ...]
+    """In neither place."""
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    purged: int
+    bytes: int
+    brought_back: int
+    """A table references them by now, and their file was gone."""
+    waiting: int
+    """Not old enough, or whether they are referenced cannot be told."""
+    failed: tuple[str, ...]
+
+
+def restore(bench: SweepBench, run: int) -> Restored:
+    """Everything that a run has set aside and that is still there, to where it was."""
+    with bench.ledger.read() as connection:
+        reconcile_runs.get(connection, run)
+    return _with_lease(bench, lambda watch: _restore(bench, RunId(run), watch))
+
+
+def purge(bench: SweepBench, run: int | None = None) -> Purged:
+    """What was set aside long enough ago: looked at once more, and deleted."""
+    if run is not None:
+        with bench.ledger.read() as connection:
+            reconcile_runs.get(connection, run)
+    return _with_lease(bench, lambda watch: _purge(bench, None if run is None else RunId(run), watch))
+
+
+def _with_lease(bench: SweepBench, work: Callable[[RunWatch], _T]) -> _T:
+    lease = take_sweep_lease(bench)
+    watch = RunWatch(
+        bench.ledger, lease, lease_seconds=bench.settings.lease_seconds, run_seconds_max=_UNBOUNDED_SECONDS
+    )
+    try:
+        with watch.beating():
+            settle_dead_runs(bench, watch, entries=False)
+            return work(watch)
+    except Aborted as e:
+        raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
+    finally:
+        reconcile_runs.release(bench.ledger, lease)
+
+
+# ---- back ------------------------------------------------------------------------------------------------------------
+
+
+def _restore(bench: SweepBench, run: RunId, watch: RunWatch) -> Restored:
+    with bench.ledger.read() as connection:
+        files = quarantined_files.of_run(connection, run, _KEPT_STATES)
+    restored = already = 0
+    taken: list[str] = []
+    lost: list[str] = []
+    failed: list[str] = []
+    waiting = iter(files)
+    while some := list(islice(waiting, bench.settings.batch_size)):
+        with bench.ledger.write() as connection:
+            watch.fence(connection)
+        back: list[Swept] = []
+        there: list[Swept] = []
+        gone: list[Swept] = []
+        for seen in looked(bench, some):
+            match _bring_back(bench, seen, watch):
+                case "back":
+                    back.append(seen.file)
+                case "there":
+                    there.append(seen.file)
+                case "taken":
+                    taken.append(seen.file.path)
+                case "lost":
+                    gone.append(seen.file)
+                case "left":
+                    pass
+                case why:
+                    failed.append(f"{seen.file.path}: {why}")
+        failpoints.hit("reconcile.after_restored")
+        with bench.ledger.write() as connection:
+            quarantined_files.move(connection, [*back, *there], SweptState.RESTORED, "restored")
+            quarantined_files.move(
+                connection, [f for f in gone if f.state is not SweptState.PURGING], SweptState.LOST, "in neither place"
+            )
+            if back:
+                samples = [file.path for file in back[: bench.settings.samples_max]]
+                audit.record(connection, Event.FILES_RESTORED.value, run=run, files=len(back), samples=samples)
+        failpoints.hit("reconcile.after_restore")
+        restored, already = restored + len(back), already + len(there)
+        lost += [file.path for file in gone]
+    return Restored(run, restored, already, tuple(taken), tuple(lost), tuple(failed))
+
+
+def _bring_back(bench: SweepBench, seen: Seen, watch: RunWatch) -> str:
+    file = seen.file
+    for stat in (seen.at_path, seen.at_kept):
+        if isinstance(stat, StorageError):
+            return stat.message
+    if seen.at_kept is None:
+        if file.state is SweptState.LEFT:
+            return "left"
+        return "lost" if seen.at_path is None else "there"
+    if seen.at_path is not None:
+        return _both_there(bench, seen)
+    watch.last_word()
+    failpoints.hit("reconcile.before_restore")
+    try:
+        return "back" if bench.storage.bring_back(file.kept_at, file.path) else "taken"
+    except StorageError as e:
+        return e.message
+
+
+def _both_there(bench: SweepBench, seen: Seen) -> str:
+    """A restore that was killed between its two steps leaves the file twice. A move that was killed does, too, where
+    moving is copying: then the copy stays until it is purged, since a run that only seems dead may yet finish."""
+    if seen.file.state is SweptState.LEFT:
+        return "left"
+    try:
+        if not bench.storage.same_content(seen.file.path, seen.file.kept_at):
+            return "taken"
+    except StorageError as e:
+        return e.message
+    failed = bench.storage.delete([seen.file.kept_at])
+    return "there" if not failed else next(iter(failed.values()))
+
+
+# ---- for good --------------------------------------------------------------------------------------------------------
+
+
+class Fate(StrEnum):
+    """What is to become of something that was set aside long enough ago."""
+
+    WAITS = "waits"
+    """Where it is cannot be told."""
+    IN_PLACE = "in_place"
+    """It is where it was, and if something is kept, it is a second copy."""
+    LOST = "lost"
+    NEEDED = "needed"
+    """A table references it, and it is only here."""
+    GOES = "goes"
+
+
+def fate(seen: Seen, *, is_live: bool) -> Fate:
+    if not seen.is_told:
+        return Fate.WAITS
+    state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
+    if not at_kept and not at_path:
+        # One that had stayed went its own way; what is being deleted is deleted.
+        return {SweptState.LEFT: Fate.IN_PLACE, SweptState.PURGING: Fate.GOES}.get(state, Fate.LOST)
+    if not at_kept or (at_path and (is_live or state is SweptState.LEFT)):
+        return Fate.IN_PLACE
+    return Fate.NEEDED if is_live and not at_path else Fate.GOES
+
+
+def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
+    before = utc_now() - timedelta(days=bench.settings.quarantine_days)
+    with bench.ledger.read() as connection:
+        every = quarantined_files.due_for_purge(connection, before=utc_now(), run=run)
+        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=bench.settings.history_runs))
+    due = [file for file in every if file.begun_at <= before]
+    total = Purged(0, 0, 0, _held(every) - _held(due), ())
+    known: References | None = None
+    waiting = iter(due)
+    while some := list(islice(waiting, min(bench.settings.batch_size, PURGE_AT_ONCE_MAX))):
+        watch.phase(Phase.SETTLE)
+        known = bench.catalog.references(known, watch)
+        _check_catalog(bench, known, seen_before)
+        # A table that cannot be read may reference any file, under whatever name the file was set aside.
+        unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
+        done = Purged(0, 0, 0, _held(some), tuple(unread)) if unread else _purge_batch(bench, some, known, watch)
+        total = _added(total, done)
+    return total
+
+
+def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
+    """The uuids of the tables that the last run knew which knew any: an empty catalog is not believed."""
+    return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
+
+
+def _check_catalog(bench: SweepBench, known: References, seen_before: Collection[str]) -> None:
+    """What nothing references is deleted for good: so this has to be the catalog that it always was."""
+    refused = bench.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
+    if refused is not None:
+        raise RefusedError(refused, hint="Nothing more is deleted. What is in quarantine can be restored.")
+    gone = sorted(set(seen_before) - {head.uuid for head in known.tables})
+    if known.unread or not gone:
+        return
+    if not known.tables:
+        raise RefusedError(
+            f"the catalog has no tables, and the last run that found any knew {len(seen_before):,}",
+            hint="If all were dropped, what is in quarantine can be deleted by hand. If not, this is not the catalog "
+            "of record.",
+        )
+    raise RefusedError(
+        f"the last run knew a table that the catalog does not have: {gone[0]}"
+        + (f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""),
+        hint="If it was dropped, run `strandline reconcile`, which takes note, and then purge. If not, this is not "
+        "the catalog of record.",
+    )
+
+
+def _held(files: Sequence[Swept]) -> int:
+    return sum(1 for file in files if file.state is not SweptState.LEFT)
+
+
+def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
+    paths = [file.path for file in some]
+    live = known.referenced(paths) | bench.spooled(paths)
+    ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
+    failed: list[str] = []
+    for seen in looked(bench, list(some)):
+        file, end = seen.file, fate(seen, is_live=seen.file.path in live)
+        why = _before(bench, file, end, file.path in live, watch) if seen.at_kept is not None else None
+        if why is not None:
+            failed.append(f"{file.path}: {why}")
+            end = Fate.WAITS
+        ends[end].append(file)
+    goes = ends[Fate.GOES]
+    with bench.ledger.write() as connection:
+        watch.fence(connection)
+        quarantined_files.move(connection, ends[Fate.NEEDED], SweptState.RESTORED, "a table references it")
+        quarantined_files.move(connection, ends[Fate.LOST], SweptState.LOST, "in neither place")
+        quarantined_files.move(connection, goes, SweptState.PURGING)
+    failpoints.hit("reconcile.after_purge_record")
+    refused = bench.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
+    failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
+    failpoints.hit("reconcile.after_purged")
+    gone = [replace(file, state=SweptState.PURGING) for file in goes if file.kept_at not in refused]
+    size = sum(file.size for file in gone)
+    with bench.ledger.write() as connection:
+        in_place = [file for file in ends[Fate.IN_PLACE] if file.kept_at not in refused]
+        quarantined_files.move(connection, in_place, SweptState.RESTORED, "it is in its place")
+        quarantined_files.move(connection, gone, SweptState.PURGED)
+        samples = [file.path for file in gone[: bench.settings.samples_max]]
+        audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
+    return Purged(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
+
+
+def _before(bench: SweepBench, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
+    """What has to be so before a kept file may go; else why it stays."""
+    try:
+        if end is Fate.NEEDED:
+            watch.last_word()
+            return None if bench.storage.bring_back(file.kept_at, file.path) else TAKEN
+        if end is Fate.IN_PLACE and is_live and not bench.storage.same_content(file.path, file.kept_at):
+            return TAKEN
+    except StorageError as e:
+        return e.message
+    return None
+
+
+def _added(one: Purged, other: Purged) -> Purged:
+    return Purged(
+        one.purged + other.purged,
+        one.bytes + other.bytes,
+        one.brought_back + other.brought_back,
+        one.waiting + other.waiting,
+        tuple(dict.fromkeys((*one.failed, *other.failed))),
+    )

@@ -1,0 +1,57 @@
+"""The clock that a run goes by: a node whose clock is ahead takes what was written just now for old, and everybody else
+for dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import Any
+
+from strandline.clock import SKIPS_MAX, Moment, here, judge
+from strandline.ledger import clocks, reconcile_runs
+from strandline.ledger.engine import Connection
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+APART_MIN = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    moment: Moment
+    doubt: str | None
+    """Why it is not to be believed."""
+    is_settled: bool
+    """What is doubted now is doubted whenever it is asked."""
+
+    def remembered(self, *, act: bool) -> Mapping[str, Any] | None:
+        """What the next run is judged by. A report that has doubts leaves them to the next run that is to act."""
+        if self.doubt is not None and (self.is_settled or not act):
+            return None
+        up = None if self.moment.up is None else self.moment.up // _MICROSECOND
+        wall = (self.moment.wall - _EPOCH) // _MICROSECOND
+        return {"wall_us": wall, "boot": self.moment.boot, "up_us": up, "jumped": self.doubt is not None}
+
+
+def look(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
+    """Judged as retention judges it, by the runs of the reconciler and by what else was recorded; and by the clock of
+    the ledger's database, where that is another machine's: nobody else's word is needed, then."""
+    now = here(_EPOCH + timedelta(microseconds=now_ns // 1_000))
+    theirs = clocks.of_the_database(connection)
+    if theirs is not None and now.wall - theirs > max(skew, APART_MIN):
+        apart = (now.wall - theirs).total_seconds()
+        return RunClock(now, f"this machine's clock is {apart:,.0f} s ahead of the ledger's database", True)
+    before = reconcile_runs.clocks_before(connection)
+    stored = _moment(before[0]) if before else None
+    skipped = [_moment(clock).wall for clock in takewhile(lambda clock: clock["jumped"], before)][:SKIPS_MAX]
+    seen = clocks.around_the_longest_silence(connection, None if stored is None else stored.wall, now.wall)
+    jumped = judge(now, stored, seen, jump=jump, skipped=skipped[::-1])
+    doubted = jumped is not None and not jumped.believed
+    return RunClock(now, f"the clock may have jumped: {jumped.words}" if doubted and jumped else None, False)
+
+
+def _moment(clock: Mapping[str, Any]) -> Moment:
+    up = clock["up_us"]
+    return Moment(_EPOCH + clock["wall_us"] * _MICROSECOND, clock["boot"], None if up is None else up * _MICROSECOND)

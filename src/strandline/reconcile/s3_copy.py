@@ -1,0 +1,103 @@
+"""A copy within the store, of exactly the object that was looked at: on condition of its tag where the store takes
+one. What is too large for one request is copied in parts, and is there once all of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from strandline.errors import StorageError
+from strandline.reconcile.across import CHANGED
+
+COPY_BYTES_MAX = 5 << 30
+"""What stores copy by one request."""
+PART_BYTES = 256 << 20
+"""Small enough to be copied within the time that an answer is waited for."""
+PARTS_MAX = 10_000
+_NO_CONDITIONS = frozenset({400, 412, 501})
+_KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
+
+Ask = Callable[..., Any]
+"""An operation of the store, what it is about, and its parameters."""
+Condition = Mapping[str, str]
+
+
+class Refused(StorageError):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def place(path: str) -> tuple[str, str]:
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+def tag(head: Mapping[str, Any]) -> str:
+    """What tells one content from another. A gateway over a folder has none for a file that was put there past it."""
+    return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
+
+
+def copy(ask: Ask, source: str, target: str, head: Mapping[str, Any]) -> None:
+    way = _at_once if head["ContentLength"] <= COPY_BYTES_MAX else _in_parts
+    if etag := head.get("ETag"):
+        try:
+            way(ask, source, target, head, {"CopySourceIfMatch": etag}, lambda: None)
+            return
+        except Refused as e:
+            if e.status not in _NO_CONDITIONS:
+                raise
+
+    # Not every store has tags, or takes a condition for a copy. Then a look right before has to do, and for what is
+    # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
+    # metadata file of a table twice under one name, and whatever is that young is not touched at all.
+    def check() -> None:
+        bucket, key = place(source)
+        now = ask("head_object", source, missing_ok=True, Bucket=bucket, Key=key)
+        if now is None or tag(now) != tag(head):
+            raise StorageError(f"{source}: {CHANGED}")
+
+    way(ask, source, target, head, {}, check)
+
+
+def _at_once(
+    ask: Ask, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
+) -> None:
+    check()
+    ask("copy_object", source, **_to(target), **_from(source), **condition)
+
+
+def _in_parts(
+    ask: Ask, source: str, target: str, head: Mapping[str, Any], condition: Condition, check: Callable[[], None]
+) -> None:
+    check()
+    size = int(head["ContentLength"])
+    part_bytes = max(PART_BYTES, -(-size // PARTS_MAX))
+    kept = {name: head[name] for name in _KEPT_HEADERS if head.get(name)}
+    upload = {**_to(target), "UploadId": ask("create_multipart_upload", target, **_to(target), **kept)["UploadId"]}
+    try:
+        parts = []
+        for number, start in enumerate(range(0, size, part_bytes), 1):
+            span = f"bytes={start}-{min(start + part_bytes, size) - 1}"
+            made = ask(
+                "upload_part_copy", source, **upload, **_from(source), **condition, PartNumber=number,
+                CopySourceRange=span,
+            )  # fmt: skip
+            parts.append({"PartNumber": number, "ETag": made["CopyPartResult"]["ETag"]})
+        check()
+        ask("complete_multipart_upload", target, **upload, MultipartUpload={"Parts": parts})
+    except BaseException:
+        with suppress(StorageError):
+            ask("abort_multipart_upload", target, **upload)
+        raise
+
+
+def _to(target: str) -> dict[str, str]:
+    bucket, key = place(target)
+    return {"Bucket": bucket, "Key": key}
+
+
+def _from(source: str) -> dict[str, Any]:
+    bucket, key = place(source)
+    return {"CopySource": {"Bucket": bucket, "Key": key}}

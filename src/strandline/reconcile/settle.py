@@ -1,0 +1,145 @@
+"""What a run left that died: looked at, and its record made true. Nothing is moved here.
+
+A file that was about to be set aside is in one of two places, and both are on record. A run that only seems dead may
+still move a file that is found in its old place now: it then says so itself, and until then every reader of the record
+looks at storage, too. A commit that drops entries is different: its token is voided first, so that the answer is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from strandline.drift import AbortReason, Done, Event, FindingKind, Run, RunId, Swept, SweptState
+from strandline.errors import StorageError, StrandlineError
+from strandline.ledger import audit, dropped_entries, quarantined_files, reconcile_runs
+from strandline.ledger.dropped_entries import DroppedBatch
+from strandline.ledger.engine import Connection
+from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.model import Stat
+from strandline.reconcile.watch import RunWatch
+
+_GONE = "in neither place"
+_ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST, SweptState.RESTORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A swept file, and what is in its two places."""
+
+    file: Swept
+    at_path: Stat | StorageError | None
+    at_kept: Stat | StorageError | None
+
+    @property
+    def is_told(self) -> bool:
+        return not isinstance(self.at_path, StorageError) and not isinstance(self.at_kept, StorageError)
+
+
+def looked(bench: SweepBench, files: list[Swept]) -> list[Seen]:
+    stats = bench.look_at([p for f in files for p in (f.path, f.kept_at)])
+    return [Seen(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
+
+
+def true_state(seen: Seen) -> SweptState | None:
+    """What storage says; None where it says nothing new, or nothing at all."""
+    if not seen.is_told:
+        return None
+    at_path, at_kept = seen.at_path is not None, seen.at_kept is not None
+    match seen.file.state:
+        case SweptState.BEGUN if at_path:
+            return SweptState.LEFT
+        case SweptState.BEGUN:
+            return SweptState.HELD if at_kept else SweptState.LOST
+        case SweptState.LEFT if at_kept and not at_path:
+            return SweptState.HELD
+        case SweptState.PURGING if not at_kept:
+            return SweptState.RESTORED if at_path else SweptState.PURGED
+    return None
+
+
+def settle_files(
+    bench: SweepBench,
+    files: list[Swept],
+    why: str | None = None,
+    *,
+    hold: Callable[[Connection], None] = lambda connection: None,
+) -> dict[SweptState, list[Swept]]:
+    """Record where the files are. By the state that each has now."""
+    changes: dict[SweptState, list[Swept]] = {}
+    after: dict[SweptState, list[Swept]] = {}
+    for seen in looked(bench, files):
+        state = true_state(seen)
+        if state is not None:
+            changes.setdefault(state, []).append(seen.file)
+        after.setdefault(state or seen.file.state, []).append(seen.file)
+    with bench.ledger.write() as connection:
+        hold(connection)
+        for state, some in changes.items():
+            quarantined_files.move(connection, some, state, _GONE if state is SweptState.LOST else why)
+    return after
+
+
+def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True) -> list[str]:
+    """Before anything new begins: whoever held the lease before is taken for dead, by whoever holds it now. Batches of
+    entries need the catalog; one that cannot be asked about stays as it is, and that is what is answered."""
+    with bench.ledger.read() as connection:
+        files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
+        drops = dropped_entries.begun(connection) if entries else []
+        dead = reconcile_runs.left_running(connection)
+    after = settle_files(bench, files, "its run died", hold=watch.hold) if files else {}
+    failures: list[str] = []
+    for batch in drops:
+        try:
+            _settle_batch(bench, batch, watch)
+        except StrandlineError as e:
+            failures.append(f"whether a batch of entries of run {batch.run} was dropped is not known: {e.message}")
+    settled = len(drops) - len(failures)
+    with bench.ledger.write() as connection:
+        watch.hold(connection)
+        if dead is not None:
+            _end(connection, dead)
+        if files or settled:
+            states = {state.value: len(some) for state, some in after.items()}
+            audit.record(connection, Event.RUN_SETTLED.value, files=states, batches_of_entries=settled)
+    return failures
+
+
+def _settle_batch(bench: SweepBench, batch: DroppedBatch, watch: RunWatch) -> None:
+    with bench.ledger.write() as connection:
+        watch.hold(connection)  # before the token is voided: it may be that of a run under way
+    dropped = bench.catalog.dropped(batch.table, batch.token)
+    if dropped is None and not bench.catalog.may_have(batch.table, batch.samples):
+        dropped = batch.entries  # it landed, and the snapshot that says so has expired since
+    with bench.ledger.write() as connection:
+        watch.hold(connection)
+        dropped_entries.end(connection, batch, dropped)
+        done = reconcile_runs.get(connection, batch.run).outcome.done
+        reconcile_runs.correct(connection, batch.run, replace(done, missing=_dropped(connection, batch.run)))
+
+
+def _end(connection: Connection, dead: Run) -> None:
+    outcome = replace(dead.outcome, done=done_so_far(connection, dead))
+    reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, "it ended without a word")
+
+
+def _dropped(connection: Connection, run: RunId) -> int:
+    return sum(batch.dropped or 0 for batch in dropped_entries.of_run(connection, run))
+
+
+def done_so_far(connection: Connection, run: Run) -> Done:
+    """What the record of files and batches says, whatever the run's own counters say."""
+    counted = quarantined_files.counted(connection, run.id)
+
+    def files(kind: FindingKind, states: Iterable[SweptState] = _ACTED) -> tuple[int, int]:
+        found = [counted.get((kind, state), (0, 0)) for state in states]
+        return sum(n for n, _ in found), sum(size for _, size in found)
+
+    orphans, foreign = files(FindingKind.ORPHAN), files(FindingKind.FOREIGN)
+    return replace(
+        run.outcome.done,
+        missing=_dropped(connection, run.id),
+        orphans=orphans[0],
+        foreign=foreign[0],
+        bytes=orphans[1] + foreign[1],
+    )

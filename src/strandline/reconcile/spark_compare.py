@@ -1,0 +1,260 @@
+"""Storage and references laid beside each other on Spark's executors: `diff.py`, for what one process is not to hold.
+
+What differs comes to the driver sorted, and a piece at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from strandline.errors import StorageError
+from strandline.reconcile.compared import LOOKED_FOR_MAX, Sought
+from strandline.reconcile.diff import Difference, Reach, Unreferenced, is_metadata
+from strandline.reconcile.local_store import LocalStore
+from strandline.reconcile.manifest_files import ManifestFiles
+from strandline.reconcile.model import Content, PrefixFailure
+from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.references import TableReferences
+from strandline.reconcile.spark_listing import pieces
+from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
+from strandline.reconcile.spark_references import SparkReferences
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MISSING_AT_ONCE = 20_000
+"""Keys that are described and looked for together."""
+_NAMED = "named"
+_MISSING, _ELSEWHERE = "missing", "elsewhere"
+_NOWHERE = "CAST(NULL AS array<string>)"
+_GONE = "table string, key binary, content string, shared boolean, label string"
+_STRAY = "path binary, owner string, size bigint, modified_ns bigint"
+_OWNED = "owner string, is_metadata boolean, files bigint"
+
+Locate = Callable[[Sequence[str]], DataFrame]
+"""Given tables: which manifest (`table`, `manifest`, `key`) has each of their entries."""
+
+
+@dataclass(frozen=True)
+class Owning:
+    """Whose folder a folder is. Goes to the executors."""
+
+    tables: Mapping[str, Reach]
+    """Without their keys."""
+
+    @classmethod
+    def of(cls, references: SparkReferences) -> Owning:
+        found = references.by_name.items()
+        return cls({name: Reach(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
+
+    def owner_of(self) -> Callable[[str], tuple[str | None, bool]]:
+        """Of a folder's key: the table, and whether its metadata lies there."""
+        owners = {folder: name for name in sorted(self.tables, reverse=True) for folder in self.tables[name].folders}
+        roots = Roots(owners)
+
+        def owner(folder: str) -> tuple[str | None, bool]:
+            root = roots.of(folder)
+            if root is None:
+                return None, False
+            return owners[root], is_metadata(folder, root, self.tables[owners[root]])
+
+        return owner
+
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        owner = self.owner_of()
+        for batch in batches:
+            found = [owner(folder) for folder in decoded_column(batch, "folder")]
+            owners = pa.array([name for name, _ in found], pa.string())
+            metadata = pa.array([is_metadata for _, is_metadata in found], pa.bool_())
+            yield pa.RecordBatch.from_arrays(
+                [owners, metadata, batch.column("files")], names=["owner", "is_metadata", "files"]
+            )
+
+    def place(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Of files: the owner, and what a local listing does not tell. One that is gone since is left out."""
+        import pyarrow as pa
+
+        owner, store = self.owner_of(), LocalStore()
+        for batch in batches:
+            rows: list[tuple[bytes, str | None, int | None, int | None]] = []
+            for row in batch.to_pylist():
+                size, modified_ns = row["size"], row["modified_ns"]
+                path = decoded(row["path"])
+                if size is None and path.startswith("/"):
+                    try:
+                        stat = store.look(path)
+                    except StorageError:
+                        pass  # The driver looks again, and says that it cannot be looked at.
+                    else:
+                        if stat is None:
+                            continue
+                        size, modified_ns = stat.size, stat.modified_ns
+                rows.append((row["path"], owner(decoded(row["folder"]))[0], size, modified_ns))
+            types = (pa.binary(), pa.string(), pa.int64(), pa.int64())
+            columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)],
+                names=["path", "owner", "size", "modified_ns"],
+            )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    failed: Sequence[str]
+    covered: Sequence[str]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        failed, covered = Roots(self.failed), Roots(self.covered)
+        for batch in batches:
+            found = decoded_column(batch, "key")
+            labels = [
+                None if failed.of(k) is not None else _ELSEWHERE if covered.of(k) is None else _MISSING for k in found
+            ]
+            yield batch.append_column("label", pa.array(labels, pa.string()))
+
+
+class Comparing:
+    def __init__(
+        self,
+        files: DataFrame,
+        references: SparkReferences,
+        roots: Sequence[str],
+        failures: Sequence[PrefixFailure],
+        kept: list[DataFrame],
+    ) -> None:
+        self._spark = files.sparkSession
+        self._files = files
+        self._references = references
+        self._owning = Owning.of(references)
+        self._labels = _Labels([key(f.prefix) for f in failures], [key(root) for root in roots])
+        self._kept = kept
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return frame
+
+    # ---- files that nothing reaches ----------------------------------------------------------------------------------
+
+    def difference(self) -> Difference:
+        """Its unreferenced files can be iterated; missing ones are not in it, they come as `sought`."""
+        reached = self._references.reached()
+        stray = self._keep(self._files.join(reached, "key", "left_anti"))
+        sums = stray.where(F.col("summed_path").isNotNull())
+        listed, contents = self._counts(sums)
+        lone = sums.join(self._files.select(F.col("path").alias("summed_path")), "summed_path", "left_anti")
+        lone = lone.join(reached.select(F.col("key").alias("summed_key")), "summed_key", "left_anti")
+        found = stray.where(F.col("summed_path").isNull()).unionByName(lone)
+        # Listings by pages may show a file twice; the later time is the one that counts.
+        latest = F.max(F.struct("modified_ns", "size")).alias("seen")
+        once = found.groupBy("path").agg(F.max("folder").alias("folder"), latest)
+        once = once.select("path", "folder", "seen.size", "seen.modified_ns")
+        placed = once.mapInArrow(self._owning.place, _STRAY)
+        return Difference(Unreached(placed), {}, {}, listed, contents)
+
+    def _counts(self, sums: DataFrame) -> tuple[dict[str | None, int], dict[str, int]]:
+        """Files by table, without checksums that nothing reaches; and those that are no metadata."""
+        every = self._files.groupBy("folder").agg(F.count("path").alias("files"))
+        less = sums.groupBy("folder").agg((-F.count("path")).alias("files"))
+        owned = every.unionByName(less).mapInArrow(self._owning.count, _OWNED)
+        listed: dict[str | None, int] = {}
+        contents: dict[str, int] = {}
+        for row in owned.groupBy("owner", "is_metadata").agg(F.sum("files").alias("files")).collect():  # by table
+            listed[row.owner] = listed.get(row.owner, 0) + row.files
+            if row.owner is not None and not row.is_metadata:
+                contents[row.owner] = contents.get(row.owner, 0) + row.files
+        return listed, contents
+
+    # ---- references that storage does not show -----------------------------------------------------------------------
+
+    def sought(self, listed: Mapping[str | None, int], locate: Locate) -> Iterator[Sought]:
+        gone = self._gone()
+        contents = F.count(F.when(F.col("content") != _NAMED, 1)).alias("contents")
+        told = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()  # by table
+        described = sorted({row.table for row in told if row.contents and listed.get(row.table)})
+        rows = self._located(gone, locate(described)) if described else gone.withColumn("manifests", F.expr(_NOWHERE))
+        counts = {(row.table, row.label): row["count"] for row in told}
+        for name, table in sorted(self._references.by_name.items()):
+            apart = counts.get((name, _ELSEWHERE), 0)
+            some = self._some(rows, name, _ELSEWHERE, 1 if apart > LOOKED_FOR_MAX else apart)
+            is_away = not listed.get(name)
+            yield Sought(_narrowed(table, some, is_away=is_away), (), _keys(some), apart, _shared(some))
+            if (name, _MISSING) not in counts:
+                continue
+            told_of = {encoded(key(path)) for path in table.gone}
+            here = rows.where((F.col("table") == name) & (F.col("label") == _MISSING)).toLocalIterator()
+            for piece in pieces((row for row in here if bytes(row.key) not in told_of), MISSING_AT_ONCE):
+                narrow = replace(_narrowed(table, piece, is_away=is_away), gone={})
+                yield Sought(narrow, _keys(piece), (), 0, _shared(piece))
+
+    @staticmethod
+    def _some(rows: DataFrame, name: str, label: str, count: int) -> list[Any]:
+        if not count:
+            return []
+        return rows.where((F.col("table") == name) & (F.col("label") == label)).orderBy("key").limit(count).collect()
+
+    def _gone(self) -> DataFrame:
+        references = self._references
+        found = [frame for frame in (references.content(),) if frame is not None]
+        named = references.named.where(F.col("table") != "").withColumn("content", F.lit(_NAMED))
+        every = reduce(DataFrame.unionByName, found, named)
+        gone = every.join(self._files.select("key"), "key", "left_anti").select("table", "key", "content")
+        shared = gone.groupBy("key").agg((F.count("table") > 1).alias("shared"))
+        labelled = gone.join(shared, "key").select("table", "key", "content", "shared")
+        return self._keep(labelled.mapInArrow(self._labels.run, _GONE).where("label IS NOT NULL"))
+
+    def _located(self, gone: DataFrame, manifests: DataFrame) -> DataFrame:
+        """With the manifests that each is in."""
+        wanted = gone.where(F.col("content") != _NAMED).select("table", "key")
+        found = manifests.join(wanted, ["table", "key"]).groupBy("table", "key")
+        return self._keep(gone.join(found.agg(F.collect_set("manifest").alias("manifests")), ["table", "key"], "left"))
+
+
+class Unreached:
+    """Files that come from Spark when they are iterated."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    def __iter__(self) -> Iterator[Unreferenced]:
+        for row in self._frame.toLocalIterator():
+            yield Unreferenced(decoded(row.path), row.owner, row.size, row.modified_ns)
+
+
+def metadata_folder_of(table: TableReferences) -> str:
+    return key(table.head.metadata_location).rpartition("/")[0]
+
+
+def _keys(rows: Sequence[Any]) -> list[str]:
+    return [decoded(row.key) for row in rows]
+
+
+def _shared(rows: Sequence[Any]) -> set[str]:
+    return {decoded(row.key) for row in rows if row.shared}
+
+
+def _narrowed(table: TableReferences, rows: Sequence[Any], *, is_away: bool) -> TableReferences:
+    """With no more of its manifests than these entries. Of a table whose storage is away no manifest is read: then one
+    without a name says what they are. An entry whose manifest has gone since the tables were read was expired."""
+    found: dict[str, ManifestFiles] = {}
+    for row in rows:
+        if row.content == _NAMED:
+            continue
+        its_key = decoded(row.key)
+        for path in ("",) if is_away else row.manifests or ():
+            manifest = found.setdefault(path, ManifestFiles(path))
+            if row.content == Content.DATA:
+                manifest.data.append(its_key)
+            else:
+                manifest.others[its_key] = Content(row.content)
+    return replace(table, manifests=tuple(found[path] for path in sorted(found)))

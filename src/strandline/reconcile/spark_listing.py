@@ -1,0 +1,187 @@
+"""Storage, listed by executors: prefix by prefix, with the code that lists in this process.
+
+Two levels below each root are listed first, one job for each level; what lies deeper is listed as a whole, a prefix at
+a time. Nothing is raised on an executor: a prefix that failed is a row that says so, and the others go on. What Spark
+loses of the listing is listed again, later than the tables were read; whoever acts looks again anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from strandline.reconcile.inventory import list_local, list_local_level
+from strandline.reconcile.inventory_file import inventory_pieces, inventory_rows
+from strandline.reconcile.listing import Listing
+from strandline.reconcile.model import PrefixFailure
+from strandline.reconcile.object_inventory import Bucket, list_level, list_prefixes
+from strandline.reconcile.paths import checksum_of, key, keys
+from strandline.reconcile.pool import Pool
+from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LISTED = (
+    "kind string, path binary, key binary, folder binary, summed_path binary, summed_key binary, "
+    "size bigint, modified_ns bigint, why string"
+)
+"""`summed_…`: of a checksum, the file that it is of. `folder`: the key of the folder."""
+FILE, FOLDER, LINK, FAILED, TIMED_OUT = "file", "folder", "link", "failed", "timed out"
+LEVELS = 2
+TASKS_PER_CORE = 4
+ROWS_AT_ONCE = 20_000
+
+T = TypeVar("T")
+Row = tuple[str, bytes, bytes, bytes, bytes | None, bytes | None, int | None, int | None, str | None]
+
+
+@dataclass(frozen=True)
+class StorageListing:
+    """Where rows of files are, and what the driver has to know of the rest."""
+
+    files: DataFrame
+    failures: Sequence[PrefixFailure]
+    links: Sequence[str]
+    kept: Sequence[DataFrame]
+    """To be given back when nobody needs them."""
+
+
+@dataclass(frozen=True)
+class Lister:
+    bucket: Bucket | None
+    timeout_seconds: float
+    is_whole: bool
+    """All below a prefix; else one level, and the folders in it."""
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with Pool(1) as pool:
+            for batch in batches:
+                for prefix in decoded_column(batch, "path"):
+                    yield from self._rows(prefix, pool)
+
+    def _rows(self, prefix: str, pool: Pool) -> Iterator[pa.RecordBatch]:
+        if self.is_whole:
+            yield from in_batches(rows_of(self._whole(prefix, pool)))
+        else:
+            level, names = self._level(prefix, pool)
+            yield from in_batches(rows_of(level))
+            yield from in_batches(_row(FOLDER, f"{prefix}/{name}") for name in names)
+
+    def _whole(self, prefix: str, pool: Pool) -> Listing:
+        if self.bucket is not None:
+            return list_prefixes(self.bucket, [prefix], timeout_seconds=self.timeout_seconds)
+        return list_local([prefix], timeout_seconds=self.timeout_seconds, pool=pool)
+
+    def _level(self, prefix: str, pool: Pool) -> tuple[Listing, list[str]]:
+        if self.bucket is None and os.path.realpath(prefix) == prefix:
+            return list_local_level(prefix, pool, timeout_seconds=self.timeout_seconds)
+        if self.bucket is not None and self.bucket.key_of(f"{prefix}/") is not None:
+            return list_level(self.bucket, prefix, timeout_seconds=self.timeout_seconds)
+        # It cannot be listed, and listing it as a whole says why.
+        return self._whole(prefix, pool), []
+
+
+@dataclass(frozen=True)
+class InventoryLister:
+    file: Path
+    base: str
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for piece in batch.column("id").to_pylist():
+                for some in pieces(inventory_rows(self.file, self.base, piece), ROWS_AT_ONCE):
+                    yield from in_batches(rows_of(Listing.of(some, roots=(self.base,))))
+
+
+def list_on_spark(
+    spark: SparkSession, roots: Sequence[str], bucket: Bucket | None, *, timeout_seconds: float
+) -> StorageListing:
+    tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+    kept: list[DataFrame] = []
+    prefixes = spark.createDataFrame([(encoded(root),) for root in roots], "path binary")
+    count = len(roots)
+    for level in range(LEVELS + 1):
+        if count == 0:
+            break
+        lister = Lister(bucket, timeout_seconds, is_whole=level == LEVELS)
+        found = prefixes.repartition(min(count, tasks)).mapInArrow(lister.run, LISTED)
+        kept.append(found.persist(StorageLevel.DISK_ONLY))
+        prefixes = kept[-1].where(F.col("kind") == FOLDER).select("path")
+        count = prefixes.count()
+    return _gathered(spark, kept)
+
+
+def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
+    """Each file of an export is a task; of a single Parquet file, each row group."""
+    pieces = inventory_pieces(file)
+    frame = spark.range(0, pieces, 1, pieces).mapInArrow(InventoryLister(file, base).run, LISTED)
+    frame = frame.persist(StorageLevel.DISK_ONLY)
+    frame.count()
+    return _gathered(spark, [frame])
+
+
+def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
+    failures: list[PrefixFailure] = []
+    links: list[str] = []
+    files = spark.createDataFrame([], LISTED)
+    for frame in kept:
+        files = files.unionByName(frame.where(F.col("kind") == FILE))
+        # A line for each prefix that failed and each link, which are few; this process would have them all as well.
+        for row in frame.where(F.col("kind").isin(LINK, FAILED, TIMED_OUT)).select("kind", "path", "why").collect():
+            path = decoded(row.path)
+            if row.kind == LINK:
+                links.append(path)
+            else:
+                failures.append(PrefixFailure(path, row.why, row.kind == TIMED_OUT))
+    return StorageListing(files.drop("kind", "why"), sorted(failures, key=lambda f: f.prefix), sorted(links), kept)
+
+
+def rows_of(listing: Listing) -> Iterator[Row]:
+    for path, folder in listing.sorted_folders():
+        at = encoded(key(path))
+        whole = [f"{path}/{name}" for name in folder.names]
+        for n, (file, its_key) in enumerate(zip(whole, keys(whole), strict=True)):
+            size = None if folder.sizes is None else folder.sizes[n]
+            modified_ns = None if folder.modified_ns is None else folder.modified_ns[n]
+            summed = checksum_of(folder.names[n])
+            of_path = None if summed is None else f"{path}/{summed}"
+            of = (None, None) if of_path is None else (encoded(of_path), encoded(key(of_path)))
+            yield FILE, encoded(file), encoded(its_key), at, *of, size, modified_ns, None
+    for link in listing.links:
+        yield _row(LINK, link)
+    for failure in listing.failures:
+        yield _row(TIMED_OUT if failure.timed_out else FAILED, failure.prefix, failure.why)
+
+
+def _row(kind: str, path: str, why: str | None = None) -> Row:
+    told = None if why is None else why.encode("utf-8", "backslashreplace").decode()
+    return kind, encoded(path), b"", b"", None, None, None, None, told
+
+
+def in_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    return map(_batch, pieces(rows, ROWS_AT_ONCE))
+
+
+def pieces(values: Iterable[T], count: int) -> Iterator[list[T]]:
+    waiting = iter(values)
+    while some := list(islice(waiting, count)):
+        yield some
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    text, bytes_, number = pa.string(), pa.binary(), pa.int64()
+    types = (text, bytes_, bytes_, bytes_, bytes_, bytes_, number, number, text)
+    names = [field.split()[0] for field in LISTED.split(", ")]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=names)

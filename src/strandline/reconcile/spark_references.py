@@ -1,0 +1,306 @@
+"""What the tables reach, with the files of their content left on Spark's executors.
+
+Metadata and manifest lists are read here, by the same reader as always. What the manifests name comes from Iceberg's
+metadata table `all_files`, of the very metadata file that was read here, and its number is compared with what the lists
+say. Where that does not go through, a manifest that is gone for example, executors read the manifests of the table one
+by one with our own decoder, which says which of them is the trouble.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from strandline.errors import NoSuchDataset
+from strandline.reconcile.manifest_files import ListedManifest, ManifestReading
+from strandline.reconcile.model import Content
+from strandline.reconcile.paths import key
+from strandline.reconcile.pool import Pool
+from strandline.reconcile.real_paths import RealPaths
+from strandline.reconcile.references import (
+    LakeReferences,
+    Parts,
+    ReferenceReader,
+    TableReferences,
+    not_understood,
+    references_from,
+)
+from strandline.reconcile.spark_listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
+from strandline.reconcile.spark_paths import decoded, decoded_column, encoded, with_keys
+from strandline.tables.spark_tables import JAVA_ERRORS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+
+    from strandline.tables.light import LightCatalog
+    from strandline.tables.spark_tables import SparkTables
+
+TABLES_AT_ONCE = 50
+"""More would make one plan too large to be looked at."""
+_KEYED = "table string, key binary"
+_LISTED = "table string, manifest string, live bigint, length bigint"
+_DECODED = "table string, manifest string, key binary, content string, why string, is_missing boolean"
+_CONTENT = (
+    f"CASE content WHEN 0 THEN '{Content.DATA}' WHEN 2 THEN '{Content.EQUALITY_DELETES}' "
+    f"ELSE CASE WHEN upper(file_format) = 'PUFFIN' THEN '{Content.DELETION_VECTOR}' "
+    f"ELSE '{Content.POSITION_DELETES}' END END AS content"
+)
+
+
+@dataclass(frozen=True)
+class SparkReferences(LakeReferences):
+    _: KW_ONLY
+    held: Mapping[str, DataFrame]
+    """By table: a frame with the keys of its content, among those of other tables."""
+    named: DataFrame
+    """Keys that this process holds, by table."""
+    real: DataFrame | None = None
+    """`also`, of the content."""
+
+    def content(self) -> DataFrame | None:
+        """Table, key, and what the file is; each once."""
+        frames: dict[int, tuple[DataFrame, list[str]]] = {}
+        for name, frame in self.held.items():
+            frames.setdefault(id(frame), (frame, []))[1].append(name)
+        found = [frame.where(F.col("table").isin(names)) for frame, names in frames.values()]
+        return reduce(DataFrame.unionByName, found) if found else None
+
+    def reached(self) -> DataFrame:
+        """Every key; some more than once."""
+        found = [frame.select("key") for frame in (self.content(), self.real) if frame is not None]
+        return reduce(DataFrame.unionByName, found, self.named.select("key"))
+
+    def referenced(self, paths: Iterable[str]) -> set[str]:
+        wanted: dict[bytes, list[str]] = {}
+        for path in paths:
+            wanted.setdefault(encoded(key(path)), []).append(path)
+        if not wanted:
+            return set()
+        reached = self.reached()
+        asked = reached.sparkSession.createDataFrame([(k,) for k in wanted], "key binary")
+        met = reached.join(F.broadcast(asked), "key", "left_semi").collect()  # as many as were asked, or a few more
+        return {path for row in met for path in wanted[bytes(row.key)]}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The content of some tables."""
+
+    frame: DataFrame
+    counts: Mapping[str, int]
+    odd: Mapping[str, str]
+    """Of a table, a key that is no path."""
+    problems: Sequence[tuple[str, str, str, bool]] = ()
+    """Table, manifest, why it cannot be read, and whether it is not there."""
+
+
+class SparkReferenceReader(ReferenceReader):
+    def __init__(
+        self,
+        catalog: LightCatalog,
+        reading: ManifestReading,
+        tables: SparkTables,
+        *,
+        timeout_seconds: float,
+        check: Callable[[], None],
+        kept: list[DataFrame],
+    ) -> None:
+        """`kept` is told what is to be given back in the end."""
+        super().__init__(catalog, reading, references_max=sys.maxsize, check=check)
+        self._tables = tables
+        self._spark = tables.spark
+        self._timeout_seconds = timeout_seconds
+        self._kept = kept
+        self._held: dict[str, DataFrame] = {}
+
+    def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> SparkReferences:
+        before = known if isinstance(known, SparkReferences) else None
+        self._held = {}
+        found = super().read(before, links=links)
+        earlier = {} if before is None else before.held
+        held = {name: self._held[name] if name in self._held else earlier[name] for name in found.by_name}
+        named = [(name, encoded(k)) for name, table in found.by_name.items() for k in table.keys]
+        named += [("", encoded(k)) for k in found.also]
+        frame = self._spark.createDataFrame(named, _KEYED)
+        references = SparkReferences(found.by_name, found.unread, found.also, found.links, held=held, named=frame)
+        return replace(references, real=self._real(references))
+
+    def _read_manifests(self, tables: Mapping[str, Table]) -> dict[str, TableReferences]:
+        parts = self._read_lists(tables)
+        counts: dict[str, int] = {}
+        odd: dict[str, str] = {}
+        for some in pieces(sorted(tables), TABLES_AT_ONCE):
+            for read in self._contents({name: tables[name] for name in some}, parts):
+                for name, path, why, is_missing in read.problems:
+                    parts[name].lacks(path, why, Content.MANIFEST if is_missing else None)
+                counts |= read.counts
+                odd |= read.odd
+        found: dict[str, TableReferences] = {}
+        for name, table in tables.items():
+            one = references_from(name, table, parts[name])
+            problem = one.problem or (not_understood([odd[name]]) if name in odd else None)
+            found[name] = replace(one, apart=counts.get(name, 0), problem=problem)
+        return found
+
+    def _contents(self, tables: Mapping[str, Table], parts: Mapping[str, Parts]) -> Iterator[_Read]:
+        """Of all of them, some in one way and the rest in the other."""
+        manifests = {name: {m.path: m for m in parts[name].listed()} for name in tables}
+        whole = [name for name in tables if parts[name].problem is None]
+        self._check()
+        right = self._from_metadata_tables(whole, tables, manifests)
+        if right is not None:
+            yield right
+        left = [name for name in tables if right is None or name not in right.counts]
+        if left:
+            self._check()
+            ios = {name: tables[name].io for name in left}
+            yield self._decoded({name: manifests[name] for name in left}, ios)
+
+    # ---- Iceberg's metadata tables -----------------------------------------------------------------------------------
+
+    def _from_metadata_tables(
+        self, names: Sequence[str], tables: Mapping[str, Table], manifests: Mapping[str, Mapping[str, ListedManifest]]
+    ) -> _Read | None:
+        """Of those whose number of entries is what their manifest lists say; None where it does not go through."""
+        if not names:
+            return None
+        raw: DataFrame | None = None
+        try:
+            frames = [self._all_files(name, tables[name].metadata_location) for name in names]
+            raw = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
+            entries = {row.table: row["count"] for row in raw.groupBy("table").count().collect()}
+            right = [name for name in names if _expected(manifests[name].values()) == entries.get(name, 0)]
+            return self._hold(right, with_keys(raw.where(F.col("table").isin(right)))) if right else None
+        except (*JAVA_ERRORS, NoSuchDataset):
+            return None  # One of them is the trouble; which one, and why, shows when they are read one by one.
+        finally:
+            if raw is not None:
+                raw.unpersist()
+
+    def _all_files(self, name: str, metadata_location: str) -> DataFrame:
+        jvm = self._tables.spark._jvm
+        if jvm is None:
+            raise RuntimeError("a session without a JVM")
+        iceberg = jvm.org.apache.iceberg
+        operations = iceberg.StaticTableOperations(metadata_location, self._tables.load(name).io())
+        found = iceberg.spark.SparkTableUtil.loadMetadataTable(
+            self._spark._jsparkSession, iceberg.BaseTable(operations, name), iceberg.MetadataTableType.ALL_FILES
+        )
+        return DataFrame(found, self._spark).select(
+            F.lit(name).alias("table"), F.col("file_path").alias("path"), F.expr(_CONTENT)
+        )
+
+    # ---- our own decoder ---------------------------------------------------------------------------------------------
+
+    def _decoded(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> _Read:
+        raw = self.decode(manifests, ios).persist(StorageLevel.DISK_ONLY)
+        try:
+            troubled = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing")
+            problems = [(r.table, r.manifest, r.why, r.is_missing) for r in troubled.collect()]  # a line per manifest
+            held = self._hold(list(manifests), raw.where(_readable({name for name, _, _, _ in problems})))
+        finally:
+            raw.unpersist()
+        return replace(held, problems=sorted(problems))
+
+    def decode(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> DataFrame:
+        """A row for each live entry, with the manifest that has it, and one for each manifest that cannot be read."""
+        listed = [(name, m) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
+        rows = [(name, m.path, m.live, m.length) for name, m in listed]
+        tasks = max(1, min(len(rows), self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
+        frame = self._spark.createDataFrame(rows, _LISTED).repartition(tasks)
+        return frame.mapInArrow(_Decoding(dict(ios), self._timeout_seconds).run, _DECODED)
+
+    def _hold(self, names: Sequence[str], rows: DataFrame) -> _Read:
+        frame = rows.groupBy("table", "key").agg(F.max("content").alias("content")).persist(StorageLevel.DISK_ONLY)
+        self._kept.append(frame)
+        text = F.col("key").cast("string")
+        odd = F.min(F.when(~text.startswith("/") & ~text.startswith("s3://"), F.col("key")))
+        told = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()  # a line per table
+        self._held |= dict.fromkeys(names, frame)
+        counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in told}
+        return _Read(frame, counts, {row.table: decoded(row.odd) for row in told if row.odd is not None})
+
+    # ---- symbolic links ----------------------------------------------------------------------------------------------
+
+    def _real(self, references: SparkReferences) -> DataFrame | None:
+        content = references.content()
+        folders = sorted({folder for table in references.by_name.values() for folder in table.folders})
+        local = [folder for folder in folders if folder.startswith("/")]
+        if content is None or not (local or references.links):
+            return None
+        real = RealPaths(folders, references.links)
+        if not references.links:
+            text = F.col("key").cast("string")
+            content = content.where(~reduce(lambda a, b: a | b, map(text.startswith, real.plain), F.lit(False)))
+        found = content.select("key").mapInArrow(_Following(tuple(folders), tuple(references.links)).run, "key binary")
+        found = found.persist(StorageLevel.DISK_ONLY)
+        self._kept.append(found)
+        return found
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    ios: Mapping[str, FileIO]
+    timeout_seconds: float
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with Pool(1) as pool:
+            reading = ManifestReading(pool, timeout_seconds=self.timeout_seconds)
+            for batch in batches:
+                for row in batch.to_pylist():
+                    listed = ListedManifest(row["manifest"], row["live"], None, None, row["length"])
+                    yield from self._rows(row["table"], listed, reading)
+
+    def _rows(self, name: str, listed: ListedManifest, reading: ManifestReading) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        found = reading.read_manifests([listed], {listed.path: self.ios[name]})[listed.path]
+        rows: list[tuple[bytes | None, str | None, str | None, bool | None]]
+        if found.problem is not None:
+            rows = [(None, None, found.problem, found.is_missing)]
+        else:
+            rows = [(encoded(k), Content.DATA.value, None, None) for k in found.data]
+            rows += [(encoded(k), content.value, None, None) for k, content in found.others.items()]
+        types = (pa.binary(), pa.string(), pa.string(), pa.bool_())
+        for some in pieces(rows, ROWS_AT_ONCE):
+            columns = [pa.array(c, kind) for c, kind in zip(zip(*some, strict=True), types, strict=True)]
+            of = [pa.array([value] * len(some), pa.string()) for value in (name, listed.path)]
+            yield pa.RecordBatch.from_arrays([*of, *columns], names=[f.split()[0] for f in _DECODED.split(", ")])
+
+
+@dataclass(frozen=True)
+class _Following:
+    folders: tuple[str, ...]
+    links: tuple[str, ...]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        real = RealPaths(self.folders, self.links)
+        for batch in batches:
+            found = real.also([decoded_column(batch, "key")])
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([encoded(k) for k in sorted(found)], pa.binary())], names=["key"]
+            )
+
+
+def _readable(troubled: Set[str]) -> Column:
+    """Rows of entries. What Spark loses it reads again, later: a manifest that was there before and cannot be read by
+    then is an error, not a table with fewer references. Of tables in trouble that is known."""
+    lost = F.raise_error(F.concat(F.lit("cannot be read again: "), "manifest", F.lit(": "), "why")).cast("boolean")
+    is_entry = F.when(F.col("why").isNull(), True)
+    return is_entry.when(F.col("table").isin(sorted(troubled)), False).otherwise(lost)
+
+
+def _expected(manifests: Iterable[ListedManifest]) -> int | None:
+    counts = [manifest.live for manifest in manifests]
+    return None if None in counts else sum(count for count in counts if count is not None)

@@ -1,0 +1,169 @@
+"""The same survey on Spark, for lakes that one process is not to hold.
+
+Storage is listed by executors, references come from Iceberg's metadata tables, and both are compared where they are.
+The driver sees prefixes, counts, and what differs; from there on everything is as it is without Spark: the same guards,
+the same looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from strandline.errors import StrandlineError
+from strandline.reconcile.compared import surveyed
+from strandline.reconcile.listing import Listing
+from strandline.reconcile.manifest_files import ManifestReading
+from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.object_inventory import Bucket
+from strandline.reconcile.places import Places, Unclaimed
+from strandline.reconcile.pool import Pool
+from strandline.reconcile.references import LakeReferences
+from strandline.reconcile.spark_compare import Comparing
+from strandline.reconcile.spark_listing import (
+    LISTED,
+    TASKS_PER_CORE,
+    StorageListing,
+    inventory_on_spark,
+    list_on_spark,
+    rows_of,
+)
+from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
+from strandline.reconcile.spark_references import SparkReferenceReader, SparkReferences
+from strandline.reconcile.spark_watch import watched
+from strandline.reconcile.spill import spilled
+from strandline.reconcile.survey import Known, LakeSurveyor
+from strandline.tables.session import open_session
+from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables, explain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_PARTITION = 500_000
+
+
+class SparkSurveyor:
+    def __init__(self, light: LakeSurveyor, tables: SparkTables) -> None:
+        self._light = light
+        # A session of its own: how many partitions are right here says nothing about what else the lake does.
+        self._spark = open_session(light.config)
+        self._tables = SparkTables(self._spark, attempts_max=tables.attempts_max)
+        self._kept: list[DataFrame] = []
+        self._expect(0)
+
+    def _expect(self, rows: int) -> None:
+        least = self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(max(least, rows // ROWS_PER_PARTITION)))
+
+    def survey(self, context: Context, watch: Watch) -> Survey:
+        light = self._light
+        with _explained(), watched(self._spark, watch):
+            watch.phase(Phase.LIST)
+            known = light.known()
+            roots, beside, listing = self._list(known, watch)
+            failures: list[PrefixFailure] = [*listing.failures, *beside.failures]
+            watch.phase(Phase.REFERENCES)
+            references = self._read(None, watch, links=[*listing.links, *beside.links])
+            watch.phase(Phase.COMPARE)
+            files = self._with(listing.files, beside)
+            comparing = Comparing(files, references, roots, failures, self._kept)
+            difference = comparing.difference()
+            sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references, watch))
+            places = known.places(references)
+            if light.inventory_file is not None:
+                places = self._bounded(places, known, listing.files, failures)
+            return surveyed(
+                light.warehouse, failures, difference, sought, references, context, light.ways(watch), light.bounds,
+                places, spilled,
+            )  # fmt: skip
+
+    def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
+        """As they are now."""
+        with _explained(), watched(self._spark, watch):
+            return self._read(known, watch)
+
+    def close(self) -> None:
+        """Gives back what executors keep for it."""
+        for frame in self._kept:
+            frame.unpersist()
+        self._kept.clear()
+
+    def _bounded(self, places: Places, known: Known, files: DataFrame, failures: list[PrefixFailure]) -> Places:
+        unclaimed = self._light.unclaimed(known)
+        most = max(self._light.config.settings.reconcile.unknown_roots_max, 0)
+        found = files.select("folder").distinct().mapInArrow(_Rooting(unclaimed).run, "root binary").distinct()
+        roots = [decoded(row.root) for row in found.orderBy("root").limit(most + 1).collect()]
+        newest_ns = files.agg(F.max("modified_ns").alias("newest")).collect()[0].newest or 0
+        return self._light.bounded(places, unclaimed, roots, newest_ns, failures)
+
+    def _list(self, known: Known, watch: Watch) -> tuple[Sequence[str], Listing, StorageListing]:
+        light, config = self._light, self._light.config
+        if light.inventory_file is not None:
+            listing = inventory_on_spark(self._spark, light.inventory_file, light.warehouse.rstrip("/"))
+            self._kept += listing.kept
+            return (light.warehouse,), Listing(()), listing
+        self._expect(known.expected)
+        with Pool() as pool:
+            plan = light.plan_listing(known, pool, watch)
+        watch.check()
+        bucket = Bucket.of(config) if light.warehouse.startswith("s3://") else None
+        seconds = config.settings.reconcile.prefix_timeout_seconds
+        listing = list_on_spark(self._spark, plan.roots, bucket, timeout_seconds=seconds)
+        self._kept += listing.kept
+        return plan.roots, plan.beside, listing
+
+    def _with(self, files: DataFrame, beside: Listing) -> DataFrame:
+        """With the files that lie in folders above the tables', which are few."""
+        rows = list(rows_of(Listing((), folders=beside.folders)))
+        if not rows:
+            return files
+        return files.unionByName(self._spark.createDataFrame(rows, LISTED).drop("kind", "why"))
+
+    def _read(self, known: LakeReferences | None, watch: Watch, links: Sequence[str] = ()) -> SparkReferences:
+        with Pool() as pool:
+            return self._reader(pool, watch).read(known, links=links)
+
+    def _reader(self, pool: Pool, watch: Watch) -> SparkReferenceReader:
+        seconds = self._light.config.settings.reconcile.prefix_timeout_seconds
+        reading = ManifestReading(pool, timeout_seconds=seconds, check=watch.check)
+        return SparkReferenceReader(
+            self._light.catalog, reading, self._tables, timeout_seconds=seconds, check=watch.check, kept=self._kept
+        )
+
+    def _manifests(self, names: Sequence[str], references: SparkReferences, watch: Watch) -> DataFrame:
+        """Which manifest has each entry of these tables: the metadata tables do not say it."""
+        manifests = {
+            name: {path: place.listed for path, place in references.by_name[name].listed.items()} for name in names
+        }
+        ios = {name: self._light.catalog.load(name).io for name in names}
+        with Pool() as pool:
+            found = self._reader(pool, watch).decode(manifests, ios)
+        return found.where("why IS NULL").select("table", "manifest", "key")
+
+
+@dataclass(frozen=True)
+class _Rooting:
+    unclaimed: Unclaimed
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            roots = {self.unclaimed.root_of(folder) for folder in decoded_column(batch, "folder")}
+            found = [encoded(root) for root in roots if root is not None]
+            yield pa.RecordBatch.from_arrays([pa.array(found, pa.binary())], names=["root"])
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except StrandlineError:
+        raise
+    except JAVA_ERRORS as e:
+        raise explain(e, "comparing on Spark failed") from e

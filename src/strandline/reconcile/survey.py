@@ -1,0 +1,279 @@
+"""One look at everything, in this process and without a JVM: storage first, references after, then both compared.
+
+The order is what makes it safe. A file that was listed and is referenced by the time the tables are read is live; one
+that is written after the listing is not in it. What the listing cannot know, a file that came after it, is looked for
+before it is called missing.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.config import LakeConfig
+from strandline.errors import StorageError, StrandlineError, TableUnfit, UsageError
+from strandline.reconcile.compared import Bounds, Look, Ways, compared
+from strandline.reconcile.discovery import Discovery, discover
+from strandline.reconcile.entries import Entry, describe
+from strandline.reconcile.inventory import holding, list_local, list_local_level, same_folders
+from strandline.reconcile.inventory_file import read_inventory
+from strandline.reconcile.listing import Listing, outermost
+from strandline.reconcile.manifest_files import ManifestReading
+from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
+from strandline.reconcile.places import Places, Unclaimed
+from strandline.reconcile.pool import Pool
+from strandline.reconcile.real_paths import other_spellings
+from strandline.reconcile.references import (
+    LakeReferences,
+    ReferenceReader,
+    TableReferences,
+    entries_said,
+    folders_of,
+    references_too_many,
+)
+from strandline.tables.catalog_rows import CatalogRow, read_rows
+from strandline.tables.light import LightCatalog
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass(slots=True)
+class Known:
+    """What belongs to somebody, before storage is listed."""
+
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys of each table's folders."""
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of views, of another catalog's tables, and of tables that cannot be opened; none where it is not known."""
+    expected: int = 0
+    """How many files their newest snapshots say that they have."""
+
+    @property
+    def left_alone(self) -> list[str]:
+        return [folder for of in self.others.values() for folder in of]
+
+    @property
+    def folders(self) -> list[str]:
+        return [folder for of in self.tables.values() for folder in of]
+
+    def places(self, references: LakeReferences) -> Places:
+        """As it turned out when the references were read."""
+        unread = references.unread.keys() - references.by_name.keys()
+        strangers = {name: of for name, of in self.others.items() if name not in references.by_name}
+        strangers |= {name: self.tables[name] for name in unread & self.tables.keys()}
+        nowhere = sorted({name for name, of in strangers.items() if not of} | (unread - strangers.keys()))
+        folders = [folder for table in references.by_name.values() for folder in table.folders]
+        spellings = other_spellings([*folders, *(folder for of in strangers.values() for folder in of)])
+        return Places(strangers, next(iter(nowhere), None), spellings)
+
+
+@dataclass(frozen=True, slots=True)
+class ListingPlan:
+    roots: tuple[str, ...]
+    beside: Listing
+    """What was seen while they were looked for: it is not below them."""
+
+
+class LakeSurveyor:
+    def __init__(
+        self, config: LakeConfig, catalog: LightCatalog, look: Look, *, inventory_file: Path | None = None
+    ) -> None:
+        self.config = config
+        self._settings = config.settings.reconcile
+        self.catalog = catalog
+        self._look = look
+        self.inventory_file = inventory_file
+        self.warehouse = canonical(config.warehouse_url)
+
+    def survey(self, context: Context, watch: Watch) -> Survey:
+        with garbage_left_alone():
+            with Pool() as pool:
+                watch.phase(Phase.LIST)
+                known = self.known()
+                self._check_expected(known)
+                listing = self._list(known, pool, watch)
+                watch.phase(Phase.REFERENCES)
+                references = self._reader(pool, watch).read(links=listing.links)
+            watch.phase(Phase.COMPARE)
+            places = known.places(references)
+            if self.inventory_file is not None:
+                unclaimed = self.unclaimed(known)
+                roots = {root for path in listing.folders if (root := unclaimed.root_of(key(path))) is not None}
+                times = (max(f.modified_ns, default=0) for f in listing.folders.values() if f.modified_ns)
+                places = self.bounded(places, unclaimed, sorted(roots), max(times, default=0), listing.failures)
+            return compared(self.warehouse, listing, references, context, self.ways(watch), self.bounds, places)
+
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
+        """As they are now."""
+        with Pool() as pool:
+            return self._reader(pool, watch).read(known)
+
+    def ways(self, watch: Watch) -> Ways:
+        return Ways(self._look, self._describe, watch.check)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self._settings.references_shrink_max, self._settings.recheck_concurrency)
+
+    def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
+        return describe(self.catalog.load(references.head.name), references, wanted)
+
+    def _reader(self, pool: Pool, watch: Watch) -> ReferenceReader:
+        s = self._settings
+        reading = ManifestReading(pool, timeout_seconds=s.prefix_timeout_seconds, check=watch.check)
+        return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=watch.check)
+
+    # ---- listing -----------------------------------------------------------------------------------------------------
+
+    def known(self) -> Known:
+        known = Known()
+        for name in self.catalog.table_names():
+            try:
+                table = self.catalog.load(name)
+                known.tables[name] = folders_of(table)
+                known.expected += _contents_said(table)
+            except (TableUnfit, StorageError, UsageError):
+                continue  # It is said when the references are read; where it lies may still be known below.
+        rows = read_rows(self.config)
+        if rows is None:
+            for location in self.catalog.view_locations():
+                known.others[f"the view at {location}"] = (key(location).rstrip("/"),)
+            return known
+        for row in rows:
+            if row.is_view:
+                known.others[f"the view {row.name}"] = _place_of_view(row)
+            elif not row.own:
+                known.others[f"{row.name} of another catalog"] = self._place_of_table(row)
+            elif row.name not in known.tables:
+                known.others[row.name] = self._place_of_table(row)
+        return known
+
+    def _place_of_table(self, row: CatalogRow) -> tuple[str, ...]:
+        """Of one that this catalog does not open: as its metadata says, or the one before, and where that lies."""
+        found: list[str] = []
+        for location in row.metadata:
+            try:
+                found += folders_of(self.catalog.open_metadata(location))
+                break
+            except StrandlineError:
+                continue
+        folders = [os.path.dirname(key(location)) for location in row.metadata[:1]]
+        found += [os.path.dirname(f) for f in folders if os.path.basename(f) == Room.METADATA]
+        return tuple(dict.fromkeys(found))
+
+    def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
+        if self.inventory_file is not None:
+            return read_inventory(self.inventory_file, self.warehouse)
+        plan = self.plan_listing(known, pool, watch)
+        seconds = self._settings.prefix_timeout_seconds
+        if self.warehouse.startswith("s3://"):
+            listing = list_bucket(Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check)
+        else:
+            listing = list_local(plan.roots, timeout_seconds=seconds, pool=pool, check=watch.check)
+        listing.folders |= plan.beside.folders
+        listing.links += plan.beside.links
+        listing.failures += plan.beside.failures
+        return listing
+
+    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
+        """Where to list: the folders of tables, those that nobody owns, and the spool."""
+        folders = known.folders
+        levels: dict[str, Listing] = {}
+        found = self._discover([*folders, *known.left_alone], levels, pool, watch)
+        aliases = same_folders(found.unknown, [*folders, *known.left_alone])
+        unknown = [folder for folder in found.unknown if folder not in aliases]
+        roots = outermost([*folders, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
+        below, beside = Roots(roots), Listing(())
+        for level in levels.values():
+            beside.folders |= {path: folder for path, folder in level.folders.items() if below.of(path) is None}
+            beside.links += level.links
+            beside.failures += level.failures
+        for folder, other in aliases.items():
+            beside.fail(folder, f"it is another name of {other}")
+        if found.is_cut:
+            beside.failures.append(self._cut())
+        return ListingPlan(roots, beside)
+
+    def _cut(self) -> PrefixFailure:
+        most = self._settings.unknown_roots_max
+        return PrefixFailure(f"{self.warehouse}/*", f"there are more than {most:,} folders that no table owns")
+
+    # ---- an inventory shows the whole warehouse ----------------------------------------------------------------------
+
+    def unclaimed(self, known: Known) -> Unclaimed:
+        return Unclaimed(key(self.warehouse), [*known.folders, *known.left_alone])
+
+    def bounded(
+        self,
+        places: Places,
+        unclaimed: Unclaimed,
+        roots: Sequence[str],
+        newest_ns: int,
+        failures: list[PrefixFailure],
+    ) -> Places:
+        """No more of it is looked into than of a listing. `roots`: the first folders that nobody owns, sorted; at least
+        one more than are allowed, if there are. What came shortly before the newest file need not be in it."""
+        most = self._settings.unknown_roots_max
+        if 0 < most < len(roots):
+            failures.append(self._cut())
+        as_of_ns = newest_ns - self._settings.grace_hours * 3_600_000_000_000
+        return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
+
+    def _check_expected(self, known: Known) -> None:
+        """Before anything is listed: a lake with so many references has as many files."""
+        if known.expected > self._settings.references_max:
+            raise references_too_many(known.expected)
+
+    def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:
+        seconds = self._settings.prefix_timeout_seconds
+        bucket = Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
+
+        def children(folder: str) -> tuple[list[str], str | None]:
+            if bucket is not None:
+                level, names = list_level(bucket, folder, timeout_seconds=seconds, check=watch.check)
+            else:
+                level, names = list_local_level(folder, pool, timeout_seconds=seconds, check=watch.check)
+            levels[folder] = level
+            return names, level.failures[0].why if level.failures else None
+
+        def held(folders: Sequence[str]) -> Sequence[str]:
+            if bucket is not None:
+                return folders  # A bucket has no empty ones.
+            return holding(folders, pool, timeout_seconds=seconds, check=watch.check)
+
+        roots_max, today = self._settings.unknown_roots_max, int(time.time() // 86_400)
+        return discover(self.warehouse, known, children, roots_max=roots_max, holding=held, turn=today)
+
+
+@contextmanager
+def garbage_left_alone() -> Iterator[None]:
+    """A million names are held, and none of them is garbage: looking through them for some, again and again, takes a
+    quarter of the time. What the run holds is bounded by `references_max`."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
+    """It has no files but its metadata."""
+    folders = [os.path.dirname(key(location)) for location in row.metadata]
+    return tuple(os.path.dirname(f) if os.path.basename(f) == Room.METADATA else f for f in folders)
+
+
+def _contents_said(table: Table) -> int:
+    """As the summary of its newest snapshot has it; 0 where it does not say."""
+    current = table.current_snapshot()
+    return 0 if current is None else entries_said(current) or 0

@@ -1,0 +1,314 @@
+"""A run: gate → list storage → read references → compare → guard → missing files → orphan files → record.
+
+Only what is planned is acted on, in the order of paths, each candidate looked at again just before. What turns out to
+be different is skipped and does not use up the cap: the same first candidates cannot keep the rest from their turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+
+from strandline import failpoints
+from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
+from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
+from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.reconcile import guard
+from strandline.reconcile.act import Actor, is_unread
+from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.kept import Kept, KeptFile, find_kept
+from strandline.reconcile.model import Content, Finding, Phase, References, Stat, Survey
+from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.settle import settle_dead_runs
+from strandline.reconcile.tally import Tally
+from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
+
+OnFinding = Callable[[Finding], None]
+
+
+def take_sweep_lease(bench: SweepBench) -> SweepLease:
+    lease = reconcile_runs.take_lease(bench.ledger, seconds=bench.settings.lease_seconds)
+    if lease is None:
+        raise SweepRunning(
+            "another run of the reconciler is under way",
+            hint=f"Wait for it, or, if its process is dead, for {bench.settings.lease_seconds} s. "
+            "`strandline reconcile runs` shows it.",
+        )
+    return lease
+
+
+def sweep(
+    bench: SweepBench,
+    asked: Asked,
+    *,
+    cancelled: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
+    on_finding: OnFinding | None = None,
+) -> Run:
+    """One run, and its record. An abort is an outcome, not an error; another run under way is one."""
+    lease = take_sweep_lease(bench)
+    watch = RunWatch(
+        bench.ledger,
+        lease,
+        lease_seconds=bench.settings.lease_seconds,
+        run_seconds_max=bench.settings.run_seconds_max,
+        cancelled=cancelled,
+        on_progress=on_progress,
+    )
+    try:
+        with watch.beating():
+            watch.phase(Phase.SETTLE)
+            run, unsettled = _begin(bench, lease, asked, watch)
+            failpoints.hit("reconcile.after_start")
+            _Sweep(bench, run, asked, watch, unsettled).run(on_finding)
+    finally:
+        reconcile_runs.release(bench.ledger, lease)
+    with bench.ledger.read() as connection:
+        return reconcile_runs.get(connection, run)
+
+
+def _begin(bench: SweepBench, lease: SweepLease, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
+    """A run, once what the last one left is settled; and what could not be."""
+    try:
+        unsettled = settle_dead_runs(bench, watch)
+        with bench.ledger.write() as connection:
+            watch.hold(connection)
+            return reconcile_runs.start(connection, lease, asked, bench.storage.kind), unsettled
+    except Aborted as e:
+        raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
+
+
+class _Sweep:
+    def __init__(
+        self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
+    ) -> None:
+        self._bench = bench
+        self._settings = bench.settings
+        self._run = run
+        self._asked = asked
+        self._watch = watch
+        self._tally = Tally(bench.settings)
+        for what in unsettled:
+            self._tally.fail(what)
+        self._actor = Actor(bench, run, asked, watch, self._tally)
+
+    def run(self, on_finding: OnFinding | None) -> None:
+        reason, why = AbortReason.UNKNOWN, "it ended unexpectedly"
+        try:
+            self._work(on_finding)
+        except Aborted as e:
+            reason, why = e.reason, e.why
+        except ReferencesTooMany as e:
+            reason, why = AbortReason.REFERENCES_TOO_MANY, e.message
+        except CommitUnknown as e:
+            reason, why = AbortReason.COMMIT_FAILED, e.message
+        except StrandlineError as e:
+            reason, why = AbortReason.UNKNOWN, e.message
+        except KeyboardInterrupt:
+            self._abort(AbortReason.CANCELLED, "it was interrupted")
+            raise
+        except BaseException as e:
+            self._abort(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
+            raise
+        else:
+            self._complete()
+            return
+        self._abort(reason, why)
+
+    def _work(self, on_finding: OnFinding | None) -> None:
+        context = self._bench.context(self._asked)
+        self._tally.begin(context)
+        survey = self._bench.surveyor.survey(context, self._watch)
+        self._tally.survey(survey, context.references_before)
+        kept = self._in_quarantine(survey)
+        self._tell(survey, kept, on_finding)
+        with self._bench.ledger.write() as connection:
+            reconcile_runs.progress(connection, self._run, self._tally.outcome())
+        if not self._asked.act:
+            return
+        self._gate(survey)
+        self._watch.phase(Phase.MISSING)
+        self._bring_back(kept)
+        self._check_share(survey, kept)
+        known = self._sweep_missing(survey, kept)
+        self._watch.phase(Phase.ORPHANS)
+        self._sweep_orphans(survey, known)
+
+    # ---- before acting -----------------------------------------------------------------------------------------------
+
+    def _in_quarantine(self, survey: Survey) -> Kept:
+        """Missing files that are only set aside, or of which that could not be seen."""
+        kept = find_kept(self._bench, survey)
+        self._tally.partial |= bool(kept.untold)
+        for why in dict.fromkeys(kept.untold.values()):
+            self._tally.fail(why)
+        return kept
+
+    def _tell(self, survey: Survey, kept: Kept, on_finding: OnFinding | None) -> None:
+        def every() -> Iterator[Finding]:
+            for finding in survey.drift.missing():
+                yield replace(finding, in_quarantine=True) if finding.path in kept.files else finding
+            yield from survey.drift.orphans()
+
+        def told() -> Iterator[Finding]:
+            for finding in every():
+                if on_finding is not None:
+                    on_finding(finding)
+                yield finding
+
+        self._tally.sample(told())
+
+    def _gate(self, survey: Survey) -> None:
+        references = survey.references
+        refused = self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
+        if refused is not None:
+            raise Aborted(AbortReason.GUARD, refused)
+
+    def _check_share(self, survey: Survey, kept: Kept) -> None:
+        """What is only set aside is not dropped: it went back before this is asked, however much it is."""
+        settings, planned = self._settings, survey.drift.planned
+        for what, count, total in (
+            ("entries", planned.missing - kept.planned, len(survey.references)),
+            ("files", planned.orphans + planned.foreign, survey.drift.listed),
+        ):
+            if guard.share_refused(
+                count, total, share_max=settings.deletes_max_share, floor_files=settings.share_floor_files
+            ):
+                raise Aborted(
+                    AbortReason.GUARD,
+                    f"{count:,} of {total:,} {what} would be acted on, which is more than the share that "
+                    f"reconcile.deletes_max_share allows ({settings.deletes_max_share:.0%})",
+                )
+
+    # ---- missing files -----------------------------------------------------------------------------------------------
+
+    def _bring_back(self, kept: Kept) -> None:
+        """What a table needs and we have set aside goes back, before anything else."""
+        back: list[KeptFile] = []
+        for file in kept.files.values():
+            self._watch.last_word()
+            try:
+                if self._bench.storage.bring_back(file.kept_at, file.path):
+                    back.append(file)
+            except StorageError as e:
+                self._tally.fail(e.message)
+        if not back:
+            return
+        self._tally.restored += len(back)
+        with self._bench.ledger.write() as connection:
+            recorded = [file.swept for file in back if file.swept is not None]
+            quarantined_files.move(connection, recorded, SweptState.RESTORED, "a table references it")
+            audit.record(
+                connection,
+                Event.FILES_RESTORED.value,
+                run=self._run,
+                files=len(back),
+                samples=[file.path for file in back[: self._settings.samples_max]],
+            )
+
+    def _sweep_missing(self, survey: Survey, kept: Kept) -> References:
+        known = survey.references
+        planned = (f for f in survey.drift.missing() if f.protected is None and f.path not in kept)
+        for table, findings in groupby(planned, key=lambda f: f.table or ""):
+            waiting = iter(findings)
+            while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
+                self._watch.check()
+                if self._tally.left <= 0:
+                    self._hit_cap()
+                    return known
+                known, gone = self._still_gone(table, some, known)
+                self._tally.skipped_recheck += len(some) - len(gone)
+                if gone:
+                    self._actor.drop_entries(table, gone)
+                self._watch.progress(self._tally.missing)
+        return known
+
+    def _still_gone(self, table: str, some: Sequence[Finding], known: References) -> tuple[References, list[Finding]]:
+        known = self._bench.catalog.references(known, self._watch)
+        if table in known.unread:
+            return known, []
+        live = known.referenced([f.path for f in some])
+        stats = self._bench.look_at([f.path for f in some])
+        return known, [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
+
+    # ---- orphan files ------------------------------------------------------------------------------------------------
+
+    def _sweep_orphans(self, survey: Survey, known: References) -> None:
+        waiting = (f for f in survey.drift.orphans() if f.protected is None)
+        before = {head.location for head in survey.references.tables}
+        while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
+            self._watch.check()
+            if self._tally.left <= 0:
+                self._hit_cap()
+                return
+            stats = self._bench.look_at([f.path for f in some])
+            known = self._bench.catalog.references(known, self._watch)
+            if self._asked.delete and known.unread:
+                self._tally.fail("as long as a table cannot be read, nothing is deleted at once")
+                return
+            still = self._still_orphans(some, stats, known, before)
+            self._tally.skipped_recheck += len(some) - len(still)
+            if still:
+                known = self._actor.sweep_files(still, known)
+            self._watch.progress(self._tally.orphans + self._tally.foreign)
+
+    def _still_orphans(
+        self,
+        some: Sequence[Finding],
+        stats: Sequence[Stat | StorageError | None],
+        known: References,
+        before: set[str],
+    ) -> list[tuple[Finding, Stat]]:
+        """Those that are exactly what was listed, and that nothing references as of now."""
+        live = known.referenced([f.path for f in some])
+        spooled = self._bench.spooled([f.path for f in some if f.content is Content.SPOOL])
+        # A table that was registered since, over a folder that nobody owned: its files are its own.
+        new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
+        still: list[tuple[Finding, Stat]] = []
+        for finding, stat in zip(some, stats, strict=True):
+            unread = is_unread(finding.table, known, self._asked)
+            taken = finding.path in live or finding.path in spooled or new_tables.of(key(finding.path)) is not None
+            listed = finding.listed
+            if not isinstance(stat, Stat) or listed is None or unread or taken:
+                continue
+            if self._bench.storage.same(listed, stat):
+                still.append((finding, stat))
+        return still
+
+    def _hit_cap(self) -> None:
+        if self._tally.cap_hit:
+            return
+        self._tally.cap_hit = True
+        with self._bench.ledger.write() as connection:
+            audit.record(
+                connection,
+                Event.CAP_HIT.value,
+                run=self._run,
+                cap=self._settings.deletes_max_per_run,
+                missing=self._tally.missing,
+                orphans=self._tally.orphans + self._tally.foreign,
+                partial=self._tally.partial,
+                skipped_recheck=self._tally.skipped_recheck,
+                storage=self._bench.storage.kind.value,
+            )
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        failpoints.hit("reconcile.before_end")
+        self._watch.end_phase()
+        self._tally.phases = self._watch.seconds
+        with self._bench.ledger.write() as connection:
+            if not reconcile_runs.complete(connection, self._run, self._tally.outcome()):
+                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
+            reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
+
+    def _abort(self, reason: AbortReason, why: str) -> None:
+        self._watch.end_phase()
+        self._tally.phases = self._watch.seconds
+        with self._bench.ledger.write() as connection:
+            if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
+                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
+            reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)

@@ -1,0 +1,124 @@
+"""What a run counts while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.drift import Counts, Done, FindingKind, Outcome
+from strandline.reconcile.model import Context, Finding, Survey
+from strandline.reconcile.rendering import document, printable
+from strandline.reconcile_settings import ReconcileSettings
+
+
+@dataclass(slots=True)
+class Tally:
+    settings: ReconcileSettings
+    partial: bool = False
+    cap_hit: bool = False
+    listed: int = 0
+    referenced: int = 0
+    found: Counts = field(default_factory=Counts)
+    planned: Counts = field(default_factory=Counts)
+    missing: int = 0
+    orphans: int = 0
+    foreign: int = 0
+    bytes: int = 0
+    restored: int = 0
+    skipped_recheck: int = 0
+    failed: int = 0
+    protected: Mapping[str, int] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    sequences: dict[str, int] = field(default_factory=dict)
+    clock: Mapping[str, Any] | None = None
+    failures: list[str] = field(default_factory=list)
+    unlisted_failures: int = 0
+    samples: list[Mapping[str, Any]] = field(default_factory=list)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    _sampled: dict[FindingKind, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """How many more a run may act on."""
+        return self.settings.deletes_max_per_run - self.missing - self.orphans - self.foreign
+
+    def fail(self, what: str) -> None:
+        if len(self.failures) < self.settings.errors_max:
+            self.failures.append(printable(what))
+        else:
+            self.unlisted_failures += 1
+
+    def begin(self, context: Context) -> None:
+        """What a run that comes to nothing hands on as it was."""
+        self.tables, self.sequences = dict(context.references_before), dict(context.sequences_before)
+        self.clock = context.clock
+
+    def survey(self, survey: Survey, references_before: Mapping[str, int]) -> None:
+        drift = survey.drift
+        self.partial = bool(survey.failures) or bool(survey.references.unread)
+        self.listed, self.referenced = drift.listed, len(survey.references)
+        self.found, self.planned = drift.found, drift.planned
+        self.protected = {reason.value: count for reason, count in drift.protected.items()}
+        unread = survey.references.unread
+        # A table that was left alone is measured by what it was before: the next run must not take this for normal.
+        whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
+        still = references_before if unread else {t.head.uuid for t in drift.tables}
+        # Carried on from run to run, so that it outlives the record of the run that counted.
+        self.tables = {uuid: count for uuid, count in references_before.items() if uuid in still}
+        self.tables |= {t.head.uuid: t.referenced for t in whole}
+        self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
+        for head in (t.head for t in drift.tables):
+            if head.lineage is not None and head.lineage.sequence is not None:
+                self.sequences[head.uuid] = max(head.lineage.sequence, self.sequences.get(head.uuid, 0))
+        for failure in survey.failures:
+            self.fail(f"{failure.prefix}: {failure.why}")
+        for name, why in unread.items():
+            self.fail(f"{name}: {why}")
+
+    def sample(self, findings: Iterable[Finding]) -> None:
+        """The first of each kind, those that can be acted on before those that are protected."""
+        waiting: dict[FindingKind, list[Finding]] = {}
+        for finding in findings:
+            if finding.protected is None:
+                self._keep(finding)
+            elif len(waiting.setdefault(finding.kind, [])) < self.settings.samples_max:
+                waiting[finding.kind].append(finding)
+            if self._sampled.get(finding.kind, 0) >= self.settings.samples_max:
+                waiting.pop(finding.kind, None)
+        for some in waiting.values():
+            for finding in some:
+                self._keep(finding)
+
+    def _keep(self, finding: Finding) -> None:
+        count = self._sampled.get(finding.kind, 0)
+        if count < self.settings.samples_max:
+            self._sampled[finding.kind] = count + 1
+            self.samples.append(document(finding))
+
+    def outcome(self) -> Outcome:
+        more = [f"and {self.unlisted_failures:,} more"] if self.unlisted_failures else []
+        return Outcome(
+            partial=self.partial,
+            cap_hit=self.cap_hit,
+            listed=self.listed,
+            referenced=self.referenced,
+            found=self.found,
+            planned=self.planned,
+            done=Done(
+                self.missing,
+                self.orphans,
+                self.foreign,
+                self.bytes,
+                self.restored,
+                self.skipped_recheck,
+                self.failed,
+            ),
+            protected=self.protected,
+            tables=self.tables,
+            failures=(*self.failures, *more),
+            samples=tuple(self.samples),
+            phases=self.phases,
+            sequences=self.sequences,
+            clock=self.clock,
+        )

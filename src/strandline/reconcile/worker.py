@@ -1,0 +1,119 @@
+"""The loop of a worker process: tasks come in on standard input, results go out on standard output.
+
+A process and not a thread, for two reasons: there are two of them at work, and one that hangs in a system call (a
+network mount that went away) can be killed. `pool.py` is the other end.
+"""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from strandline.reconcile.walk import is_gone, scan
+
+FRAME_BYTES = 8
+MARSHAL_VERSION = 2
+"""Later ones look for objects that occur twice, which costs more than it saves."""
+
+Result = tuple[str, Any]
+
+
+def write_frame(out: BinaryIO, value: Any) -> None:
+    body = marshal.dumps(value, MARSHAL_VERSION)
+    out.write(len(body).to_bytes(FRAME_BYTES, "big"))
+    out.write(body)
+
+
+def read_frame(source: BinaryIO) -> Any | None:
+    head = source.read(FRAME_BYTES)
+    if len(head) < FRAME_BYTES:
+        return None
+    body = source.read(int.from_bytes(head, "big"))
+    return marshal.loads(body)
+
+
+def scan_folder(folder: str) -> Iterator[Result]:
+    try:
+        for part in scan(folder):
+            yield "part", part
+    except OSError as e:
+        # One that is gone holds nothing: that is an answer, and no failure.
+        yield ("end", None) if is_gone(e) else ("failed", f"{type(e).__name__}: {e.strerror or e}")
+        return
+    yield "end", None
+
+
+def look_into(folder: str) -> Iterator[Result]:
+    """Whether there is anything in it but folders; also where that cannot be told."""
+    waiting = [folder]
+    while waiting:
+        at = waiting.pop()
+        try:
+            for files, folders, others in scan(at):
+                if files or others:
+                    yield "end", True
+                    return
+                waiting += [f"{at}/{name}" for name in folders]
+        except OSError as e:
+            if not is_gone(e):
+                yield "end", True
+                return
+    yield "end", False
+
+
+def read_list(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
+    from strandline.reconcile.manifests import listed_manifests
+
+    return _read(task, listed_manifests)
+
+
+def read_manifest(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
+    from strandline.reconcile.manifests import live_files
+
+    return _read(task, live_files)
+
+
+def _read(task: tuple[str, bytes | None, int | None], reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
+    from strandline.reconcile.avro_reader import AvroUnreadable
+
+    path, content, bytes_min = task
+    try:
+        if content is None:
+            with open(path, "rb") as file:
+                content = file.read()
+        if bytes_min is not None and len(content) < bytes_min:
+            # Cut off where a block ends, it would read well.
+            raise AvroUnreadable(f"it has {len(content):,} of {bytes_min:,} bytes")
+        for part in reading(content):
+            yield "part", part
+    except FileNotFoundError:
+        yield "missing", None
+    except OSError as e:
+        yield "failed", f"{type(e).__name__}: {e.strerror or e}"
+    except AvroUnreadable as e:
+        yield "failed", f"damaged, or not what it should be: {e}"
+    else:
+        yield "end", None
+
+
+DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
+    "scan": scan_folder,
+    "look_into": look_into,
+    "manifest_list": read_list,
+    "manifest": read_manifest,
+}
+
+
+def main() -> None:
+    gc.disable()  # What a task makes is given away when it is done, and there are no circles in it.
+    source, out = sys.stdin.buffer, sys.stdout.buffer
+    while (message := read_frame(source)) is not None:
+        doing, tasks = message
+        for task in tasks:
+            for result in DOINGS[doing](task):
+                write_frame(out, result)
+            # Not held back until the batch is done: whoever waits must see which task is the slow one.
+            out.flush()

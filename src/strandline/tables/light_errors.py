@@ -1,0 +1,71 @@
+"""PyIceberg's errors as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.exceptions import ValidationError as InvalidMetadata
+
+from strandline.errors import NoSuchDataset, SchemaError, StorageError, StrandlineError, TableUnfit
+
+_PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
+_NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
+
+
+@contextmanager
+def opening(what: str) -> Iterator[None]:
+    """Around what reads a table's metadata: a damaged file makes its readers say anything, and one table that cannot
+    be opened is not to end what is done with the others."""
+    with explained(what):
+        try:
+            yield
+        except _NOT_OF_THE_TABLE:
+            raise
+        except Exception as e:
+            if _is_of_the_database(e):
+                raise
+            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Conflicts pass, because the caller repeats them."""
+    try:
+        yield
+    except _PASSED:
+        raise
+    except (NoSuchTableError, NoSuchNamespaceError) as e:
+        raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows those there are.") from e
+    except NotImplementedError as e:
+        raise TableUnfit(
+            f"{what} has a format version that PyIceberg can read but not change",
+            hint="Change it with Spark SQL.",
+        ) from e
+    except (ValueError, InvalidMetadata) as e:
+        raise SchemaError(f"{what}: {e}") from e
+    except (OSError, RESTError) as e:
+        raise StorageError(f"{what} cannot be reached: {e}") from e
+    except Exception as e:
+        if _is_of_the_database(e):
+            raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
+        raise
+
+
+def _is_of_the_database(error: Exception) -> bool:
+    """PyIceberg lets the driver's errors through; its library is not imported here only to name them."""
+    return type(error).__module__.startswith("sqlalchemy.")
+
+
+def told(error: Exception) -> str:
+    """The line of a validation report that says what is wrong; the others say where in the validator."""
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    return next((line for line in lines if "error," in line), lines[0]).partition(" [type=")[0]

@@ -1,0 +1,78 @@
+"""Files of this machine, opened for PyIceberg as Python opens them.
+
+PyIceberg's own way goes through Arrow, whose import takes longer than a small lake takes to be looked through; who only
+wants metadata should not wait for it. What does not lie on this machine still goes that way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from pyiceberg.io import FileIO, InputFile, OutputFile
+
+if TYPE_CHECKING:
+    from pyiceberg.io import InputStream, OutputStream
+    from pyiceberg.typedef import Properties
+
+_LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORECASE)
+
+
+def local_path(location: str) -> Path | None:
+    """None where it does not lie on this machine, or is not spelled out."""
+    found = _LOCAL.match(location)
+    return None if found is None else Path(location[found.end() :])
+
+
+class LocalFile(InputFile, OutputFile):
+    def __init__(self, location: str, path: Path) -> None:
+        super().__init__(location)
+        self._path = path
+
+    def __len__(self) -> int:
+        return self._path.stat().st_size
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return cast("InputStream", self._path.open("rb"))
+
+    def to_input_file(self) -> LocalFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file: BinaryIO = self._path.open("wb" if overwrite else "xb")
+        return cast("OutputStream", file)
+
+
+class LocalFiles(FileIO):
+    def __init__(self, properties: Properties) -> None:
+        super().__init__(properties)
+        self._elsewhere: FileIO | None = None
+
+    def new_input(self, location: str) -> InputFile:
+        path = local_path(location)
+        return self._others().new_input(location) if path is None else LocalFile(location, path)
+
+    def new_output(self, location: str) -> OutputFile:
+        path = local_path(location)
+        return self._others().new_output(location) if path is None else LocalFile(location, path)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        named = location if isinstance(location, str) else location.location
+        path = local_path(named)
+        if path is None:
+            self._others().delete(named)
+        else:
+            os.unlink(path)
+
+    def _others(self) -> FileIO:
+        if self._elsewhere is None:
+            from pyiceberg.io.pyarrow import PyArrowFileIO
+
+            self._elsewhere = PyArrowFileIO(self.properties)
+        return self._elsewhere

@@ -1,0 +1,293 @@
+"""The reconciler's record, on both databases: the lease, runs, files that were set aside, batches of entries."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.delivery import SinkId
+from strandline.drift import AbortReason, Asked, Counts, Done, FindingKind, Outcome, RunId, StorageKind, SweptState
+from strandline.errors import UsageError
+from strandline.ledger import audit, delivered, dropped_entries, losses, quarantined_files, reconcile_runs, sinks
+from strandline.ledger.delivered import SinkMark
+from strandline.ledger.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
+from strandline.ledger.quarantined_files import NewSwept
+from strandline.types import Seq, SeqRange
+from tests.ledger.conftest import Bench
+
+ASKED = Asked(act=True)
+
+
+def new_run(bench: Bench) -> RunId:
+    lease = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert lease is not None
+    with bench.ledger.write() as connection:
+        run = reconcile_runs.start(connection, lease, ASKED, StorageKind.LOCAL)
+    reconcile_runs.release(bench.ledger, lease)
+    return run
+
+
+def ended_run(bench: Bench, **outcome: object) -> RunId:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.complete(connection, run, Outcome(**outcome))  # type: ignore[arg-type]
+    return run
+
+
+def swept(bench: Bench, run: RunId, count: int = 2) -> list[quarantined_files.Swept]:
+    new = [NewSwept(FindingKind.ORPHAN, "t", f"/w/{run}-{n}", f"/q/{run}/{n}", n, None) for n in range(count)]
+    with bench.ledger.write() as connection:
+        return quarantined_files.begin(connection, run, new)
+
+
+# ---- the lease -------------------------------------------------------------------------------------------------------
+
+
+def test_one_holder_at_a_time_and_the_fence_rises_with_each(bench: Bench) -> None:
+    first = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert first is not None and reconcile_runs.take_lease(bench.ledger, seconds=60) is None
+    assert reconcile_runs.renew(bench.ledger, first, seconds=60)
+    assert reconcile_runs.release(bench.ledger, first) and not reconcile_runs.release(bench.ledger, first)
+    second = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert second is not None and second.fence == first.fence + 1
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_its_holder_is_fenced(bench: Bench) -> None:
+    first = reconcile_runs.take_lease(bench.ledger, seconds=-1)
+    assert first is not None
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.holds(connection, first)  # nobody took it over yet
+    second = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert second is not None
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.holds(connection, first) and reconcile_runs.holds(connection, second)
+    assert not reconcile_runs.renew(bench.ledger, first, seconds=60)
+    assert not reconcile_runs.release(bench.ledger, first)
+
+
+def test_the_fence_never_goes_back(bench: Bench) -> None:
+    reconcile_runs.take_lease(bench.ledger, seconds=60)
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE sweep_lease SET fence = 0")
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_read_back_as_it_was_written(bench: Bench) -> None:
+    run = new_run(bench)
+    outcome = Outcome(
+        True, True, 7, 8, Counts(1, 2, 3, 4), Counts(1, 1, 1, 1), Done(1, 2, 3, 4, 5, 6, 7),
+        {"young": 3}, {"uuid": 9}, ("a: no",), ({"kind": "orphan", "path": "/naïve\n"},), {"list": 0.5},
+    )  # fmt: skip
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.abort(connection, run, outcome, AbortReason.GUARD, "too many")
+    with bench.ledger.read() as connection:
+        found = reconcile_runs.get(connection, run)
+        assert found.outcome == outcome and found.asked == ASKED
+        assert (found.aborted, found.why) == (AbortReason.GUARD, "too many")
+        assert reconcile_runs.references_before(connection) == {"uuid": 9}
+        with pytest.raises(UsageError):
+            reconcile_runs.get(connection, run + 1)
+
+
+def test_a_run_that_ended_does_not_change_and_only_one_is_under_way(bench: Bench) -> None:
+    run = ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.complete(connection, run, Outcome())
+        assert not reconcile_runs.abort(connection, run, Outcome(), AbortReason.UNKNOWN, "late")
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE reconcile_run SET why = 'other'")
+    new_run(bench)
+    with pytest.raises(sa.exc.IntegrityError):
+        new_run(bench)
+
+
+def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench: Bench) -> None:
+    dead, own = new_run(bench), Outcome(done=Done(orphans=7))
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
+        reconcile_runs.abort(connection, dead, Outcome(), AbortReason.UNKNOWN, "it ended without a word")
+        assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
+        found = reconcile_runs.get(connection, dead)
+        assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
+        told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "run_aborted"]
+        assert told == ["lease_lost", "unknown"]
+    completed = ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert not reconcile_runs.outlived(connection, completed, own)
+
+
+def test_what_a_run_did_that_ended_early_may_be_corrected_but_not_why_it_ended(bench: Bench) -> None:
+    failed = new_run(bench)
+    with bench.ledger.write() as connection:
+        reconcile_runs.abort(connection, failed, Outcome(listed=3), AbortReason.COMMIT_FAILED, "no answer")
+    completed = ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.correct(connection, failed, Done(missing=2))
+        assert not reconcile_runs.correct(connection, completed, Done(missing=2))
+        found = reconcile_runs.get(connection, failed)
+        assert found.outcome == Outcome(listed=3, done=Done(missing=2)) and found.why == "no answer"
+    for change in ("reason = 'lease_lost'", "state = 'completed', reason = NULL", "state = 'running', ended_at = NULL"):
+        with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+            connection.exec_driver_sql(f"UPDATE reconcile_run SET {change} WHERE id = {failed}")
+
+
+def test_old_runs_are_forgotten_but_not_those_that_hold_files(bench: Bench) -> None:
+    holding = ended_run(bench)
+    files = swept(bench, holding)
+    with bench.ledger.write() as connection:
+        quarantined_files.move(connection, files, SweptState.HELD)
+    others = [ended_run(bench) for _ in range(5)]
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.forget_old(connection, runs_max=2) == 3
+    with bench.ledger.read() as connection:
+        assert [r.id for r in reconcile_runs.latest(connection, runs_max=9)] == [others[4], others[3], holding]
+        assert reconcile_runs.get(connection, holding).held == 2
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql(f"DELETE FROM swept_file WHERE run_id = {holding}")
+
+
+def test_a_run_is_not_forgotten_before_its_batches_of_entries_are_settled(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 1, ["/a"]))
+        reconcile_runs.abort(connection, run, Outcome(), AbortReason.COMMIT_FAILED, "no answer")
+    ended_run(bench)
+    with bench.ledger.write() as connection:
+        assert reconcile_runs.forget_old(connection, runs_max=1) == 0
+        assert dropped_entries.end(connection, batch, None) and reconcile_runs.forget_old(connection, runs_max=1) == 1
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_files_are_begun_in_their_order(bench: Bench) -> None:
+    run = new_run(bench)
+    files = swept(bench, run, 1_000)
+    assert [f.size for f in files] == list(range(1_000)) and {f.state for f in files} == {SweptState.BEGUN}
+    with bench.ledger.read() as connection:
+        assert quarantined_files.begun(connection) == files
+        found = quarantined_files.of_paths(connection, [f.path for f in files])
+        assert len(found) == 1_000 and quarantined_files.counted(connection, run) == {
+            (FindingKind.ORPHAN, SweptState.BEGUN): (1_000, sum(range(1_000)))
+        }
+
+
+def test_a_file_moves_only_from_the_state_that_it_was_read_in(bench: Bench) -> None:
+    (file,) = swept(bench, new_run(bench), 1)
+    with bench.ledger.write() as connection:
+        assert quarantined_files.move(connection, [file], SweptState.LEFT) == 1
+        assert quarantined_files.move(connection, [file], SweptState.HELD) == 0
+
+
+@pytest.mark.parametrize("state", ["begun", "held", "lost"])
+def test_what_was_purged_stays_purged(bench: Bench, state: str) -> None:
+    (file,) = swept(bench, new_run(bench), 1)
+    for step in ("held", "purging", "purged"):
+        with bench.ledger.write() as connection:
+            connection.exec_driver_sql(f"UPDATE swept_file SET state = '{step}' WHERE id = {file.id}")
+    with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE swept_file SET state = '{state}'")
+
+
+def test_the_path_of_a_file_never_changes(bench: Bench) -> None:
+    swept(bench, new_run(bench), 1)
+    for column in ("path", "kept_at"):
+        with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+            connection.exec_driver_sql(f"UPDATE swept_file SET {column} = '/elsewhere'")
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_taken_for_undone_may_turn_out_done_but_not_the_other_way(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 3, ["/a"]))
+        assert dropped_entries.begun(connection) == [batch]
+        assert dropped_entries.end(connection, batch, None)
+        assert dropped_entries.begun(connection) == []
+        assert dropped_entries.end(connection, batch, 3)
+        assert not dropped_entries.end(connection, batch, None)
+        assert [b.dropped for b in dropped_entries.of_run(connection, run)] == [3]
+
+
+def span(lo: int, hi: int) -> SeqRange:
+    return SeqRange(Seq(lo), Seq(hi))
+
+
+def test_what_a_sink_loses_is_what_lies_above_its_mark() -> None:
+    def lost(mark: int | None, *gone: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        at = SinkMark(SinkId(1), "s", 2, None if mark is None else Seq(mark))
+        found = given_up([at], [GoneRows(span(lo, hi), count) for lo, hi, count in gone])
+        assert all((x.sink, x.name, x.generation) == (1, "s", 2) for x in found)
+        return [(x.rows.lo, x.rows.hi, x.count) for x in found]
+
+    assert lost(None, (1, 10, 10)) == [(1, 10, 10)]
+    assert lost(10, (1, 10, 10)) == []
+    assert lost(4, (1, 10, 10)) == [(5, 10, 6)]
+    assert lost(4, (1, 10, 3)) == [(5, 10, 3)], "which of them it has got cannot be told: so many at most"
+    assert lost(None, (1, 10, 10), (11, 20, 10), (31, 40, 4)) == [(1, 20, 20), (31, 40, 4)]
+    assert lost(None, (1, 10, 5), (2, 9, 5)) == [(1, 10, 10)], "files whose rows interleave"
+    assert lost(None) == []
+
+
+def test_a_batch_that_landed_says_what_is_gone_and_what_each_sink_will_not_get_and_says_it_once(bench: Bench) -> None:
+    run = new_run(bench)
+    with bench.ledger.write() as connection:
+        sink = sinks.add(
+            connection, instance="s", name="s", kind="files", dataset=bench.dataset.id, options={}, destination="s",
+            start=None,
+        )  # fmt: skip
+        lost = [SinkLoss(sink.id, "s", 1, span(1, 3), 3), SinkLoss(sink.id, "s", 1, span(8, 9), 2)]
+        new = NewBatch("t", bench.dataset.name, 2, ["/a"], [GoneRows(span(1, 3), 3), GoneRows(span(7, 9), 3)], lost)
+        batch = dropped_entries.begin(connection, run, new)
+        assert losses.of_sink(connection, sink) == [] and losses.purged(connection, bench.dataset.id) == []
+        assert dropped_entries.end(connection, batch, None)
+        assert losses.of_sink(connection, sink) == [], "it did not land"
+        (known,) = dropped_entries.of_run(connection, run)
+        assert dropped_entries.end(connection, known, 2), "it did, after all"
+        assert not dropped_entries.end(connection, known, 2)
+        assert losses.purged(connection, bench.dataset.id) == [span(1, 3), span(7, 9)]
+        assert losses.lost_rows(connection, sink) == 5
+        assert [(x.after, x.until) for x in losses.of_sink(connection, sink)] == [(None, 3), (7, 9)]
+        told = [e for e in audit.latest(connection) if e.event == "rows_lost"]
+        assert len(told) == 1
+
+
+# ---- what sinks hold -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) -> None:
+    def add(name: str, start: int | None) -> int:
+        with bench.ledger.write() as connection:
+            return sinks.add(
+                connection, instance=name, name=name, kind="files", dataset=bench.dataset.id, options={},
+                destination=name, start=None if start is None else Seq(start),
+            ).id  # fmt: skip
+
+    def lane(sink: int, partition: str, mark: int | None, generation: int = 1) -> None:
+        with bench.ledger.write() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO lane (sink_id, generation, partition, continuation, mark, exported, withheld, version, "
+                f"updated_at) VALUES ({sink}, {generation}, '{partition}', '', {'NULL' if mark is None else mark}, "
+                "0, 0, 1, 0)"
+            )
+
+    add("from-now", 40)
+    add("new", None)
+    ahead = add("ahead", None)
+    with bench.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE sink SET planned = 30 WHERE id = {ahead}")
+    for partition, mark in (("a", 30), ("b", 20)):
+        lane(ahead, partition, mark)
+    stuck = add("stuck", None)
+    with bench.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE sink SET planned = 30 WHERE id = {stuck}")
+    lane(stuck, "a", None)
+    lane(stuck, "b", 30)
+    with bench.ledger.read() as connection:
+        assert delivered.certain(connection, bench.dataset.id) == {
+            "from-now": 40, "new": None, "ahead": 20, "stuck": None,
+        }  # fmt: skip

@@ -1,0 +1,53 @@
+"""Whose a file is: on a local folder that a catalog beyond this machine speaks of, nobody can say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.config import LakeConfig, Settings
+from strandline.reconcile import guard
+from strandline.reconcile.ground import LakeGround
+from strandline.reconcile.model import Context, Protection
+from tests.reconcile.conftest import SomeLake, acted_on, by_path, data_files
+
+REST = {"kind": "rest", "uri": "http://127.0.0.1:1"}
+BUCKET = {"url": "s3://bucket/lake"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_own"),
+    [({}, True), ({"catalog": REST}, False), ({"catalog": REST, "warehouse": BUCKET}, True)],
+)
+def test_a_folder_is_this_nodes_own_only_with_a_catalog_of_this_machine(
+    tmp_path: Path, settings: dict[str, Any], is_own: bool
+) -> None:
+    ground = LakeGround(LakeConfig(Settings(**settings), tmp_path), None, None)  # type: ignore[arg-type]
+    assert ground.own_origin is is_own
+
+
+@pytest.mark.parametrize(("own", "reason"), [(True, None), (False, Protection.ORIGIN)])
+def test_what_cannot_be_attributed_is_only_reported(own: bool, reason: Protection | None) -> None:
+    context = Context(10**18, 0, 0, own_origin=own)
+    place = {"stopped": None, "in_layout": True, "known_root": True, "failed_prefix": False, "any_unread": False}
+    assert guard.by_place(context, **place) is reason  # type: ignore[arg-type]
+
+
+def test_of_a_lake_of_unknown_origin_nothing_is_acted_on_neither_tables_nor_spool(some_lake: SomeLake) -> None:
+    table = some_lake.create()
+    (path,) = data_files(some_lake.append())
+    some_lake.append()
+    Path(path).unlink()
+    uuid = str(table.metadata.table_uuid)
+    stray = some_lake.put("ns/t/data/stray.parquet")
+    body = some_lake.put(f"_strandline/spool/{uuid}/body.arrow")
+    for own in (True, False):
+        context = some_lake.context(spool_tables=frozenset((uuid,)), own_origin=own, grace_seconds=0)
+        drift = some_lake.survey(context).drift
+        assert set(acted_on(drift.orphans())) == ({stray, body} if own else set())
+        if not own:
+            found = by_path(drift.orphans())
+            assert (found[stray].protected, found[body].protected) == (Protection.ORIGIN, Protection.ORIGIN)
+            assert not acted_on(drift.missing())

@@ -1,0 +1,279 @@
+"""`strandline reconcile`: reports unless it is asked to act, asks before it acts, says everything as JSON, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.cli.main import run as cli
+from strandline.drift import AbortReason
+from strandline.errors import StorageError
+from strandline.tables.light import LightCatalog
+from tests.reconcile.whole_lakes import ACT, WholeLake, there
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WholeLake]:
+    made = WholeLake(tmp_path / "lake", enabled=False, dry_run=True)
+    made.append()
+    made.append()
+    monkeypatch.chdir(made.home)
+    yield made
+    made.lake.close()
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert cli([*arguments, "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_reports_as_json_and_writes_every_finding(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    orphans = lake.puts(12)
+    young = lake.put("young.parquet", days_old=-1)
+    os.unlink(lake.data_files()[0])
+    found = document(capsys, "reconcile", "--findings", "found.jsonl")
+    assert found["dry_run"] is True and found["partial"] is False and found["aborted"] is None
+    assert found["planned"]["missing"] == 1 and found["planned"]["orphans"] == 12
+    assert found["done"]["missing"] == 0 and found["done"]["orphans"] == 0
+    assert found["protected"] == {"future_time": 1} and len(found["samples"]) == 11
+    lines = [json.loads(line) for line in (lake.home / "found.jsonl").read_text("utf-8").splitlines()]
+    assert {line["path"] for line in lines if line["kind"] == "orphan"} == {*orphans, young}
+    assert {"kind", "path", "table", "size", "modified", "protected"} <= set(lines[0])
+    assert [line["protected"] for line in lines if line["path"] == young] == ["future_time"]
+    assert all(there(orphans))
+
+
+def test_neither_reporting_nor_acting_loads_spark(lake: WholeLake) -> None:
+    orphans = lake.puts(2)
+    os.unlink(lake.data_files()[0])
+    script = (
+        "import sys\nfrom strandline.cli.main import run\n"
+        "codes = [run(['reconcile']), run(['reconcile', '--act', '--yes'])]\n"
+        "sys.exit(any(codes) or 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=lake.home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not any(there(orphans)) and len(lake.data_files()) == 1
+
+
+def test_without_a_terminal_acting_needs_yes(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    orphans = lake.puts(2)
+    assert cli(["reconcile", "--act"]) == 3 and all(there(orphans))
+    assert "--yes" in capsys.readouterr().err
+    assert not lake.lake.reconciler.runs()
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 3), ("y", 0)])
+def test_on_a_terminal_acting_asks_and_does_as_it_is_told(lake: WholeLake, answer: str, code: int) -> None:
+    orphans = lake.puts(2)
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "reconcile", "--act"],
+        cwd=lake.home, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"COLUMNS": "200"},
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    try:
+        while b"[y/N]" not in said:
+            said += os.read(ours, 1 << 16)
+        assert all(there(orphans)) and not lake.lake.reconciler.runs(), "it did not wait for the answer"
+        os.write(ours, f"{answer}\n".encode())
+        with suppress(OSError):  # the other end is closed
+            while os.read(ours, 1 << 16):
+                pass
+        assert asked.wait(timeout=60) == code
+    finally:
+        asked.kill()
+        os.close(ours)
+    assert b"Drop entries of missing files? Files that nothing references are set aside" in said
+    assert there(orphans) == [code != 0] * 2
+
+
+def test_ctrl_c_ends_a_run_as_cancelled(lake: WholeLake) -> None:
+    orphans = lake.puts(2)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "reconcile", "--act", "--yes"],
+        cwd=lake.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"STRANDLINE_FAILPOINT": "reconcile.before_files=stop"},
+    )  # fmt: skip
+    try:
+        _, state = os.waitpid(run.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(state), "it did not come to acting"
+        run.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGCONT)
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130 and "Traceback" not in said, said
+    (ended,) = lake.lake.reconciler.runs()
+    assert ended.aborted is AbortReason.CANCELLED and ended.ended_at is not None
+    assert all(there(orphans)) and lake.run(ACT).outcome.done.orphans == 2
+
+
+def test_act_is_honoured_whatever_dry_run_says_and_can_be_undone(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphans = lake.puts(2)
+    acted = document(capsys, "reconcile", "--act", "--yes")
+    assert acted["dry_run"] is False and acted["done"]["orphans"] == 2 and not any(there(orphans))
+    run = str(acted["run"])
+    shown = document(capsys, "reconcile", "show", run)
+    assert [file["state"] for file in shown["files"]] == ["held", "held"] and shown["held"] == 2
+    assert document(capsys, "reconcile", "runs")["runs"][0]["run"] == acted["run"]
+    assert document(capsys, "reconcile", "restore", run)["restored"] == 2 and all(there(orphans))
+    assert document(capsys, "reconcile", "purge", "--yes")["purged"] == 0
+
+
+def test_people_read_what_was_found_and_why_the_rest_is_protected(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.put("two\nlines.parquet")
+    lake.put("../../notes.txt")
+    assert cli(["reconcile"]) == 0
+    told = capsys.readouterr().out
+    assert "two\\nlines.parquet" in told and "outside every table's layout" in told
+    assert "Nothing was touched" in told
+    assert cli(["reconcile", "runs"]) == 0 and "report" in capsys.readouterr().out
+
+
+def test_a_guard_ends_with_3_and_says_why(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.puts(150)
+    refused = document(capsys, "reconcile", "--act", "--yes", code=3)
+    assert refused["aborted"] == "guard" and "deletes_max_share" in refused["why"] and refused["done"]["orphans"] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--delete"], ["--accept-loss"]])
+def test_how_to_act_without_acting_is_wrong_usage(lake: WholeLake, arguments: list[str]) -> None:
+    assert cli(["reconcile", *arguments]) == 2
+
+
+def test_status_tells_what_the_last_run_left(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = document(capsys, "status")["reconcile"]
+    assert {"last_run", "orphans", "missing", "partial"} <= set(nothing) and set(nothing.values()) == {None}
+    assert "reconcile" not in told_metrics(capsys)
+    lake.puts(2)
+    first = document(capsys, "reconcile")
+    told = document(capsys, "status")["reconcile"]
+    assert (told["last_run"], told["orphans"], told["missing"], told["partial"]) == (first["run"], 2, 0, False)
+    assert cli(["status"]) == 0 and "2 orphan files" in capsys.readouterr().out
+    document(capsys, "reconcile", "--act", "--yes")
+    assert document(capsys, "status")["reconcile"]["orphans"] == 0
+
+
+def test_a_run_that_ended_before_it_compared_knows_nothing_and_hides_nothing(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.puts(2)
+    whole = document(capsys, "reconcile")
+    off = threading.Event()
+    off.set()
+    early = lake.run(cancelled=off)
+    assert early.aborted is AbortReason.CANCELLED
+    told = document(capsys, "status")["reconcile"]
+    assert (told["last_run"], told["aborted"]) == (early.id, "cancelled")
+    assert [told[key] for key in ("orphans", "missing", "partial")] == [None, None, None]
+    assert (told["compared"]["run"], told["compared"]["orphans"]) == (whole["run"], 2)
+    assert cli(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "ended early (cancelled), before it had compared" in said and "2 orphan files" in said
+    metrics = told_metrics(capsys)
+    assert f"strandline_reconcile_last_run {early.id}\n" in metrics
+    assert 'strandline_reconcile_last_run_aborted{reason="cancelled"} 1\n' in metrics
+    assert "strandline_reconcile_last_run_ok 0\n" in metrics and "strandline_reconcile_orphan_files 2\n" in metrics
+
+
+def test_status_and_metrics_say_of_a_partial_run_that_it_is_partial(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lake.warehouse / "default" / "events" / "data" / "loop").symlink_to("loop")
+    assert document(capsys, "reconcile")["partial"] is True
+    assert document(capsys, "status")["reconcile"]["partial"] is True
+    assert cli(["status"]) == 0 and "could not look everywhere" in capsys.readouterr().out
+    metrics = told_metrics(capsys)
+    assert "strandline_reconcile_partial 1\n" in metrics and "strandline_reconcile_last_run_ok 1\n" in metrics
+    assert "strandline_reconcile_missing_files 0\n" in metrics
+
+
+def told_metrics(capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli(["metrics"]) == 0
+    return capsys.readouterr().out
+
+
+def test_findings_of_a_run_that_ended_early_do_not_replace_those_of_a_whole_one(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(self: LightCatalog) -> list[str]:
+        raise StorageError("the catalog does not answer")
+
+    lake.puts(2)
+    file = lake.home / "found.jsonl"
+    document(capsys, "reconcile", "--findings", file.name)
+    before = file.read_bytes()
+    assert before.count(b"\n") == 2
+    monkeypatch.setattr(LightCatalog, "table_names", no_answer)
+    assert cli(["reconcile", "--findings", file.name]) == 1
+    assert "is not written" in capsys.readouterr().err
+    assert file.read_bytes() == before and not file.with_name("found.jsonl.part").exists()
+
+
+def test_findings_are_written_where_a_guard_refuses_after_everything_was_told(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.puts(150)
+    document(capsys, "reconcile", "--act", "--yes", "--findings", "found.jsonl", code=3)
+    assert len((lake.home / "found.jsonl").read_text("utf-8").splitlines()) == 150
+
+
+def test_findings_that_cannot_be_written_are_wrong_usage(lake: WholeLake) -> None:
+    assert cli(["reconcile", "--findings", "no/such/folder.jsonl"]) == 2
+
+
+def test_a_run_that_is_not_known_is_wrong_usage(lake: WholeLake) -> None:
+    assert cli(["reconcile", "show", "99"]) == 2 and cli(["reconcile", "restore", "99"]) == 2
+
+
+def test_looking_at_the_record_loads_no_engine(lake: WholeLake) -> None:
+    lake.run()
+    code = (
+        "import sys\nfrom strandline.cli.main import run\nassert run(['reconcile', 'runs']) == 0\n"
+        "assert not {'pyspark', 'pyiceberg', 'pyarrow', 'alembic'} & set(sys.modules), sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=lake.home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(lake: WholeLake) -> None:
+    lake.settings(enabled=True, dry_run=False, schedule="* * * * * *")
+    (orphan,) = lake.puts(1)
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "strandline.cli.main", "run", "--json"],
+        cwd=lake.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    lines: list[dict[str, Any]] = []
+    try:
+        assert daemon.stdout is not None
+        while not lines or lines[-1]["event"] != "reconciled":
+            lines.append(json.loads(daemon.stdout.readline()))
+        daemon.send_signal(signal.SIGTERM)
+        rest, said = daemon.communicate(timeout=30)
+    finally:
+        daemon.kill()
+    assert daemon.returncode == 0 and not said, said
+    assert [line["event"] for line in lines] == ["serving", "scheduled", "reconciling", "reconciled"]
+    assert (lines[1]["reconcile"], lines[1]["act"], lines[2]["act"]) == ("* * * * * *", True, True)
+    assert (lines[3]["outcome"], lines[3]["orphans"], lines[3]["set_aside"]) == ("done", 1, 1)
+    assert not Path(orphan).exists()
+    assert [json.loads(line)["event"] for line in rest.splitlines()][-1] == "stopped"

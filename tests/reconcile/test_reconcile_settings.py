@@ -1,0 +1,149 @@
+"""The reconciler's settings and schedule."""
+
+from __future__ import annotations
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+import strandline
+from strandline.drift import AbortReason, Asked, Run
+from strandline.errors import LedgerBusy, StrandlineError
+from strandline.ledger import reconcile_runs
+from strandline.reconcile.schedule import Schedule
+from strandline.reconcile_settings import ReconcileSettings
+from tests.reconcile.whole_lakes import WholeLake
+
+
+def test_the_defaults_report_only_and_are_off() -> None:
+    s = ReconcileSettings()
+    assert (s.enabled, s.dry_run, s.delete_foreign, s.schedule) == (False, True, False, "17 4 * * *")
+    assert (s.grace_hours, s.clock_skew_seconds, s.deletes_max_per_run, s.deletes_max_share) == (24, 300, 10_000, 0.2)
+    assert (s.references_max, s.batch_size, s.recheck_concurrency, s.run_seconds_max) == (2_000_000, 1_000, 8, 1_800)
+    assert (s.prefix_timeout_seconds, s.unknown_roots_max, s.share_floor_files) == (300, 1_000, 100)
+    assert (s.samples_max, s.errors_max, s.history_runs, s.quarantine_days) == (10, 32, 100, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "taken"),
+    [
+        ("recheck_concurrency", 0, 1),
+        ("recheck_concurrency", 65, 64),
+        ("unknown_roots_max", -1, 1_000),
+        ("unknown_roots_max", 0, 0),
+        ("unknown_roots_max", 5_000_000, 1_000_000),
+        ("batch_size", 5_000, 1_000),
+        ("deletes_max_share", 7, 1),
+        ("grace_hours", -5, 0),
+        ("grace_hours", "48", 48),
+        ("history_runs", 0, 1),
+        ("deletes_max_share", "1e9", 1),
+        ("references_shrink_max", "-0.5", 0),
+        ("deletes_max_per_run", 1e9, 1_000_000),
+    ],
+)
+def test_numbers_outside_their_bounds_are_taken_for_the_bound(name: str, given: object, taken: object) -> None:
+    assert getattr(ReconcileSettings.model_validate({name: given}), name) == taken
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"grace_hours": "long"},
+        {"schedule": "at night"},
+        {"gracehours": 3},
+        {"deletes_max_share": math.nan},
+        {"deletes_max_share": "nan"},
+        {"references_shrink_max": math.nan},
+        {"references_shrink_max": "inf"},
+    ],
+)
+def test_what_is_not_a_setting_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ReconcileSettings.model_validate(values)
+
+
+MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
+DUE = MIDNIGHT + timedelta(hours=4, minutes=17)
+
+
+def test_a_schedule_is_due_once_however_late_it_is_asked() -> None:
+    schedule = Schedule(ReconcileSettings(enabled=True), MIDNIGHT)
+    assert schedule.due(DUE - timedelta(seconds=1)) is None
+    assert schedule.due(DUE + timedelta(days=3)) == Asked(act=False)
+    assert schedule.due(DUE + timedelta(days=3, hours=1)) is None
+    assert schedule.due(DUE + timedelta(days=4)) == Asked(act=False)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "dry_run", "due"),
+    [(False, False, None), (False, True, None), (True, True, Asked()), (True, False, Asked(act=True))],
+)
+def test_the_schedule_acts_only_where_both_settings_say_so(enabled: bool, dry_run: bool, due: Asked | None) -> None:
+    assert Schedule(ReconcileSettings(enabled=enabled, dry_run=dry_run), MIDNIGHT).due(DUE) == due
+
+
+def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
+    lake.append()
+    (orphan,) = lake.puts(1)
+    assert lake.lake.reconciler.run_if_due() is None  # not yet
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
+    lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
+    assert lease is not None
+    assert lake.lake.reconciler.run_if_due() is None
+    reconcile_runs.release(lake.lake.ledger, lease)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow + timedelta(days=1))
+    run = lake.lake.reconciler.run_if_due()
+    assert run is not None and run.outcome.done.orphans == 1 and not Path(orphan).exists()
+    lake.lake.close()
+
+
+def test_of_two_daemons_one_takes_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
+    lake.append()
+    now = datetime.now(UTC)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
+    with strandline.open(lake.home) as other:
+        one, two = lake.lake.reconciler, other.reconciler
+        assert one.run_if_due() is None and two.run_if_due() is None  # both watch from now on
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now)
+        one.run(Asked())  # a report is not what is due
+        assert one.run_if_due() is not None and two.run_if_due() is None
+        assert len(one.runs()) == 2
+    lake.lake.close()
+
+
+def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.reconcile.facade._POLL_SECONDS", 0.05)
+    lake = WholeLake(tmp_path / "lake", enabled=True, schedule="* * * * * *", dry_run=False)
+    lake.append()
+    (orphan,) = lake.puts(1)
+    stopping, told, ended = threading.Event(), list[StrandlineError](), list[Run]()
+    catch_up = lake.lake.reconciler._catch_up
+
+    def busy_once() -> None:
+        monkeypatch.setattr(lake.lake.reconciler, "_catch_up", catch_up)
+        raise LedgerBusy("the ledger is busy")
+
+    def begin(asked: Asked) -> None:
+        if told:
+            stopping.set()  # a run has begun, and has not listed anything yet
+
+    monkeypatch.setattr(lake.lake.reconciler, "_catch_up", busy_once)
+    with ThreadPoolExecutor(1) as pool:
+        loop = pool.submit(lake.lake.reconciler.run_on_schedule, stopping, begin, ended.append, told.append)
+        loop.result(30)
+    assert [e.message for e in told] == ["the ledger is busy"]
+    assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()
+    lake.lake.close()

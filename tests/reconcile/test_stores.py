@@ -1,0 +1,387 @@
+"""Storage as the sweep acts on it: the same promises on a disk and on an S3 server. And entries, dropped for good."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from botocore.exceptions import ClientError
+
+from strandline.config import WarehouseSettings
+from strandline.errors import CommitUnknown, StorageError
+from strandline.reconcile import s3_copy
+from strandline.reconcile.listing import Listing
+from strandline.reconcile.local_store import LocalStore
+from strandline.reconcile.model import Move, Stat, Storage
+from strandline.reconcile.object_inventory import Bucket, list_bucket
+from strandline.reconcile.s3_store import S3Store
+from strandline.tables import light_drop
+from tests.reconcile.buckets import put_object, settings_of
+from tests.reconcile.whole_lakes import WholeLake
+from tests.servers import S3, Toxiproxy
+
+Put = Callable[[str, bytes], str]
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Put]:
+    if request.param == "local":
+
+        def put_file(name: str, content: bytes) -> str:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            return str(path)
+
+        return LocalStore(), put_file
+    server: S3 = request.getfixturevalue("s3")
+    bucket = server.make_bucket()
+    return S3Store(settings_of(server, bucket), requests_at_once=4), partial(put_object, server, bucket)
+
+
+def stat(store: Storage, path: str) -> Stat:
+    found = store.look(path)
+    assert found is not None
+    return found
+
+
+def test_a_file_is_set_aside_and_brought_back_whole(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    path = put("lake/ns/t/data/a b%41+ü.parquet", b"content")
+    kept = f"{path.rpartition('/lake/')[0]}/lake/_strandline/quarantine/reconcile/1/ns/t/data/a b%41+ü.parquet"
+    assert store.set_aside([Move(path, kept, stat(store, path))]) == {path: None}
+    assert store.look(path) is None and stat(store, kept).size == 7
+    assert store.bring_back(kept, path) and not store.bring_back(kept, path)
+    assert store.look(kept) is None and stat(store, path).size == 7
+
+
+def test_what_is_not_as_expected_stays(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    path, other = put("lake/a", b"old"), put("lake/b", b"other")
+    listed = stat(store, path)
+    put("lake/a", b"newer")
+    told = store.set_aside(
+        [
+            Move(path, f"{path}.kept", listed),
+            Move(other, f"{other}.kept", stat(store, other)),
+            Move(f"{path}-gone", f"{path}-gone.kept", listed),
+        ]
+    )
+    assert told[path] is not None and told[f"{path}-gone"] is not None and told[other] is None
+    assert stat(store, path).size == 5 and store.look(f"{path}.kept") is None
+
+
+def test_bringing_back_never_replaces_a_file(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    kept, path = put("lake/kept", b"kept"), put("lake/there", b"there!")
+    assert not store.bring_back(kept, path)
+    assert stat(store, path).size == 6 and stat(store, kept).size == 4
+
+
+def test_setting_aside_never_replaces_a_file(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    path, kept = put("lake/a", b"a"), put("lake/kept", b"kept")
+    assert store.set_aside([Move(path, kept, stat(store, path))])[path] is not None
+    assert stat(store, path).size == 1 and stat(store, kept).size == 4
+
+
+def test_many_are_deleted_at_once_and_what_is_gone_counts_as_deleted(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    paths = [put(f"lake/many/{n} &<>.parquet", b"x") for n in range(25)]
+    assert not store.delete([*paths, f"{paths[0]}-never-there"])
+    assert [store.look(path) for path in paths] == [None] * 25
+
+
+def test_times_are_the_same_as_those_of_a_listing(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    path = put("lake/a", b"a")
+    seen = stat(store, path)
+    assert store.same(seen, stat(store, path)) and abs((seen.modified_ns or 0) / 1e9 - time.time()) < 60
+    assert not store.same(Stat(1, (seen.modified_ns or 0) - 2_000_000_000), seen)
+    assert not store.same(Stat(2, seen.modified_ns), seen)
+
+
+def test_the_same_content_is_told_by_bytes_and_not_by_size_or_time(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    one, twin, other, longer = put("a", b"same"), put("b", b"same"), put("c", b"else"), put("d", b"same+")
+    assert store.same_content(one, twin) and store.same_content(one, one)
+    assert not any(store.same_content(one, path) for path in (other, longer, f"{one}-never-there"))
+
+
+def test_every_file_under_a_folder_is_told_and_none_of_its_neighbours(place: tuple[Storage, Put]) -> None:
+    store, put = place
+    inside = [put(name, b"x") for name in ("lake/a/1", "lake/a/b/c/2 ü%41+", "lake/a/3")]
+    folder = inside[0].rpartition("/")[0]
+    put("lake/ab", b"x")
+    assert sorted(store.files_under(folder)) == sorted(inside)
+    assert list(store.files_under(f"{folder}/none")) == []
+
+
+def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
+    with pytest.raises(StorageError):
+        S3Store(settings_of(s3, "none"), requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
+
+
+class _WithoutConditions:
+    """A client of a store that does not take a condition for a copy."""
+
+    def __init__(self, client: Any, status: int) -> None:
+        self._client, self._status = client, status
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def copy_object(self, **asked: Any) -> Any:
+        if "CopySourceIfMatch" in asked:
+            raise ClientError({"ResponseMetadata": {"HTTPStatusCode": self._status}}, "CopyObject")
+        return self._client.copy_object(**asked)
+
+
+@pytest.mark.parametrize("status", [400, 412, 501])
+def test_a_store_that_copies_without_conditions_does_as_well(
+    s3: S3, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=2)
+    monkeypatch.setattr(store, "_client", _WithoutConditions(store._client, status), raising=False)
+    path = put_object(s3, bucket, "lake/a", b"content")
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert store.look(path) is None and store.bring_back(f"{path}.kept", path) and stat(store, path).size == 7
+
+
+def test_what_changes_during_the_copy_stays_without_conditions_too(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    refusing = _WithoutConditions(store._client, 501)
+    path = put_object(s3, bucket, "lake/a", b"content")
+    before = stat(store, path)
+
+    class Meanwhile(_WithoutConditions):
+        def copy_object(self, **asked: Any) -> Any:
+            put_object(s3, bucket, "lake/a", b"another")
+            return refusing.copy_object(**asked)
+
+    monkeypatch.setattr(store, "_client", Meanwhile(store._client, 501), raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
+    assert stat(store, path).size == 7
+
+
+def test_an_object_without_a_tag_is_set_aside_by_size_and_time(s3: S3) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    (s3.server.folder / "data" / bucket / "a").write_bytes(b"past the server")
+    path = f"s3://{bucket}/a"
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert store.look(path) is None and stat(store, f"{path}.kept").size == 15
+
+
+def test_objects_without_the_same_tag_are_compared_by_their_bytes(s3: S3) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    for name, content in (("a", b"past the server"), ("b", b"past the server"), ("c", b"past the Server")):
+        (s3.server.folder / "data" / bucket / name).write_bytes(content)
+    assert store.same_content(f"s3://{bucket}/a", f"s3://{bucket}/b")
+    assert not store.same_content(f"s3://{bucket}/a", f"s3://{bucket}/c")
+
+
+class _Counting:
+    """A client that counts what is asked of it, and lets a test come in between."""
+
+    def __init__(self, client: Any, before: Callable[[str], None] = lambda operation: None) -> None:
+        self._client, self._before = client, before
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(**parameters: Any) -> Any:
+            self._before(name)
+            self.asked.append(name)
+            return getattr(self._client, name)(**parameters)
+
+        return ask
+
+
+LARGE = bytes(range(256)) * (11 << 12)
+"""11 MiB: more than two of the smallest parts that a store takes."""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_copy, "COPY_BYTES_MAX", 6 << 20)
+    monkeypatch.setattr(s3_copy, "PART_BYTES", 5 << 20)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=2)
+    path = put_object(s3, bucket, "lake/large", LARGE)
+    client = _Counting(store._client)
+    monkeypatch.setattr(store, "_client", client, raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
+    assert client.asked.count("upload_part_copy") == 3 and "copy_object" not in client.asked
+    assert store.look(path) is None and store.bring_back(f"{path}.kept", path)
+    assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE
+    twin = put_object(s3, bucket, "lake/twin", LARGE)
+    assert store.same_content(path, twin), "its tag is that of parts, and its bytes are the same"
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_large_object_that_changes_while_its_parts_are_copied_stays_and_leaves_no_upload(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3.make_bucket()
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    path = put_object(s3, bucket, "lake/large", LARGE)
+    before, plain = stat(store, path), store._client
+
+    def meanwhile(operation: str) -> None:
+        if operation == "upload_part_copy" and client.asked.count(operation) == 1:
+            put_object(s3, bucket, "lake/large", LARGE[::-1])
+
+    client = _Counting(plain, meanwhile)
+    monkeypatch.setattr(store, "_client", client, raising=False)
+    assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
+    assert store.look(f"{path}.kept") is None
+    assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE[::-1]
+    assert not plain.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_a_link_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "loop"):
+        with pytest.raises(StorageError):
+            LocalStore().look(str(tmp_path / name))
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def _drop(lake: WholeLake, paths: list[str], token: str, before: Callable[[], None] = lambda: None) -> int:
+    spelled = {f"file://{path}" for path in paths}
+    return light_drop.drop_data_files(
+        lake.lake.catalog, "default.events", spelled, lambda p: p, token=token, summary={}, attempts_max=3,
+        before_commit=before,
+    ).count  # fmt: skip
+
+
+def test_entries_are_dropped_once_for_a_token_beside_other_commits(tmp_path: Path) -> None:
+    lake = WholeLake(tmp_path / "lake")
+    for _ in range(3):
+        lake.append()
+    first, second, third = lake.data_files()
+    appended: list[object] = []
+
+    def meanwhile() -> None:
+        if not appended:
+            appended.append(lake.append())
+
+    assert _drop(lake, [first, second], "one", meanwhile) == 2  # lost once against the append, then landed
+    assert len(lake.data_files()) == 2 and lake.count() == 6
+    assert _drop(lake, [first, third], "one") == 2 and len(lake.data_files()) == 2  # it had landed
+    assert light_drop.landed(lake.lake.catalog, "default.events", "one") == 2
+    lake.lake.close()
+
+
+def test_a_token_that_was_voided_cannot_land_any_more(tmp_path: Path) -> None:
+    lake = WholeLake(tmp_path / "lake")
+    lake.append()
+    lake.append()
+    catalog, (first, _) = lake.lake.catalog, lake.data_files()
+    with pytest.raises(CommitUnknown, match="voided"):
+        _drop(lake, [first], "late", lambda: light_drop.void(catalog, "default.events", "late"))
+    assert len(lake.data_files()) == 2 and light_drop.landed(catalog, "default.events", "late") is None
+    light_drop.void(catalog, "default.events", "late")
+    assert _drop(lake, [first], "another") == 1
+    lake.lake.close()
+
+
+# ---- listing a bucket ------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3, toxiproxy: Toxiproxy) -> None:
+    bucket = s3.make_bucket()
+    for table in ("a", "b"):
+        folder = s3.server.folder / "data" / bucket / "wh/ns" / table / "data"
+        folder.mkdir(parents=True)
+        for n in range(1_200 if table == "b" else 3):
+            (folder / f"{n:05}.parquet").write_bytes(b"x")
+
+    def listed(port: int) -> Listing:
+        address = Bucket(bucket, s3.region, f"http://127.0.0.1:{port}", s3.access_key, s3.secret_key)
+        roots = [f"s3://{bucket}/wh/ns/{table}" for table in ("a", "b")]
+        return list_bucket(address, roots, timeout_seconds=60)
+
+    whole = listed(s3.port)
+    assert len(whole) == 1_203 and not whole.failures
+    proxy = toxiproxy.proxy_to(s3.port)
+    assert len(listed(proxy.port)) == 1_203
+    proxy.toxic("limit_data", bytes=50_000)  # a first page of a thousand keys is longer than that
+    cut = listed(proxy.port)
+    assert any(f"s3://{bucket}/wh/ns/b/data/".startswith(failure.prefix) for failure in cut.failures)
+    assert len(cut) < len(whole)
+
+
+KEYS = [f"wh/ns/t/data/{n}.parquet" for n in range(6)]
+
+
+class _Forgetful(BaseHTTPRequestHandler):
+    """Says of a page that there is more, and not where it goes on. Three keys to a page, all of them old."""
+
+    def do_GET(self) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        start = asked.get("prefix", "")
+        found = [key for key in KEYS if key.startswith(start) and key > asked.get("start-after", "")]
+        inner = sorted({start + key[len(start) :].split("/")[0] + "/" for key in found}) if "delimiter" in asked else []
+        folders = [folder for folder in inner if any(key.startswith(folder) for key in found)]
+        page = [key for key in found if not any(key.startswith(folder) for folder in folders)][:3]
+        told = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified><Size>1</Size></Contents>"
+            for key in page
+        ) + "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in folders)
+        cut = str(len(found) > len(page) and not folders).lower()
+        body = f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{told}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("root", "failed"), [("wh", "wh/ns/t"), ("wh/ns/t/data", "wh/ns/t/data")])
+def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        bucket = Bucket("b", "us-east-1", f"http://127.0.0.1:{server.server_port}", "k", "s")
+        listing = list_bucket(bucket, [f"s3://b/{root}"], timeout_seconds=30)
+        server.shutdown()
+    assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]
+    assert len(listing) == 3
+
+
+def test_one_key_that_cannot_be_deleted_does_not_fail_the_others(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(WarehouseSettings(url="s3://b/lake", endpoint=s3.endpoint), requests_at_once=1)
+    asked: list[int] = []
+
+    def delete_objects(Bucket: str, Delete: dict[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:
+        asked.append(len(Delete["Objects"]))
+        held = [o["Key"] for o in Delete["Objects"] if o["Key"] == "lake/7"]
+        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in held]}
+
+    monkeypatch.setattr(store, "_client", SimpleNamespace(delete_objects=delete_objects), raising=False)
+    failed = store.delete([f"s3://b/lake/{n}" for n in range(2_500)])
+    assert failed == {"s3://b/lake/7": "AccessDenied"} and asked == [1_000, 1_000, 500]

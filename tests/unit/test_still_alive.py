@@ -1,0 +1,58 @@
+"""A run of maintenance that was taken for dead learns of it before it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline import Lake
+from strandline.errors import LeaseLost
+from strandline.ledger import maintenance
+from strandline.ledger.engine import utc_now
+from strandline.ledger.maintenance import Kind, Outcome
+from strandline.maintain.runs import StillAlive, recorded, take_turn
+from strandline.tables.schema_file import parse_columns
+
+
+@dataclass(frozen=True)
+class Nothing:
+    rows: int = 0
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    made = strandline.init_lake(tmp_path)
+    made.create_dataset("a", parse_columns([{"name": "v", "type": "string"}]))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("by_schedule", [False, True])
+def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedule: bool) -> None:
+    alive, committed = StillAlive(), []
+    bench, dataset = lake.maintenance.bench, lake.dataset("a")
+
+    def work() -> Nothing:
+        for n in range(2):
+            alive()
+            committed.append(n)
+            with lake.ledger.write() as connection:  # the machine slept meanwhile, and somebody looked
+                assert maintenance.close_dead(connection, utc_now(), lease_seconds=-60) == 1
+        return Nothing()
+
+    with pytest.raises(LeaseLost):
+        if by_schedule:
+            take_turn(bench, dataset, Kind.COMPACT, work, after=None, alive=alive)
+        else:
+            recorded(bench, dataset, Kind.COMPACT, work, alive=alive)
+    assert committed == [0]
+    with lake.ledger.read() as connection:
+        assert maintenance.latest(connection)[0].outcome is Outcome.DIED
+
+
+def test_whoever_is_no_registered_run_is_not_asked() -> None:
+    StillAlive()()
