@@ -23,9 +23,9 @@ from strandline.ledger.schema_reconcile import dropped_batch, reconcile_run, swe
 
 _NEEDED = ("begun", "held", "purging")
 _LEFT_DAYS = 30
-"""A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for ever:
-one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also found
-by looking there."""
+"""A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for
+ever: one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also
+found by looking there."""
 
 
 # ---- the lease -------------------------------------------------------------------------------------------------------
