@@ -86,7 +86,7 @@ def test_a_run_is_read_back_as_it_was_written(bench: Bench) -> None:
         found = reconcile_runs.get(connection, run)
         assert found.outcome == outcome and found.asked == ASKED
         assert (found.aborted, found.why) == (AbortReason.GUARD, "too many")
-        assert reconcile_runs.references_before(connection) == {"uuid": 9}
+        assert reconcile_runs.contents_before(connection) == {"uuid": 9}
         with pytest.raises(UsageError):
             reconcile_runs.get(connection, run + 1)
 

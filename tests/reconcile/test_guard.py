@@ -120,17 +120,16 @@ def test_of_several_reasons_the_first_in_their_order_is_told() -> None:
 
 
 def test_references_that_are_gone_while_files_are_there_stop_a_table() -> None:
-    def shrinking(references: int, before: int | None, contents: int, listed: int) -> Protection | None:
-        return guard.by_shrinking(
-            references=references, before=before, contents=contents, listed=listed, shrink_max=0.5
-        )
+    def shrinking(contents: int, before: int | None, listed: int) -> Protection | None:
+        return guard.by_shrinking(contents=contents, before=before, listed=listed, shrink_max=0.5)
 
-    assert shrinking(3, None, 0, 4) is Protection.REFERENCES_EMPTY
-    assert shrinking(3, None, 0, 3) is None
-    assert shrinking(49, 100, 40, 100) is Protection.REFERENCES_SHRUNK
-    assert shrinking(50, 100, 40, 100) is None
-    assert shrinking(49, 100, 40, 49) is None, "the files went with the references: it was cleaned up"
-    assert shrinking(49, None, 40, 100) is None
+    assert guard.by_emptiness(references=3, contents=0, listed=4) is Protection.REFERENCES_EMPTY
+    assert guard.by_emptiness(references=3, contents=0, listed=3) is None
+    assert guard.by_emptiness(references=3, contents=1, listed=4) is None
+    assert shrinking(49, 100, 100) is Protection.REFERENCES_SHRUNK
+    assert shrinking(50, 100, 100) is None
+    assert shrinking(49, 100, 49) is None, "the files went with the references: it was cleaned up"
+    assert shrinking(49, None, 100) is None
 
 
 def test_nothing_is_dropped_where_nothing_was_listed_of_a_table_or_of_its_data() -> None:

@@ -4,16 +4,18 @@ never given up as long as somebody cannot see."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.drift import AbortReason
+from strandline.drift import AbortReason, SweptState
 from strandline.errors import StorageError
 from strandline.reconcile import kept as kept_module
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
+from strandline.reconcile.local_store import LocalStore
+from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 
 MORE_THAN_A_FILE = 0.02
 """Of a lake of four data files and their metadata."""
@@ -126,3 +128,23 @@ def test_the_metadata_that_the_catalog_names_is_brought_back_and_the_table_can_b
     assert run.outcome.partial and run.outcome.done.restored == 1
     again = lake.run(ACT)
     assert not again.outcome.partial and again.outcome.found.missing == 0 and lake.count() == 12
+
+
+def test_what_is_brought_back_is_on_record_though_the_run_ends_in_the_midst_of_it(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = lake.data_files()[:2]
+    set_aside(lake, *needed)
+    bring_back, called_off = LocalStore.bring_back, threading.Event()
+
+    def and_then_off(store: LocalStore, kept_at: str, path: str) -> bool:
+        called_off.set()
+        return bring_back(store, kept_at, path)
+
+    monkeypatch.setattr(LocalStore, "bring_back", and_then_off)
+    run = lake.run(ACT, cancelled=called_off)
+    assert run.aborted is AbortReason.CANCELLED and run.outcome.done.restored == 1
+    assert sorted(there(needed)) == [False, True]
+    held = [state for run in lake.lake.reconciler.runs(9) for state in lake.states(run.id).values()]
+    assert sorted(held) == sorted([SweptState.HELD, SweptState.RESTORED])
+    assert lake.details("files_restored")[-1]["files"] == 1

@@ -326,13 +326,24 @@ def test_a_reference_set_that_shrank_while_the_files_are_there_stops_the_table(s
     stray = some_lake.put("ns/t/data/stray.parquet")
     uuid = str(some_lake.catalog.load("ns.t").metadata.table_uuid)
     (before,) = some_lake.survey().drift.tables
-    again = some_lake.survey(some_lake.context(references_before={uuid: before.referenced}))
+    again = some_lake.survey(some_lake.context(contents_before={uuid: before.contents}))
     assert acted_on(again.drift.orphans()) == [stray]
     for n in range(30):
         some_lake.put(f"ns/t/data/was-live-{n}.parquet")
-    shrunk = some_lake.survey(some_lake.context(references_before={uuid: before.referenced + 30}))
+    shrunk = some_lake.survey(some_lake.context(contents_before={uuid: before.contents + 30}))
     assert acted_on(shrunk.drift.orphans()) == []
     assert set(shrunk.drift.protected) == {Protection.REFERENCES_SHRUNK}
+
+
+def test_a_table_that_was_compacted_and_expired_did_not_shrink_though_its_old_metadata_stays(some_lake: SomeLake) -> None:
+    some_lake.create()
+    some_lake.append()
+    for n in range(50):
+        some_lake.put(f"ns/t/metadata/{n:05}-old.metadata.json", days_old=0)
+    stray = some_lake.put("ns/t/data/stray.parquet")
+    uuid = str(some_lake.catalog.load("ns.t").metadata.table_uuid)
+    survey = some_lake.survey(some_lake.context(contents_before={uuid: 40}))
+    assert acted_on(survey.drift.orphans()) == [stray]
 
 
 def test_a_table_that_references_nothing_while_it_has_files_is_left_alone(some_lake: SomeLake) -> None:

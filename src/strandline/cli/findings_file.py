@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+from uuid import uuid4
 
 from strandline.drift import Run
 from strandline.errors import UsageError
@@ -50,7 +51,7 @@ def findings_file(path: Path | None) -> Iterator[FindingsFile | None]:
         yield None
         return
     with _explained(path):
-        part = path.with_name(f"{path.name}.part").open("w", encoding="utf-8")
+        part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part").open("w", encoding="utf-8")
     try:
         yield FindingsFile(path, part)
     finally:

@@ -22,7 +22,7 @@ from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.schema_reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
-_LEFT_DAYS = 30
+_LEFT_DAYS_MIN = 30
 """A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for
 ever: one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also
 found by looking there."""
@@ -192,7 +192,7 @@ def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
     return [_run(row, held.get(row.id, 0)) for row in rows]
 
 
-def references_before(connection: sa.Connection) -> dict[str, int]:
+def contents_before(connection: sa.Connection) -> dict[str, int]:
     """By table uuid: what the last run that read the table whole counted."""
     found: dict[str, int] = {}
     rows = connection.execute(
@@ -220,10 +220,11 @@ def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
     return [clock for row in rows if (clock := _read(row.outcome).clock) is not None]
 
 
-def forget_old(connection: sa.Connection, *, runs_max: int) -> int:
+def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
     """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
     newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
-    lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > utc_now() - timedelta(days=_LEFT_DAYS))
+    since = utc_now() - timedelta(days=max(left_days, _LEFT_DAYS_MIN))
+    lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > since)
     needed = sa.exists().where(
         swept_file.c.run_id == reconcile_run.c.id, sa.or_(swept_file.c.state.in_(_NEEDED), lately)
     )

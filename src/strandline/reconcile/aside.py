@@ -3,15 +3,19 @@ ledger that was restored from an older copy, or made anew, knows nothing of file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strandline.reconcile.act import OUTSIDE_FOLDER
 from strandline.reconcile.bench import QUARANTINE_FOLDER
 from strandline.reconcile.model import Storage
 from strandline.reconcile.paths import below, key
 
+CHECKED_EVERY = 1_000
 
-def kept_without_record(storage: Storage, warehouse: str, paths: Sequence[str]) -> dict[str, str]:
+
+def kept_without_record(
+    storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
+) -> dict[str, str]:
     """Where files of these paths are kept, of those that are; one place of each. Lists the quarantine once, whole,
     however many are asked for. `StorageError` where it cannot be: then nobody can say of any file that it is gone."""
     wanted = {key(path): path for path in paths}
@@ -19,7 +23,9 @@ def kept_without_record(storage: Storage, warehouse: str, paths: Sequence[str]) 
         return {}
     folder = f"{warehouse}/{QUARANTINE_FOLDER}"
     found: dict[str, str] = {}
-    for kept_at in storage.files_under(folder):
+    for n, kept_at in enumerate(storage.files_under(folder)):
+        if n % CHECKED_EVERY == 0:
+            check()
         came_from = original(kept_at, folder, warehouse)
         path = None if came_from is None else wanted.get(key(came_from))
         if path is not None:

@@ -162,11 +162,11 @@ def stops(
             (
                 Protection.TABLE_UNREAD if name in references.unread else None,
                 Protection.OVERLAP if name in overlapping else None,
+                guard.by_emptiness(references=table.count, contents=table.content_count, listed=listed),
                 guard.by_shrinking(
-                    references=table.count,
-                    before=context.references_before.get(table.head.uuid),
                     contents=table.content_count,
-                    listed=listed,
+                    before=context.contents_before.get(table.head.uuid),
+                    listed=difference.contents_listed.get(name, 0),
                     shrink_max=shrink_max,
                 ),
                 guard.by_lineage(
@@ -323,9 +323,10 @@ def _facts(
             head,
             difference.listed.get(head.name, 0),
             references.by_name[head.name].count,
+            references.by_name[head.name].content_count,
             missing.get(head.name, 0),
             orphans.get(head.name, 0),
-            context.references_before.get(head.uuid),
+            context.contents_before.get(head.uuid),
             stopped.get(head.name),
             references.unread.get(head.name),
         )

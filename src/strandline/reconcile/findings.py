@@ -4,8 +4,9 @@ may have a million of them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from strandline.reconcile.model import Content, Counts, Drift, Finding, FindingKind, Protection, TableFacts
 
@@ -28,6 +29,22 @@ class InMemoryDrift:
 
     def orphans(self) -> Iterator[Finding]:
         return map(orphan_finding, self._orphans)
+
+    def first_orphans(self, count: int) -> Iterator[Finding]:
+        chosen = first_of_each(self._orphans, count, lambda judged: (judged[0], judged[5] is None))
+        return map(orphan_finding, chosen)
+
+
+T = TypeVar("T")
+
+
+def first_of_each(values: Iterable[T], count: int, kind_of: Callable[[T], Hashable]) -> Iterator[T]:
+    seen: Counter[Hashable] = Counter()
+    for value in values:
+        kind = kind_of(value)
+        if seen[kind] < count:
+            seen[kind] += 1
+            yield value
 
 
 def orphan_finding(judged: Judged) -> Finding:

@@ -42,7 +42,7 @@ class LakeGround:
             seals = {d.name: _seal(connection, d) for d in known}
             opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
             oldest_job = maintenance.oldest_running_since(connection, died_since=utc_now() - maintenance.DIED_SPARED)
-            before = reconcile_runs.references_before(connection)
+            before = reconcile_runs.contents_before(connection)
             sequences_before = reconcile_runs.sequences_before(connection)
             spooled = spool_files.every_spooled(connection)
         return Context(
@@ -91,9 +91,9 @@ class LakeGround:
             return behind
         with self._ledger.read() as connection:
             known = datasets.every(connection)
-            doubt = self._clock(connection, time.time_ns()).doubt
-        if doubt is not None:
-            return f"{doubt}. If the time is right, run it again"
+            clock = self._clock(connection, time.time_ns())
+        if clock.doubt is not None:
+            return f"{clock.doubt}. {'Set it right' if clock.is_settled else 'If the time is right, run it again'}"
         for dataset in known:
             if dataset.name in tables:
                 if tables[dataset.name] != dataset.table_uuid:

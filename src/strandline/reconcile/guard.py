@@ -61,17 +61,17 @@ def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def by_shrinking(
-    *, references: int, before: int | None, contents: int, listed: int, shrink_max: float
-) -> Protection | None:
-    """A table that reaches nothing, or much less than the last time, while its files are still there: its metadata was
-    replaced, rolled back, or belongs to something else. `listed` are the files in its folder."""
-    if contents == 0 and listed > references:
-        return Protection.REFERENCES_EMPTY
-    if before is None:
-        return None
-    least = before * (1 - shrink_max)
-    return Protection.REFERENCES_SHRUNK if references < least <= listed else None
+def by_emptiness(*, references: int, contents: int, listed: int) -> Protection | None:
+    """A table that reaches no content while there are files of it: its metadata was replaced, or belongs to something
+    else. `listed` are the files in its folder."""
+    return Protection.REFERENCES_EMPTY if contents == 0 and listed > references else None
+
+
+def by_shrinking(*, contents: int, before: int | None, listed: int, shrink_max: float) -> Protection | None:
+    """The same of one that reaches much less than the last time. Data and delete files alone are counted, on both
+    sides: old metadata stays where it is in any table, and expiry takes most of what references it."""
+    least = 0 if before is None else before * (1 - shrink_max)
+    return Protection.REFERENCES_SHRUNK if contents < least <= listed else None
 
 
 def by_lineage(

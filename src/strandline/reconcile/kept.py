@@ -3,7 +3,7 @@ itself. Of what cannot be told nothing is dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -44,7 +44,7 @@ class Kept:
         return path in self.files or path in self.untold
 
 
-def find_kept(bench: SweepBench, survey: Survey) -> Kept:
+def find_kept(bench: SweepBench, survey: Survey, check: Callable[[], None]) -> Kept:
     """Of everything that is missing, whatever protects it; also of the metadata of tables that cannot be read."""
     kept = Kept()
     missing = survey.drift.missing()
@@ -57,11 +57,11 @@ def find_kept(bench: SweepBench, survey: Survey) -> Kept:
             f.path: f.protected is None for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY
         }
         if len(not_recorded) >= SOUGHT_AT_ONCE:
-            _seek_forgotten(bench, kept, not_recorded)
+            _seek_forgotten(bench, kept, not_recorded, check)
             not_recorded = {}
     metadata = _metadata_away(bench, survey)
     _seek_recorded(bench, kept, metadata)
-    _seek_forgotten(bench, kept, not_recorded | {path: False for path in metadata if path not in kept})
+    _seek_forgotten(bench, kept, not_recorded | {path: False for path in metadata if path not in kept}, check)
     return kept
 
 
@@ -86,11 +86,11 @@ def _seek_recorded(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
             kept.files.setdefault(path, KeptFile(file.path, file.kept_at, file))
 
 
-def _seek_forgotten(bench: SweepBench, kept: Kept, paths: Mapping[str, bool]) -> None:
+def _seek_forgotten(bench: SweepBench, kept: Kept, paths: Mapping[str, bool], check: Callable[[], None]) -> None:
     if not paths:
         return
     try:
-        found = kept_without_record(bench.storage, bench.warehouse, list(paths))
+        found = kept_without_record(bench.storage, bench.warehouse, list(paths), check)
     except StorageError as e:
         kept.untold |= dict.fromkeys(paths, e.message)
     else:

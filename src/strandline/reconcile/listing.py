@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from strandline.reconcile.model import PrefixFailure
-from strandline.reconcile.paths import Roots, is_under
+from strandline.reconcile.paths import Roots
 
 NANOSECONDS = 1_000_000_000
 
@@ -77,8 +77,6 @@ class Listing:
 
 def outermost(roots: Iterable[str]) -> tuple[str, ...]:
     """Without those that lie in another one, sorted."""
-    kept: list[str] = []
-    for root in sorted({root.rstrip("/") for root in roots if root.rstrip("/")}, key=lambda r: (r.count("/"), r)):
-        if not any(is_under(root, other) for other in kept):
-            kept.append(root)
-    return tuple(sorted(kept))
+    every = {root.rstrip("/") for root in roots if root.rstrip("/")}
+    inner = Roots(every)
+    return tuple(sorted(root for root in every if inner.of(root.rpartition("/")[0]) is None))

@@ -171,8 +171,8 @@ class Context:
     oldest_job_ns: int | None = None
     seals: Mapping[str, TableSeal] = field(default_factory=dict)
     """By table name. A table that is not in it is not a dataset of this lake."""
-    references_before: Mapping[str, int] = field(default_factory=dict)
-    """By table uuid: how many references the last run that read it whole found."""
+    contents_before: Mapping[str, int] = field(default_factory=dict)
+    """By table uuid: how many data and delete files the last run that read it whole found referenced."""
     sequences_before: Mapping[str, int] = field(default_factory=dict)
     """By table uuid: the highest sequence number of Iceberg's that any run saw."""
     clock: Mapping[str, Any] | None = None
@@ -226,9 +226,11 @@ class TableFacts:
     head: TableHead
     listed: int
     referenced: int
+    contents: int
+    """Those of them that are data and delete files."""
     missing: int
     orphans: int
-    referenced_before: int | None
+    contents_before: int | None
     stopped: Protection | None = None
     why: str | None = None
 
@@ -258,6 +260,9 @@ class Drift(Protocol):
 
     def orphans(self) -> Iterator[Finding]:
         """Orphans and foreign files."""
+
+    def first_orphans(self, count: int) -> Iterator[Finding]:
+        """Of each kind so many that can be acted on, and so many that are protected."""
 
 
 class References(Protocol):

@@ -204,8 +204,9 @@ def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
         _check_catalog(bench, known, seen_before)
         # A table that cannot be read may reference any file, under whatever name the file was set aside.
         unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
-        done = Purged(0, 0, 0, _held(some), tuple(unread)) if unread else _purge_batch(bench, some, known, watch)
-        total = _added(total, done)
+        if unread:
+            return _added(total, Purged(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
+        total = _added(total, _purge_batch(bench, some, known, watch))
     return total
 
 
@@ -218,7 +219,11 @@ def _check_catalog(bench: SweepBench, known: References, seen_before: Collection
     """What nothing references is deleted for good: so this has to be the catalog that it always was."""
     refused = bench.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
-        raise RefusedError(refused, hint="Nothing more is deleted. What is in quarantine can be restored.")
+        raise RefusedError(
+            refused,
+            hint="Nothing more is deleted, and what is in quarantine can be restored. Where it is the clock that is "
+            "doubted, `strandline reconcile --act` takes note of it; purge after that.",
+        )
     gone = sorted(set(seen_before) - {head.uuid for head in known.tables})
     if known.unread or not gone:
         return

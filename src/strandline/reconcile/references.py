@@ -151,6 +151,8 @@ class ReferenceReader:
             self._read_tables([name for name in names if name not in read], known, read, unread)
             before, names = names, self._catalog.table_names()
             if set(names) <= set(before) and all(name in read or name in unread for name in names):
+                if known is not None and _is_known(known, read, unread, links):
+                    return known
                 real = RealPaths([folder for table in read.values() for folder in table.folders], links)
                 also = real.also(part for table in read.values() for part in _spelled(table))
                 still = {name: why for name, why in unread.items() if name in names}
@@ -368,6 +370,14 @@ def metadata_files(table: Table) -> dict[str, NamedFile]:
 def _check_format(name: str, metadata: TableMetadata) -> None:
     if metadata.format_version not in FORMAT_VERSIONS:
         raise TableUnfit(f"{name} has format version {metadata.format_version}: what it references is not known")
+
+
+def _is_known(
+    known: LakeReferences, read: Mapping[str, TableReferences], unread: Mapping[str, str], links: Sequence[str]
+) -> bool:
+    """Nothing moved: what was worked out of it need not be worked out again."""
+    same = read.keys() == known.by_name.keys() and all(table is known.by_name[name] for name, table in read.items())
+    return same and not unread and not known.unread and tuple(links) == known.links
 
 
 def _is_same(head: TableHead, table: Table) -> bool:

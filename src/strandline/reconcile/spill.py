@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.reconcile.findings import FactsOf, Judged, orphan_finding
+from strandline.reconcile.findings import FactsOf, Judged, first_of_each, orphan_finding
 from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
 from strandline.reconcile.worker import read_frame, write_frame
 from strandline.types import Seq, SeqRange
@@ -61,6 +61,9 @@ class SpilledDrift:
 
     def orphans(self) -> Iterator[Finding]:
         return iter(self._orphans)
+
+    def first_orphans(self, count: int) -> Iterator[Finding]:
+        return first_of_each(self._orphans, count, lambda finding: (finding.kind, finding.protected is None))
 
 
 class _Counting:

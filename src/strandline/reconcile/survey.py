@@ -145,8 +145,8 @@ class LakeSurveyor:
                 continue  # It is said when the references are read; where it lies may still be known below.
         rows = read_rows(self.config)
         if rows is None:
-            for location in self.catalog.view_locations():
-                known.others[f"the view at {location}"] = (key(location).rstrip("/"),)
+            for name, location in self.catalog.view_locations().items():
+                known.others[f"the view {name}"] = () if location is None else (key(location).rstrip("/"),)
             return known
         for row in rows:
             if row.is_view:

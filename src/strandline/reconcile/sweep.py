@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 
 from strandline import failpoints
 from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
 from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
 from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.ledger.engine import Connection
 from strandline.reconcile import guard
 from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.bench import SweepBench
@@ -121,7 +122,7 @@ class _Sweep:
         context = self._bench.context(self._asked)
         self._tally.begin(context)
         survey = self._bench.surveyor.survey(context, self._watch)
-        self._tally.survey(survey, context.references_before)
+        self._tally.survey(survey, context.contents_before)
         kept = self._in_quarantine(survey)
         self._tell(survey, kept, on_finding)
         with self._bench.ledger.write() as connection:
@@ -140,22 +141,23 @@ class _Sweep:
 
     def _in_quarantine(self, survey: Survey) -> Kept:
         """Missing files that are only set aside, or of which that could not be seen."""
-        kept = find_kept(self._bench, survey)
+        kept = find_kept(self._bench, survey, self._watch.check)
         self._tally.partial |= bool(kept.untold)
         for why in dict.fromkeys(kept.untold.values()):
             self._tally.fail(why)
         return kept
 
     def _tell(self, survey: Survey, kept: Kept, on_finding: OnFinding | None) -> None:
-        def every() -> Iterator[Finding]:
-            for finding in survey.drift.missing():
-                yield replace(finding, in_quarantine=True) if finding.path in kept.files else finding
-            yield from survey.drift.orphans()
+        drift = survey.drift
+        missing = (replace(f, in_quarantine=True) if f.path in kept.files else f for f in drift.missing())
+        if on_finding is None:
+            self._tally.sample(chain(missing, drift.first_orphans(self._settings.samples_max)))
+            return
+        listener = on_finding
 
         def told() -> Iterator[Finding]:
-            for finding in every():
-                if on_finding is not None:
-                    on_finding(finding)
+            for finding in chain(missing, drift.orphans()):
+                listener(finding)
                 yield finding
 
         self._tally.sample(told())
@@ -186,14 +188,21 @@ class _Sweep:
 
     def _bring_back(self, kept: Kept) -> None:
         """What a table needs and we have set aside goes back, before anything else."""
-        back: list[KeptFile] = []
-        for file in kept.files.values():
-            self._watch.last_word()
+        waiting = iter(kept.files.values())
+        while some := list(islice(waiting, self._settings.batch_size)):
+            back: list[KeptFile] = []
             try:
-                if self._bench.storage.bring_back(file.kept_at, file.path):
-                    back.append(file)
-            except StorageError as e:
-                self._tally.fail(e.message)
+                for file in some:
+                    self._watch.last_word()
+                    try:
+                        if self._bench.storage.bring_back(file.kept_at, file.path):
+                            back.append(file)
+                    except StorageError as e:
+                        self._tally.fail(e.message)
+            finally:
+                self._record_back(back)
+
+    def _record_back(self, back: Sequence[KeptFile]) -> None:
         if not back:
             return
         self._tally.restored += len(back)
@@ -303,7 +312,11 @@ class _Sweep:
         with self._bench.ledger.write() as connection:
             if not reconcile_runs.complete(connection, self._run, self._tally.outcome()):
                 reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
+            self._forget_old(connection)
+
+    def _forget_old(self, connection: Connection) -> None:
+        settings = self._settings
+        reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
 
     def _abort(self, reason: AbortReason, why: str) -> None:
         self._watch.end_phase()
@@ -311,4 +324,4 @@ class _Sweep:
         with self._bench.ledger.write() as connection:
             if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
                 reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            reconcile_runs.forget_old(connection, runs_max=self._settings.history_runs)
+            self._forget_old(connection)

@@ -51,10 +51,10 @@ class Tally:
 
     def begin(self, context: Context) -> None:
         """What a run that comes to nothing hands on as it was."""
-        self.tables, self.sequences = dict(context.references_before), dict(context.sequences_before)
+        self.tables, self.sequences = dict(context.contents_before), dict(context.sequences_before)
         self.clock = context.clock
 
-    def survey(self, survey: Survey, references_before: Mapping[str, int]) -> None:
+    def survey(self, survey: Survey, contents_before: Mapping[str, int]) -> None:
         drift = survey.drift
         self.partial = bool(survey.failures) or bool(survey.references.unread)
         self.listed, self.referenced = drift.listed, len(survey.references)
@@ -63,10 +63,10 @@ class Tally:
         unread = survey.references.unread
         # A table that was left alone is measured by what it was before: the next run must not take this for normal.
         whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
-        still = references_before if unread else {t.head.uuid for t in drift.tables}
+        still = contents_before if unread else {t.head.uuid for t in drift.tables}
         # Carried on from run to run, so that it outlives the record of the run that counted.
-        self.tables = {uuid: count for uuid, count in references_before.items() if uuid in still}
-        self.tables |= {t.head.uuid: t.referenced for t in whole}
+        self.tables = {uuid: count for uuid, count in contents_before.items() if uuid in still}
+        self.tables |= {t.head.uuid: t.contents for t in whole}
         self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
         for head in (t.head for t in drift.tables):
             if head.lineage is not None and head.lineage.sequence is not None:

@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import LongType, StringType
@@ -178,11 +183,19 @@ class LightCatalog:
             names = [name_of(i) for namespace in self._namespaces(()) for i in self._catalog.list_tables(namespace)]
         return sorted(names)
 
-    def view_locations(self) -> list[str]:
-        """Of a REST catalog; PyIceberg does not know those of others."""
+    def view_locations(self) -> dict[str, str | None]:
+        """Of a REST catalog; PyIceberg does not know those of others. None where it cannot be told."""
         with explained("the catalog"):
             names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
-            return sorted(self._catalog.load_view(name).metadata.location for name in names)
+        found: dict[str, str | None] = {}
+        for name in sorted(names):
+            try:
+                found[name_of(name)] = self._catalog.load_view(name).metadata.location
+            except NoSuchViewError:
+                continue  # dropped just now
+            except Exception:
+                found[name_of(name)] = None  # whatever a server or a damaged file makes its reader say
+        return found
 
     def list_tables(self) -> list[TableListing]:
         """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
