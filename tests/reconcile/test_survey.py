@@ -335,7 +335,7 @@ def test_a_reference_set_that_shrank_while_the_files_are_there_stops_the_table(s
     assert set(shrunk.drift.protected) == {Protection.REFERENCES_SHRUNK}
 
 
-def test_a_table_that_was_compacted_and_expired_did_not_shrink_though_its_old_metadata_stays(some_lake: SomeLake) -> None:
+def test_a_table_that_was_compacted_did_not_shrink_though_its_old_metadata_stays(some_lake: SomeLake) -> None:
     some_lake.create()
     some_lake.append()
     for n in range(50):
