@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/tutorial.md", "docs/maintenance.md", "docs/why_not_streaming.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/maintenance.md", "docs/reconcile.md", "docs/why_not_streaming.md")
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of output"
 
