@@ -140,12 +140,13 @@ def test_act_is_honoured_whatever_dry_run_says_and_can_be_undone(
 def test_people_read_what_was_found_and_why_the_rest_is_protected(
     lake: WholeLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake.put("two\nlines.parquet")
+    lake.put("a\nline.parquet")
     lake.put("../../notes.txt")
+    lake.puts(12)
     assert cli(["reconcile"]) == 0
     told = capsys.readouterr().out
-    assert "two\\nlines.parquet" in told and "outside every table's layout" in told
-    assert "Nothing was touched" in told
+    assert "a\\nline.parquet" in told and "outside every table's layout" in told
+    assert "Nothing was touched" in told and " more: `--findings FILE` writes all of them" in told
     assert cli(["reconcile", "runs"]) == 0 and "report" in capsys.readouterr().out
 
 

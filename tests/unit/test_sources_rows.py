@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -259,6 +260,24 @@ VALUES = st.one_of(
 @given(st.sampled_from(sorted(SCALARS)), VALUES)
 def test_columns_take_no_scalar_that_the_judge_refuses_nor_read_it_otherwise(name: str, written: str) -> None:
     check(f'{{"{name}": {written}}}'.encode("utf-8", "surrogatepass"), FLAT)
+
+
+@pytest.mark.parametrize(
+    "written", ["7E28", "0.7E29", "70000000000000000000000000000", "2e28", "-9E65", "9" * 66, "5E60"]
+)
+@pytest.mark.parametrize("scale", [0, 10, 38])
+def test_a_decimal_that_is_too_large_is_refused_and_never_another_number(written: str, scale: int) -> None:
+    """Arrow moves the point of a decimal without looking whether there is room."""
+    fields = of(t.DecimalType(38, scale))
+    check(f'{{"c": {written}}}'.encode(), fields)
+    nested = t.StructType([t.StructField("c", t.ArrayType(t.DecimalType(38, scale)))])
+    check(f'{{"c": [1, {written}]}}'.encode(), nested)
+    block = delimited.split_records(written.encode(), 1, True)[0]
+    try:
+        arrays = blocks._all_at_once(block, fields, lambda b: delimited.read_columns(b, fields, ["c"]))
+    except (Unfit, pa.ArrowInvalid):
+        return
+    assert arrays[0].to_pylist() == [Decimal(written)]
 
 
 @settings(max_examples=300, deadline=None)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from strandline.cli.output import iso
 from strandline.cli.render import BAD, NOTHING, OK, age, grid, plural
-from strandline.drift import Counts, Run, Swept
+from strandline.drift import Counts, Outcome, Run, Swept
 
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import Purged, Restored
@@ -123,7 +123,7 @@ def run(found: Run) -> list[RenderableType]:
     for what, name in (("missing", "missing files"), ("orphans", "orphan files"), ("foreign", "foreign files")):
         counts = [getattr(c, what) for c in (outcome.found, outcome.planned, done)]
         table.add_row(f"  {name}", *(f"{count:,}" for count in counts))
-    shown += [table, *_notes(found), *_protected(outcome.protected), *_samples(outcome.samples)]
+    shown += [table, *_notes(found), *_protected(outcome.protected), *_samples(outcome.samples), *_more(outcome)]
     if not found.asked.act and outcome.planned != Counts():
         shown.append(Text("  Nothing was touched. `strandline reconcile --act` acts on what is planned.", "dim"))
     if found.held:
@@ -167,6 +167,12 @@ def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
     for reason, count in protected.items():
         table.add_row(Text(f"  {count:,}", justify="right"), Text(_PROTECTED.get(reason, reason), "dim"))
     return [Text("  protected:", "dim"), table]
+
+
+def _more(outcome: Outcome) -> list[RenderableType]:
+    found = outcome.found
+    more = found.missing + found.orphans + found.foreign - len(outcome.samples)
+    return [] if more <= 0 else [Text(f"  and {more:,} more: `--findings FILE` writes all of them", "dim")]
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:

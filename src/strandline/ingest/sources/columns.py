@@ -42,6 +42,9 @@ _FIXED: dict[type[t.DataType], ArrowType] = {
 }
 _TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 
+_DIGITS_MAX = 76
+"""Of Arrow's widest decimal."""
+
 _DAY_MIN = -719_162
 """0001-01-01; nobody agrees on what came before."""
 _DAY_MAX = 2_932_896
@@ -80,8 +83,17 @@ def carrier_type(dt: t.DataType) -> ArrowType:
             return pa.struct([pa.field(f.name, carrier_type(f.dataType)) for f in dt])
         case _ if isinstance(dt, _TEXT):
             return pa.string()
+        case t.DecimalType():
+            return _roomy(dt)
         case _:
             return arrow_type(dt)
+
+
+def _roomy(dt: t.DecimalType) -> ArrowType:
+    """Arrow reads a number's digits, checks how many they are, and then moves the point without looking: of a number
+    that is too large for 128 bits it makes another one (7E28 as a decimal(38,10) becomes 1.9E27). Here is room for
+    every number of digits that passes the check, so that what is too large is still there to be refused."""
+    return pa.decimal256(_DIGITS_MAX - dt.scale, dt.scale)
 
 
 def from_carrier(array: Array, dt: t.DataType) -> Array:
@@ -99,6 +111,8 @@ def from_carrier(array: Array, dt: t.DataType) -> Array:
             return _map(array, dt)
         case _ if isinstance(dt, _TEXT):
             return from_text(array, dt)
+        case t.DecimalType():
+            return array.cast(arrow_type(dt))
         case _:
             return array
 
@@ -116,9 +130,9 @@ def from_text(array: Array, dt: t.DataType) -> Array:
             number = _matching(array, NUMBER).cast(arrow_type(dt))
             return _demand(number, pc.is_finite(number))
         case t.DecimalType():
-            number = _matching(array, DECIMAL).cast(arrow_type(dt))
+            number = _matching(array, DECIMAL).cast(_roomy(dt))
             number.validate(full=True)
-            return number
+            return number.cast(arrow_type(dt))
         case t.DateType():
             return _within(array.cast(pa.date32()), pa.int32(), _DAY_MIN, _DAY_MAX)
         case t.TimestampType() | t.TimestampNTZType():
