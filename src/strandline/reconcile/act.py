@@ -52,8 +52,8 @@ class Actor:
         self._asked = asked
         self._watch = watch
         self._tally = tally
-        # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
         self._spool = f"{bench.warehouse}/{SPOOL_FOLDER}"
+        # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
         self._folder = f"{bench.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
     # ---- files -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from strandline.reconcile.paths import OWN_FOLDER, is_under, key
+from strandline.reconcile.paths import OWN_FOLDER, above, is_under, key
 
 SCANNED_PER_ROOT = 4
 
@@ -45,7 +45,7 @@ def discover(
 
 def _strangers(top: str, known: Iterable[str], children: Children, found: Discovery) -> list[str]:
     owned = {folder.rstrip("/") for folder in known}
-    leading = {above for folder in owned for above in _above(folder)}
+    leading = {outer for folder in owned for outer in above(folder)}
     own = f"{top}/{OWN_FOLDER}"
     strangers: list[str] = []
     waiting = [top]
@@ -77,10 +77,3 @@ def _choose(strangers: Sequence[str], found: Discovery, roots_max: int, holding:
     chosen = set(held[:roots_max])
     found.unknown = [folder for folder in strangers if folder in chosen]
     found.is_cut = len(held) > roots_max or scanned < len(in_turn)
-
-
-def _above(folder: str) -> Iterable[str]:
-    at = folder.rpartition("/")[0]
-    while at:
-        yield at
-        at = at.rpartition("/")[0]

@@ -68,9 +68,6 @@ class Listing:
         for path in sorted(self.folders):
             yield path, self.folders[path]
 
-    def failed(self) -> Roots:
-        return Roots(failure.prefix for failure in self.failures)
-
     def fail(self, prefix: str, why: str, *, timed_out: bool = False) -> None:
         self.failures.append(PrefixFailure(prefix, why, timed_out))
 

@@ -9,7 +9,7 @@ spelling protect each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from urllib.parse import unquote
 
@@ -128,11 +128,12 @@ def below(path: str, folder: str) -> str | None:
     return path[len(start) :] if path.startswith(start) and len(path) > len(start) else None
 
 
-def room_of(relative: str) -> Room | None:
-    """Where in a table's layout a file lies, by folder and extension; None outside it."""
-    folder, _, name = relative.rpartition("/")
-    room = room_of_folder(f"/{folder}", "")
-    return room if room is not None and fits_room(name, SUFFIXES[room]) else None
+def above(folder: str) -> Iterator[str]:
+    """The folders that it lies in, the nearest first."""
+    at = folder.rpartition("/")[0]
+    while at:
+        yield at
+        at = at.rpartition("/")[0]
 
 
 def room_of_folder(folder: str, root: str) -> Room | None:

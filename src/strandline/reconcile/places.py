@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from strandline.reconcile.guard import overlaps
-from strandline.reconcile.paths import OWN_FOLDER, Roots, below
+from strandline.reconcile.paths import OWN_FOLDER, Roots, above, below
 
 
 class Unclaimed:
@@ -17,7 +17,7 @@ class Unclaimed:
         """`owned`: keys of the folders of tables, views and whoever else is known."""
         self._top = warehouse.rstrip("/")
         self._owned = {folder.rstrip("/") for folder in owned} | {f"{self._top}/{OWN_FOLDER}"}
-        self._leading = {above for folder in self._owned for above in _above(folder)}
+        self._leading = {outer for folder in self._owned for outer in above(folder)}
 
     def root_of(self, folder: str) -> str | None:
         """The outermost one that a folder lies in; None where it belongs to somebody, or leads there."""
@@ -65,10 +65,3 @@ class Places:
             return strangers.of(folder) is not None or (root is not None and root not in self.looked_into)
 
         return passed_over
-
-
-def _above(folder: str) -> Iterable[str]:
-    at = folder.rpartition("/")[0]
-    while at:
-        yield at
-        at = at.rpartition("/")[0]

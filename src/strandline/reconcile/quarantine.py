@@ -21,7 +21,6 @@ from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 from strandline.reconcile.sweep import take_sweep_lease
 from strandline.reconcile.watch import Aborted, RunWatch
 
-PURGE_AT_ONCE_MAX = 1_000
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
@@ -198,7 +197,7 @@ def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
     total = Purged(0, 0, 0, _held(every) - _held(due), ())
     known: References | None = None
     waiting = iter(due)
-    while some := list(islice(waiting, min(bench.settings.batch_size, PURGE_AT_ONCE_MAX))):
+    while some := list(islice(waiting, bench.settings.batch_size)):
         watch.phase(Phase.SETTLE)
         known = bench.catalog.references(known, watch)
         _check_catalog(bench, known, seen_before)

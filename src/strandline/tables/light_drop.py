@@ -20,9 +20,8 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from strandline.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.tables.light import LightCatalog
 from strandline.tables.light_errors import explained
+from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY
 
-BATCH_SUMMARY = "strandline.reconcile.batch"
-DROPPED_SUMMARY = "strandline.reconcile.dropped"
 VOID_PREFIX = "strandline-void-"
 VOID_KEPT_MS = 30 * 86_400_000
 """Longer than any process sleeps that prepared a commit; then expiry removes the tag."""

@@ -9,10 +9,8 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
+from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY
 from strandline.tables.spark_tables import SparkTables, iterate
-
-BATCH_SUMMARY = "strandline.reconcile.batch"
-DROPPED_SUMMARY = "strandline.reconcile.dropped"
 
 
 def drop_data_files(
