@@ -108,6 +108,7 @@ def test_ctrl_c_ends_a_run_as_cancelled(lake: WholeLake) -> None:
         [sys.executable, "-m", "strandline.cli.main", "reconcile", "--act", "--yes"],
         cwd=lake.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"STRANDLINE_FAILPOINT": "reconcile.before_files=stop"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )  # fmt: skip
     try:
         _, state = os.waitpid(run.pid, os.WUNTRACED)
