@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.table import Table
 
 from strandline.config import LakeConfig, Settings
-from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Context, Finding, Phase, Survey, TableSeal
+from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.survey import LakeSurveyor
 from strandline.tables.light import LightCatalog, open_catalog
 from strandline.tables.schema_file import parse_columns

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import StorageError
-from strandline.reconcile.aside import kept_without_record
 from strandline.reconcile.bench import QUARANTINE_FOLDER
-from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.paths import canonical
-from strandline.reconcile.s3_store import S3Store
+from strandline.reconcile.storage.aside import kept_without_record
+from strandline.reconcile.storage.local_store import LocalStore
+from strandline.reconcile.storage.s3_store import S3Store
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, WholeLake
 from tests.servers import S3

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, quote_plus, urlsplit
 import pyarrow as pa
 import pytest
 
-from strandline.reconcile import object_inventory
-from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
-from strandline.reconcile.spark_listing import FILE, FOLDER, LEVELS, Lister
+from strandline.reconcile.on_spark.listing import FILE, FOLDER, LEVELS, Lister
+from strandline.reconcile.storage import object_inventory
+from strandline.reconcile.storage.object_inventory import Bucket, list_bucket, list_level
 from tests.servers import S3
 
 ODD = ("a b", "100%", "x%41y", "x%2Fy", "p+q", "ü", "n\nl", "tab\there", "&<>\"'", "k=v", "~-_.*()!")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from strandline.reconcile.manifest_files import ListedManifest, ManifestReading
 from strandline.reconcile.model import Protection
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.references import entries_said
+from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
+from strandline.reconcile.reach.references import entries_said
+from strandline.reconcile.storage.pool import Pool
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
 
 

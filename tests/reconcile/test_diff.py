@@ -8,10 +8,10 @@ from urllib.parse import quote
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.reconcile.diff import Reach, compare
-from strandline.reconcile.listing import Listing
+from strandline.reconcile.compare.diff import Reach, compare
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import canonical, checksum_of, is_under, key
+from strandline.reconcile.storage.listing import Listing
 
 NAMES = st.sampled_from(["a.parquet", "b.parquet", "c d.parquet", "e%20f.parquet", "e f.parquet", "ü.parquet",
                          "g\nh.parquet", "100%.parquet", ".a.parquet.crc", ".z.parquet.crc"])  # fmt: skip

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.reconcile.discovery import SCANNED_PER_ROOT, discover
-from strandline.reconcile.inventory import holding
-from strandline.reconcile.pool import Pool
+from strandline.reconcile.storage.discovery import SCANNED_PER_ROOT, discover
+from strandline.reconcile.storage.inventory import holding
+from strandline.reconcile.storage.pool import Pool
 from tests.reconcile.conftest import SomeLake, Watching, by_path
 
 KNOWN = ["/wh/ns/t"]

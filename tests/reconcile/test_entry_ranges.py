@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.reconcile.entries import _range
 from strandline.reconcile.model import Protection, TableSeal
+from strandline.reconcile.reach.entries import _range
 from strandline.types import SEQ_COLUMN, Seq, SeqRange
 from tests.reconcile.conftest import DAY_NS, SomeLake, data_files
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
-from strandline.reconcile.findings import gathered, orphan_finding, partition_of
+from strandline.reconcile.compare.findings import gathered, orphan_finding, partition_of
+from strandline.reconcile.compare.spill import spilled
 from strandline.reconcile.model import Content, FindingKind, Protection
 from strandline.reconcile.rendering import document
-from strandline.reconcile.spill import spilled
 from tests.reconcile.whole_lakes import WholeLake
 
 

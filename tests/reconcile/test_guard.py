@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.reconcile import guard
-from strandline.reconcile.discovery import discover
+from strandline.reconcile.compare import guard
 from strandline.reconcile.model import Content, Context, Protection, TableSeal
+from strandline.reconcile.storage.discovery import discover
 from strandline.types import Seq, SeqRange
 
 SECOND = 1_000_000_000

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import InputError
-from strandline.reconcile.inventory_file import inventory_pieces, inventory_rows, read_inventory
-from strandline.reconcile.spark_listing import FILE, InventoryLister
+from strandline.reconcile.on_spark.listing import FILE, InventoryLister
+from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows, read_inventory
 
 BASE = "s3://b/wh"
 AT, AT_NS = "2023-11-14T22:13:20.123Z", 1_700_000_000_123_000_000

@@ -14,7 +14,7 @@ import pytest
 from strandline.drift import AbortReason, SweptState
 from strandline.errors import StorageError
 from strandline.reconcile import kept as kept_module
-from strandline.reconcile.local_store import LocalStore
+from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 
 MORE_THAN_A_FILE = 0.02

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.ledger import blocks
-from strandline.reconcile import guard
+from strandline.reconcile.compare import guard
 from strandline.reconcile.model import LastPublished, Lineage, Protection, TableSeal
 from strandline.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
 from tests.reconcile.conftest import SomeLake, acted_on, by_path

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.config import LakeConfig, Settings
-from strandline.reconcile import guard
+from strandline.reconcile.compare import guard
 from strandline.reconcile.ground import LakeGround
 from strandline.reconcile.model import Context, Protection
 from tests.reconcile.conftest import SomeLake, acted_on, by_path, data_files

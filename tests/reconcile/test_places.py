@@ -13,10 +13,10 @@ import pytest
 from pyiceberg.table import Table
 
 from strandline.errors import TableUnfit
-from strandline.reconcile.local_store import LocalStore
+from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import Protection, Stat
-from strandline.reconcile.places import Places, Unclaimed
-from strandline.reconcile.real_paths import other_spellings
+from strandline.reconcile.reach.real_paths import other_spellings
+from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.survey import LakeSurveyor
 from tests.reconcile.conftest import SomeLake, Watching, acted_on, by_path, data_files
 

@@ -18,10 +18,10 @@ from strandline.errors import LeaseLost, RefusedError, StorageError
 from strandline.ledger import reconcile_runs
 from strandline.ledger.engine import utc_now
 from strandline.reconcile.ground import LakeGround
-from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Stat
 from strandline.reconcile.quarantine import Fate, fate
 from strandline.reconcile.settle import Seen
+from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3

@@ -17,10 +17,10 @@ from strandline.errors import RefusedError, StorageError
 from strandline.ledger import datasets
 from strandline.ledger.engine import Ledger
 from strandline.reconcile.ground import LakeGround
-from strandline.reconcile.lake_catalog import LakeCatalog
-from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Finding
-from strandline.reconcile.pool import Pool
+from strandline.reconcile.reach.lake_catalog import LakeCatalog
+from strandline.reconcile.storage.local_store import LocalStore
+from strandline.reconcile.storage.pool import Pool
 from strandline.tables.light import LightCatalog
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
 from tests.reconcile.real_history import HOUR, History, Killed

@@ -19,7 +19,7 @@ from strandline.ledger import dropped_entries, losses, quarantined_files, reconc
 from strandline.ledger.dropped_entries import DroppedBatch, NewBatch
 from strandline.ledger.quarantined_files import NewSwept
 from strandline.reconcile import sweep as sweep_module
-from strandline.reconcile.lake_catalog import LakeCatalog
+from strandline.reconcile.reach.lake_catalog import LakeCatalog
 from strandline.tables.light_drop import VOID_PREFIX
 from strandline.types import Seq, SeqRange
 from tests.reconcile.test_crash import go_on, stopped_at

@@ -18,12 +18,12 @@ from botocore.exceptions import ClientError
 
 from strandline.config import WarehouseSettings
 from strandline.errors import CommitUnknown, StorageError
-from strandline.reconcile import s3_copy
-from strandline.reconcile.listing import Listing
-from strandline.reconcile.local_store import LocalStore
 from strandline.reconcile.model import Move, Stat, Storage
-from strandline.reconcile.object_inventory import Bucket, list_bucket
-from strandline.reconcile.s3_store import S3Store
+from strandline.reconcile.storage import s3_copy
+from strandline.reconcile.storage.listing import Listing
+from strandline.reconcile.storage.local_store import LocalStore
+from strandline.reconcile.storage.object_inventory import Bucket, list_bucket
+from strandline.reconcile.storage.s3_store import S3Store
 from strandline.tables import light_drop
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake

@@ -12,8 +12,8 @@ import pytest
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany, StorageError
 from strandline.ledger.engine import Ledger
-from strandline.reconcile.lake_catalog import LakeCatalog
-from strandline.reconcile.local_store import LocalStore
+from strandline.reconcile.reach.lake_catalog import LakeCatalog
+from strandline.reconcile.storage.local_store import LocalStore
 from strandline.tables.schema_file import parse_columns
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, there
 

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import InputError
-from strandline.reconcile import pool as pool_module
-from strandline.reconcile.inventory import list_local, same_folders
-from strandline.reconcile.inventory_file import read_inventory
-from strandline.reconcile.manifest_files import ListedManifest, ManifestReading
-from strandline.reconcile.manifests import listed_manifests, live_files
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.worker import scan_folder
+from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
+from strandline.reconcile.reach.manifests import listed_manifests, live_files
+from strandline.reconcile.storage import pool as pool_module
+from strandline.reconcile.storage.inventory import list_local, same_folders
+from strandline.reconcile.storage.inventory_file import read_inventory
+from strandline.reconcile.storage.pool import Pool
+from strandline.reconcile.storage.worker import scan_folder
 from tests.reconcile.conftest import SomeLake
 
 NOBODY = 65_534

@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from strandline.drift import Asked, StorageKind
 from strandline.errors import CommitUnknown, StorageError
 from strandline.reconcile.bench import QUARANTINE_FOLDER
-from strandline.reconcile.compared import Bounds, Ways, compared
-from strandline.reconcile.entries import Entry
-from strandline.reconcile.listing import Listing
-from strandline.reconcile.manifest_files import ListedManifest, ManifestFiles
+from strandline.reconcile.compare.compared import Bounds, Ways, compared
 from strandline.reconcile.model import (
     Content,
     Context,
@@ -29,7 +26,10 @@ from strandline.reconcile.model import (
     TableSeal,
     Watch,
 )
-from strandline.reconcile.references import LakeReferences, ManifestPlace, NamedFile, TableReferences
+from strandline.reconcile.reach.entries import Entry
+from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestFiles
+from strandline.reconcile.reach.references import LakeReferences, ManifestPlace, NamedFile, TableReferences
+from strandline.reconcile.storage.listing import Listing
 from strandline.types import Seq, SeqRange
 
 HOUR_NS = 3_600 * 1_000_000_000

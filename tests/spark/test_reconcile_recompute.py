@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
-from strandline.reconcile.manifest_files import ManifestReading
 from strandline.reconcile.model import Protection
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.spark_references import SparkReferenceReader, _readable
-from strandline.reconcile.spark_sweep import SparkSurveyor
+from strandline.reconcile.on_spark.references import SparkReferenceReader, _readable
+from strandline.reconcile.on_spark.survey import SparkSurveyor
+from strandline.reconcile.reach.manifest_files import ManifestReading
+from strandline.reconcile.storage.pool import Pool
 from strandline.tables.session import open_session
 from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables
 from tests.reconcile.conftest import SomeLake, Watching, acted_on, by_path

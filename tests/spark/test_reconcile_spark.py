@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.drift import AbortReason
-from strandline.reconcile import spark_compare, spark_listing, spark_references, spark_sweep, spill
+from strandline.reconcile.compare import spill
 from strandline.reconcile.model import Context, Survey
+from strandline.reconcile.on_spark import compare as spark_compare
+from strandline.reconcile.on_spark import listing as spark_listing
+from strandline.reconcile.on_spark import references as spark_references
+from strandline.reconcile.on_spark import survey as spark_sweep
+from strandline.reconcile.on_spark.paths import encoded, with_keys
+from strandline.reconcile.on_spark.survey import SparkSurveyor
 from strandline.reconcile.paths import key
-from strandline.reconcile.spark_paths import encoded, with_keys
-from strandline.reconcile.spark_sweep import SparkSurveyor
 from strandline.tables.session import open_session
 from strandline.tables.spark_tables import SparkTables
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files

@@ -69,7 +69,9 @@ def test_a_report_of_a_lake_on_this_machine_waits_neither_for_arrow_nor_for_a_jv
 
 
 def test_a_module_of_the_package_is_imported_without_the_rest() -> None:
-    look = "import sys, strandline.reconcile.worker; print('sqlalchemy' in sys.modules, 'pydantic' in sys.modules)"
+    look = (
+        "import sys, strandline.reconcile.storage.worker; print('sqlalchemy' in sys.modules, 'pydantic' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False False"
     import strandline

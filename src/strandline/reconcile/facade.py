@@ -181,17 +181,17 @@ class Reconciler:
     def storage(self) -> Storage:
         settings = self._config.settings
         if settings.warehouse.is_s3:
-            from strandline.reconcile.s3_store import S3Store
+            from strandline.reconcile.storage.s3_store import S3Store
 
             return S3Store(settings.warehouse, requests_at_once=settings.reconcile.recheck_concurrency)
-        from strandline.reconcile.local_store import LocalStore
+        from strandline.reconcile.storage.local_store import LocalStore
 
         return LocalStore()
 
     @contextmanager
     def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
         from strandline.reconcile.fallback import FallbackSurveyor
-        from strandline.reconcile.lake_catalog import AwayCatalog, LakeCatalog
+        from strandline.reconcile.reach.lake_catalog import AwayCatalog, LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
         try:

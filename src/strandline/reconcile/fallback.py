@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from strandline.errors import ReferencesTooMany, StrandlineError
 from strandline.reconcile.model import Context, Survey, Watch
-from strandline.reconcile.references import LakeReferences
+from strandline.reconcile.reach.references import LakeReferences
 from strandline.reconcile.survey import LakeSurveyor
 
 if TYPE_CHECKING:
-    from strandline.reconcile.spark_sweep import SparkSurveyor
+    from strandline.reconcile.on_spark.survey import SparkSurveyor
     from strandline.tables.spark_tables import SparkTables
 
 
@@ -43,7 +43,7 @@ class FallbackSurveyor:
             self._on_spark.close()
 
     def _started(self, because: ReferencesTooMany) -> SparkSurveyor:
-        from strandline.reconcile.spark_sweep import SparkSurveyor
+        from strandline.reconcile.on_spark.survey import SparkSurveyor
 
         try:
             return SparkSurveyor(self._light, self._tables())

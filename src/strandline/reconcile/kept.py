@@ -10,11 +10,11 @@ from itertools import islice
 from strandline.drift import Swept
 from strandline.errors import StorageError
 from strandline.ledger import quarantined_files
-from strandline.reconcile.aside import kept_without_record, original
 from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
 from strandline.reconcile.model import Protection, Survey
 from strandline.reconcile.paths import key
 from strandline.reconcile.settle import Seen, looked
+from strandline.reconcile.storage.aside import kept_without_record, original
 
 SOUGHT_AT_ONCE = 100_000
 """The quarantine is searched whole each time."""

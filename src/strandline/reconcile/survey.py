@@ -18,20 +18,14 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.errors import StorageError, StrandlineError, TableUnfit, UsageError
-from strandline.reconcile.compared import Bounds, Look, Ways, compared
-from strandline.reconcile.discovery import Discovery, discover
-from strandline.reconcile.entries import Entry, describe
-from strandline.reconcile.inventory import holding, list_local, list_local_level, same_folders
-from strandline.reconcile.inventory_file import read_inventory
-from strandline.reconcile.listing import Listing, outermost
-from strandline.reconcile.manifest_files import ManifestReading
+from strandline.reconcile.compare.compared import Bounds, Look, Ways, compared
+from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
-from strandline.reconcile.object_inventory import Bucket, list_bucket, list_level
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
-from strandline.reconcile.places import Places, Unclaimed
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.real_paths import other_spellings
-from strandline.reconcile.references import (
+from strandline.reconcile.reach.entries import Entry, describe
+from strandline.reconcile.reach.manifest_files import ManifestReading
+from strandline.reconcile.reach.real_paths import other_spellings
+from strandline.reconcile.reach.references import (
     LakeReferences,
     ReferenceReader,
     TableReferences,
@@ -39,6 +33,12 @@ from strandline.reconcile.references import (
     folders_of,
     references_too_many,
 )
+from strandline.reconcile.storage.discovery import Discovery, discover
+from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
+from strandline.reconcile.storage.inventory_file import read_inventory
+from strandline.reconcile.storage.listing import Listing, outermost
+from strandline.reconcile.storage.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.storage.pool import Pool
 from strandline.tables.catalog_rows import CatalogRow, read_rows
 from strandline.tables.light import LightCatalog
 

@@ -16,9 +16,9 @@ from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, 
 from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
 from strandline.ledger import audit, quarantined_files, reconcile_runs
 from strandline.ledger.engine import Connection
-from strandline.reconcile import guard
 from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.compare import guard
 from strandline.reconcile.kept import Kept, KeptFile, find_kept
 from strandline.reconcile.model import Content, Finding, Phase, References, Stat, Survey
 from strandline.reconcile.paths import Roots, key

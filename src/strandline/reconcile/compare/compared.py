@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from strandline.errors import StorageError, StrandlineError
-from strandline.reconcile import guard
-from strandline.reconcile.diff import Difference, Reach, Unreferenced, compare
-from strandline.reconcile.entries import Entry
-from strandline.reconcile.findings import Gather, Judged, gathered
-from strandline.reconcile.judge import Ground, Judge, missing_finding, shared_keys
-from strandline.reconcile.listing import Listing
+from strandline.reconcile.compare import guard
+from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, compare
+from strandline.reconcile.compare.findings import Gather, Judged, gathered
+from strandline.reconcile.compare.judge import Ground, Judge, missing_finding, shared_keys
+from strandline.reconcile.compare.places import Places
 from strandline.reconcile.model import (
     Content,
     Context,
@@ -28,9 +27,10 @@ from strandline.reconcile.model import (
     TableFacts,
 )
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.places import Places
-from strandline.reconcile.real_paths import RealPaths
-from strandline.reconcile.references import LakeReferences, TableReferences
+from strandline.reconcile.reach.entries import Entry
+from strandline.reconcile.reach.real_paths import RealPaths
+from strandline.reconcile.reach.references import LakeReferences, TableReferences
+from strandline.reconcile.storage.listing import Listing
 
 LOOKED_FOR_MAX = 10_000
 """References that lie where nothing was listed, and are looked for one by one; of each table."""

@@ -13,9 +13,9 @@ from strandline import failpoints
 from strandline.config import WarehouseSettings, resolve_secret
 from strandline.drift import StorageKind
 from strandline.errors import StorageError
-from strandline.reconcile.across import CHANGED
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.s3_copy import Refused, copy, place, tag
+from strandline.reconcile.storage.across import CHANGED
+from strandline.reconcile.storage.s3_copy import Refused, copy, place, tag
 
 DELETES_AT_ONCE_MAX = 1_000
 _COMPARED_BYTES = 8 << 20

@@ -12,10 +12,10 @@ from strandline import failpoints
 from strandline.drift import StorageKind
 from strandline.durable import sync_folder
 from strandline.errors import StorageError
-from strandline.reconcile import across
-from strandline.reconcile.across import CHANGED
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.walk import is_gone, scan
+from strandline.reconcile.storage import across
+from strandline.reconcile.storage.across import CHANGED
+from strandline.reconcile.storage.walk import is_gone, scan
 
 
 class LocalStore:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from strandline.config import LakeConfig, resolve_secret
-from strandline.reconcile.listing import NANOSECONDS
+from strandline.reconcile.storage.listing import NANOSECONDS
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from strandline.reconcile.listing import Listing, outermost
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.walk import Part
+from strandline.reconcile.storage.listing import Listing, outermost
+from strandline.reconcile.storage.pool import Pool
+from strandline.reconcile.storage.walk import Part
 
 NOT_FOLLOWED = "it is a link or a device, which is not followed"
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from strandline.reconcile.bucket import CUT_SHORT, Allowance, Bucket, Check, Found, PagesEnd
-from strandline.reconcile.listing import Folder, Listing, outermost
+from strandline.reconcile.storage.bucket import CUT_SHORT, Allowance, Bucket, Check, Found, PagesEnd
+from strandline.reconcile.storage.listing import Folder, Listing, outermost
 
 __all__ = ["CUT_SHORT", "Bucket", "list_bucket", "list_level", "list_prefixes"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from strandline.reconcile.listing import Folder, Listing
 from strandline.reconcile.paths import Room, Roots, checksum_of, key, room_of_folder
+from strandline.reconcile.storage.listing import Folder, Listing
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.reconcile.inventory import list_local, list_local_level
-from strandline.reconcile.inventory_file import inventory_pieces, inventory_rows
-from strandline.reconcile.listing import Listing
 from strandline.reconcile.model import PrefixFailure
-from strandline.reconcile.object_inventory import Bucket, list_level, list_prefixes
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.paths import checksum_of, key, keys
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
+from strandline.reconcile.storage.inventory import list_local, list_local_level
+from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows
+from strandline.reconcile.storage.listing import Listing
+from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
+from strandline.reconcile.storage.pool import Pool
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from strandline.reconcile.guard import overlaps
+from strandline.reconcile.compare.guard import overlaps
 from strandline.reconcile.paths import OWN_FOLDER, Roots, above, below
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from strandline.reconcile.walk import is_gone, scan
+from strandline.reconcile.storage.walk import is_gone, scan
 
 FRAME_BYTES = 8
 MARSHAL_VERSION = 2
@@ -65,19 +65,19 @@ def look_into(folder: str) -> Iterator[Result]:
 
 
 def read_list(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
-    from strandline.reconcile.manifests import listed_manifests
+    from strandline.reconcile.reach.manifests import listed_manifests
 
     return _read(task, listed_manifests)
 
 
 def read_manifest(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
-    from strandline.reconcile.manifests import live_files
+    from strandline.reconcile.reach.manifests import live_files
 
     return _read(task, live_files)
 
 
 def _read(task: tuple[str, bytes | None, int | None], reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
-    from strandline.reconcile.avro_reader import AvroUnreadable
+    from strandline.reconcile.reach.avro_reader import AvroUnreadable
 
     path, content, bytes_min = task
     try:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from strandline.reconcile import guard
-from strandline.reconcile.diff import Unreferenced
-from strandline.reconcile.entries import Entry
-from strandline.reconcile.findings import Judged
-from strandline.reconcile.guard import by_place, by_spool, by_time, first
+from strandline.reconcile.compare import guard
+from strandline.reconcile.compare.diff import Unreferenced
+from strandline.reconcile.compare.findings import Judged
+from strandline.reconcile.compare.guard import by_place, by_spool, by_time, first
 from strandline.reconcile.model import Content, Context, Finding, FindingKind, Protection, Stat
 from strandline.reconcile.paths import (
     SPOOL_FOLDER,
@@ -24,6 +23,7 @@ from strandline.reconcile.paths import (
     room_of_folder,
     unknown_root_of,
 )
+from strandline.reconcile.reach.entries import Entry
 
 _SPOOL_SUFFIXES = (".arrow", ".tmp")
 _CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}

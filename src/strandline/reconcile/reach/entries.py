@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.errors import StorageError
-from strandline.reconcile.manifest_files import ManifestFiles
 from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical, key
-from strandline.reconcile.references import ManifestPlace, TableReferences
+from strandline.reconcile.reach.manifest_files import ManifestFiles
+from strandline.reconcile.reach.references import ManifestPlace, TableReferences
 from strandline.types import SEQ_COLUMN, Seq, SeqRange
 
 if TYPE_CHECKING:

@@ -16,16 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from strandline.errors import StrandlineError
-from strandline.reconcile.compared import surveyed
-from strandline.reconcile.listing import Listing
-from strandline.reconcile.manifest_files import ManifestReading
+from strandline.reconcile.compare.compared import surveyed
+from strandline.reconcile.compare.places import Places, Unclaimed
+from strandline.reconcile.compare.spill import spilled
 from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
-from strandline.reconcile.object_inventory import Bucket
-from strandline.reconcile.places import Places, Unclaimed
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.references import LakeReferences
-from strandline.reconcile.spark_compare import Comparing
-from strandline.reconcile.spark_listing import (
+from strandline.reconcile.on_spark.compare import Comparing
+from strandline.reconcile.on_spark.listing import (
     LISTED,
     TASKS_PER_CORE,
     StorageListing,
@@ -33,10 +29,14 @@ from strandline.reconcile.spark_listing import (
     list_on_spark,
     rows_of,
 )
-from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
-from strandline.reconcile.spark_references import SparkReferenceReader, SparkReferences
-from strandline.reconcile.spark_watch import watched
-from strandline.reconcile.spill import spilled
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
+from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences
+from strandline.reconcile.on_spark.watch import watched
+from strandline.reconcile.reach.manifest_files import ManifestReading
+from strandline.reconcile.reach.references import LakeReferences
+from strandline.reconcile.storage.listing import Listing
+from strandline.reconcile.storage.object_inventory import Bucket
+from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.survey import Known, LakeSurveyor
 from strandline.tables.session import open_session
 from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables, explain

@@ -15,16 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from strandline.errors import StorageError
-from strandline.reconcile.compared import LOOKED_FOR_MAX, Sought
-from strandline.reconcile.diff import Difference, Reach, Unreferenced, is_metadata
-from strandline.reconcile.local_store import LocalStore
-from strandline.reconcile.manifest_files import ManifestFiles
+from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
+from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, is_metadata
 from strandline.reconcile.model import Content, PrefixFailure
+from strandline.reconcile.on_spark.listing import pieces
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
+from strandline.reconcile.on_spark.references import SparkReferences
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.references import TableReferences
-from strandline.reconcile.spark_listing import pieces
-from strandline.reconcile.spark_paths import decoded, decoded_column, encoded
-from strandline.reconcile.spark_references import SparkReferences
+from strandline.reconcile.reach.manifest_files import ManifestFiles
+from strandline.reconcile.reach.references import TableReferences
+from strandline.reconcile.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from strandline.reconcile.manifests import Listed, LivePart
 from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical
-from strandline.reconcile.pool import Pool
+from strandline.reconcile.reach.manifests import Listed, LivePart
+from strandline.reconcile.storage.pool import Pool
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.errors import NoSuchDataset, StorageError
 from strandline.reconcile.model import Context, References, Survey, Watch
 from strandline.reconcile.paths import key
-from strandline.reconcile.references import LakeReferences
+from strandline.reconcile.reach.references import LakeReferences
 from strandline.tables import light_drop
 from strandline.tables.light import COMMIT_ATTEMPTS_MAX, LightCatalog
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.reconcile.findings import FactsOf, Judged, first_of_each, orphan_finding
+from strandline.reconcile.compare.findings import FactsOf, Judged, first_of_each, orphan_finding
 from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
-from strandline.reconcile.worker import read_frame, write_frame
+from strandline.reconcile.storage.worker import read_frame, write_frame
 from strandline.types import Seq, SeqRange
 
 SORTED_AT_ONCE = 50_000

@@ -19,12 +19,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.errors import NoSuchDataset
-from strandline.reconcile.manifest_files import ListedManifest, ManifestReading
 from strandline.reconcile.model import Content
+from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, with_keys
 from strandline.reconcile.paths import key
-from strandline.reconcile.pool import Pool
-from strandline.reconcile.real_paths import RealPaths
-from strandline.reconcile.references import (
+from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
+from strandline.reconcile.reach.real_paths import RealPaths
+from strandline.reconcile.reach.references import (
     LakeReferences,
     Parts,
     ReferenceReader,
@@ -32,8 +33,7 @@ from strandline.reconcile.references import (
     not_understood,
     references_from,
 )
-from strandline.reconcile.spark_listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
-from strandline.reconcile.spark_paths import decoded, decoded_column, encoded, with_keys
+from strandline.reconcile.storage.pool import Pool
 from strandline.tables.spark_tables import JAVA_ERRORS
 
 if TYPE_CHECKING:

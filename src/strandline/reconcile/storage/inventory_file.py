@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from strandline.errors import InputError
-from strandline.reconcile.inventory_parts import InventoryPart, inventory_parts
-from strandline.reconcile.listing import Listing
 from strandline.reconcile.paths import canonical
+from strandline.reconcile.storage.inventory_parts import InventoryPart, inventory_parts
+from strandline.reconcile.storage.listing import Listing
 
 if TYPE_CHECKING:
     import pyarrow as pa

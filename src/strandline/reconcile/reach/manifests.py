@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from strandline.reconcile.avro_reader import AvroUnknown, AvroUnreadable, Wanted, read_records
 from strandline.reconcile.paths import keys
+from strandline.reconcile.reach.avro_reader import AvroUnknown, AvroUnreadable, Wanted, read_records
 
 _DELETED = 2
 _ENTRY = Wanted(

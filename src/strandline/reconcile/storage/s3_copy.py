@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from strandline.errors import StorageError
-from strandline.reconcile.across import CHANGED
+from strandline.reconcile.storage.across import CHANGED
 
 COPY_BYTES_MAX = 5 << 30
 """What stores copy by one request."""

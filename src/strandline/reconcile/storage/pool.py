@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from strandline.reconcile.worker import FRAME_BYTES, MARSHAL_VERSION
+from strandline.reconcile.storage.worker import FRAME_BYTES, MARSHAL_VERSION
 
 WORKERS = 2
 TASKS_AT_ONCE_MAX = 256
@@ -22,7 +22,7 @@ ENDING_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 
-_START = "from strandline.reconcile.worker import main; main()"
+_START = "from strandline.reconcile.storage.worker import main; main()"
 
 OnPart = Callable[[Any, Any], None]
 OnEnd = Callable[[Any, str, Any], Iterable[Any]]

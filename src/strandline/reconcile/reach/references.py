@@ -14,10 +14,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, ReferencesTooMany, SchemaError, StorageError, StrandlineError, TableUnfit
-from strandline.reconcile.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
 from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, key
-from strandline.reconcile.real_paths import RealPaths
+from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
+from strandline.reconcile.reach.real_paths import RealPaths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -1,0 +1,1 @@
+"""Where files lie: listed, looked at, moved aside and back."""
