@@ -153,8 +153,9 @@ def test_a_prefix_that_takes_too_long_is_given_up_between_two_pages() -> None:
             began = time.monotonic()
             listing = list_bucket(bucket, [f"s3://b/{root}"], timeout_seconds=1)
         assert time.monotonic() - began < 5
-        (failure,) = listing.failures  # on a busy machine perhaps already of a folder that leads there
-        assert failure.timed_out and "s3://b/wh/t/data".startswith(failure.prefix)
+        # On a busy machine perhaps already a folder that leads there.
+        assert all(f.timed_out and "s3://b/wh/t/data".startswith(f.prefix) for f in listing.failures)
+        assert listing.failures
         assert len(listing) < 100
 
 
