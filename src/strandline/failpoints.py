@@ -92,6 +92,7 @@ POINTS: tuple[str, ...] = (
     "purge.after_elsewhere",
     "maintain.before_end",
     "reconcile.after_start",
+    "reconcile.after_brought_back",
     "reconcile.before_drop",
     "reconcile.after_drop_record",
     "reconcile.after_drop_commit",

@@ -19,6 +19,7 @@ from strandline import failpoints
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.ledger import losses, sinks
 from tests.reconcile.buckets import put_object
+from tests.reconcile.test_kept import set_aside
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
 
@@ -124,6 +125,18 @@ def test_a_run_killed_while_it_deletes_says_what_is_gone_and_the_rest_can_be_und
     lake.lake.reconciler.restore(dead.id)
     assert_record_is_right(lake, dead.id)
     assert [path for path in orphans if not Path(path).exists()] == gone
+
+
+def test_a_run_killed_while_it_brings_back_what_a_table_needs_is_not_said_to_keep_it(lake: WholeLake) -> None:
+    needed = lake.data_files()[0]
+    set_aside(lake, needed)
+    lake.settings(lease_seconds=LEASE_SECONDS)
+    (keeper,) = lake.lake.reconciler.runs(9)
+    killed_at(lake, "reconcile.after_brought_back", "act")
+    assert Path(needed).exists() and set(lake.states(keeper.id).values()) == {SweptState.HELD}
+    lake.run(REPORT)
+    assert lake.states(keeper.id) == {needed: SweptState.RESTORED}
+    assert_record_is_right(lake, keeper.id)
 
 
 @pytest.mark.parametrize("point", DROP_POINTS)

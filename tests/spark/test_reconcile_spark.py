@@ -27,6 +27,7 @@ from strandline.reconcile.paths import key
 from strandline.tables.session import open_session
 from strandline.tables.spark_tables import SparkTables
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files
+from tests.reconcile.test_workers import too_deep
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 
 SPELLINGS = ("/a/b", "file:/a/b c", "file:///a/b", "file://localhost/a", "s3://b/k", "s3a://b/k", "s3n://b/k",
@@ -194,21 +195,6 @@ def test_a_listing_can_come_from_an_inventory(some_lake: SomeLake, tmp_path: Pat
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
-
-
-def too_deep(folder: Path) -> str:
-    """A folder whose path is longer than the system takes: listing it fails, for root as well. The last that can be."""
-    name = "d" * 250
-    at = os.open(folder, os.O_RDONLY)
-    path, longest = str(folder), ""
-    for _ in range(18):
-        os.mkdir(name, dir_fd=at)
-        inner = os.open(name, os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at, path = inner, f"{path}/{name}"
-        longest = longest or (path if len(path) >= 4096 else "")
-    os.close(at)
-    return longest
 
 
 def one_manifest(lake: SomeLake, name: str) -> Path:

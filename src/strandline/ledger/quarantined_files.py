@@ -74,6 +74,10 @@ def purging(connection: sa.Connection) -> list[Swept]:
     return _in_state(connection, SweptState.PURGING)
 
 
+def held(connection: sa.Connection) -> list[Swept]:
+    return _in_state(connection, SweptState.HELD)
+
+
 def _in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
     # The databases use a partial index only where they see its condition, not a parameter.
     wanted = swept_file.c.state == sa.literal_column(f"'{state.value}'", sa.Text)

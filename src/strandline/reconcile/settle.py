@@ -53,6 +53,8 @@ def true_state(seen: Seen) -> SweptState | None:
             return SweptState.HELD if at_kept else SweptState.LOST
         case SweptState.LEFT if at_kept and not at_path:
             return SweptState.HELD
+        case SweptState.HELD if at_path and not at_kept:
+            return SweptState.RESTORED
         case SweptState.PURGING if not at_kept:
             return SweptState.RESTORED if at_path else SweptState.PURGED
     return None
@@ -87,6 +89,9 @@ def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True
         files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
         drops = dropped_entries.begun(connection) if entries else []
         dead = reconcile_runs.left_running(connection)
+        if dead is not None and dead.asked.act:
+            # It may have brought files back, of whatever run, and not come to say so.
+            files += quarantined_files.held(connection)
     after = settle_files(bench, files, "its run died", hold=watch.hold) if files else {}
     failures: list[str] = []
     for batch in drops:

@@ -205,6 +205,7 @@ class _Sweep:
     def _record_back(self, back: Sequence[KeptFile]) -> None:
         if not back:
             return
+        failpoints.hit("reconcile.after_brought_back")
         self._tally.restored += len(back)
         with self._bench.ledger.write() as connection:
             recorded = [file.swept for file in back if file.swept is not None]
