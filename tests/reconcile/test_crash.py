@@ -49,6 +49,7 @@ RESTORE_POINTS = [
     "reconcile.after_restored",
     "reconcile.after_restore",
 ]
+BACK_POINTS = ["reconcile.after_brought_back"]
 PURGE_POINTS = ["reconcile.after_purge_record", "reconcile.after_purged"]
 
 
@@ -127,12 +128,15 @@ def test_a_run_killed_while_it_deletes_says_what_is_gone_and_the_rest_can_be_und
     assert [path for path in orphans if not Path(path).exists()] == gone
 
 
-def test_a_run_killed_while_it_brings_back_what_a_table_needs_is_not_said_to_keep_it(lake: WholeLake) -> None:
+@pytest.mark.parametrize("point", BACK_POINTS)
+def test_a_run_killed_while_it_brings_back_what_a_table_needs_is_not_said_to_keep_it(
+    lake: WholeLake, point: str
+) -> None:
     needed = lake.data_files()[0]
     set_aside(lake, needed)
     lake.settings(lease_seconds=LEASE_SECONDS)
     (keeper,) = lake.lake.reconciler.runs(9)
-    killed_at(lake, "reconcile.after_brought_back", "act")
+    killed_at(lake, point, "act")
     assert Path(needed).exists() and set(lake.states(keeper.id).values()) == {SweptState.HELD}
     lake.run(REPORT)
     assert lake.states(keeper.id) == {needed: SweptState.RESTORED}
