@@ -95,15 +95,15 @@ class ReconcileSettings(Section):
     def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
         """A number that is only too large or too small means the bound; what is not a number is refused as usual."""
         name = info.field_name or ""
-        if name not in _BOUNDS:
+        if name not in BOUNDS:
             return value
         if name == "unknown_roots_max" and value < 0:
             return cls.model_fields[name].default
-        least, most = _BOUNDS[name]
+        least, most = BOUNDS[name]
         return type(value)(min(max(value, least), most))
 
 
-_BOUNDS: dict[str, tuple[float, float]] = {
+BOUNDS: dict[str, tuple[float, float]] = {
     "grace_hours": (0, 8_760),
     "clock_skew_seconds": (0, 86_400),
     "deletes_max_per_run": (0, 1_000_000),

@@ -101,7 +101,7 @@ class History:
 
     def register_this(self, path: str) -> None:
         """The very file that is about to be moved. The run may not live to look whether it should have been."""
-        if self.busy and not self.within and self.random.random() < 0.4 and Path(path) in self._strays():
+        if self.busy and not self.within and self.random.random() < 0.7 and Path(path) in self._strays():
             self._do(partial(self._add, Path(path)), "register_this")
             if self.random.random() < 0.5:
                 self._points_left = self.random.randrange(1, 4)

@@ -16,7 +16,7 @@ import pytest
 
 from strandline.reconcile.on_spark.listing import FILE, FOLDER, LEVELS, Lister
 from strandline.reconcile.storage import object_inventory
-from strandline.reconcile.storage.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
 from tests.servers import S3
 
 ODD = ("a b", "100%", "x%41y", "x%2Fy", "p+q", "ü", "n\nl", "tab\there", "&<>\"'", "k=v", "~-_.*()!")
@@ -40,11 +40,11 @@ def test_every_object_is_listed_by_its_name_whatever_it_is_called(s3: S3) -> Non
     expected = sorted(put_past_it(s3, bucket, key) for key in keys)
     put_past_it(s3, bucket, "wh2/f")
     address = Bucket(bucket, s3.region, s3.endpoint, s3.access_key, s3.secret_key)
-    listing = list_bucket(address, [f"s3://{bucket}/wh"], timeout_seconds=60)
+    listing = list_prefixes(address, [f"s3://{bucket}/wh"], timeout_seconds=60)
     assert paths_of(listing) == expected and not listing.failures
     assert all(all(folder.modified_ns or ()) and set(folder.sizes or ()) == {1} for folder in listing.folders.values())
     put_past_it(s3, bucket, "odd/t/n\x01l/f")  # This server tells names as they are, and has none for this one.
-    ((failure),) = list_bucket(address, [f"s3://{bucket}/odd"], timeout_seconds=60).failures
+    ((failure),) = list_prefixes(address, [f"s3://{bucket}/odd"], timeout_seconds=60).failures
     assert failure.prefix == f"s3://{bucket}/odd/t"
     level, folders = list_level(address, f"s3://{bucket}/wh", timeout_seconds=60)
     assert sorted(folders) == sorted([*ODD, "t"]) and not len(level) and not level.failures
@@ -117,7 +117,7 @@ KEYS = [*ODD_KEYS, "wh/t/data/f0", "wh/t/data/f1", "wh/t/data///f2", "wh/t/metad
 @pytest.mark.parametrize("root", ["s3://b/wh", "s3://b/wh/t/data"])
 def test_a_key_that_no_path_has_is_listed_as_it_is_and_fails_nothing(root: str) -> None:
     with serving(Store([*KEYS, MARKER])) as bucket:
-        listing = list_bucket(bucket, [root], timeout_seconds=30)
+        listing = list_prefixes(bucket, [root], timeout_seconds=30)
     expected = sorted(f"s3://b/{key}" for key in KEYS if f"s3://b/{key}".startswith(root))
     assert paths_of(listing) == expected and not listing.failures
 
@@ -139,7 +139,7 @@ def test_more_folders_than_are_listed_side_by_side_are_listed_in_one_row(monkeyp
     keys = [f"wh/t/data/p={n}/f" for n in range(40)] + ["wh/t/data/g"]
     store = Store(keys, page=20)
     with serving(store) as bucket:
-        listing = list_bucket(bucket, ["s3://b/wh/t/data"], timeout_seconds=30)
+        listing = list_prefixes(bucket, ["s3://b/wh/t/data"], timeout_seconds=30)
     assert paths_of(listing) == sorted(f"s3://b/{key}" for key in keys) and store.asked < 10
 
 
@@ -151,7 +151,7 @@ def test_a_prefix_that_takes_too_long_is_given_up_between_two_pages() -> None:
     for root in ("wh/t/data", "wh"):
         with serving(Store(FLAT, before_page=lambda _: time.sleep(0.2))) as bucket:
             began = time.monotonic()
-            listing = list_bucket(bucket, [f"s3://b/{root}"], timeout_seconds=1)
+            listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=1)
         assert time.monotonic() - began < 5
         # On a busy machine perhaps already a folder that leads there.
         assert all(f.timed_out and "s3://b/wh/t/data".startswith(f.prefix) for f in listing.failures)
@@ -169,7 +169,7 @@ def trickle(handler: BaseHTTPRequestHandler) -> None:
 def test_a_page_that_comes_byte_by_byte_uses_up_the_time_of_its_prefix() -> None:
     with serving(Store(FLAT, before_page=trickle)) as bucket:
         began = time.monotonic()
-        listing = list_bucket(bucket, ["s3://b/wh"], timeout_seconds=1)
+        listing = list_prefixes(bucket, ["s3://b/wh"], timeout_seconds=1)
         level, _ = list_level(bucket, "s3://b/wh", timeout_seconds=1)
     assert time.monotonic() - began < 6
     assert [(f.prefix, f.timed_out) for f in (*listing.failures, *level.failures)] == [("s3://b/wh", True)] * 2
@@ -188,11 +188,11 @@ def test_a_run_that_is_called_off_does_not_wait_for_the_listing() -> None:
 
     with serving(Store(FLAT, before_page=lambda _: time.sleep(0.1))) as bucket:
         with pytest.raises(CalledOff):
-            list_bucket(bucket, ["s3://b/wh/t/data"], timeout_seconds=600, check=check)
+            list_prefixes(bucket, ["s3://b/wh/t/data"], timeout_seconds=600, check=check)
         with pytest.raises(CalledOff):
             list_level(bucket, "s3://b/wh/t/data", timeout_seconds=600, check=check)
     with serving(Store(FLAT, before_page=trickle)) as bucket, pytest.raises(CalledOff):
-        list_bucket(bucket, ["s3://b/wh/t/data"], timeout_seconds=600, check=check)
+        list_prefixes(bucket, ["s3://b/wh/t/data"], timeout_seconds=600, check=check)
     assert time.monotonic() < until + 3
 
 
@@ -202,9 +202,9 @@ def test_what_a_store_refuses_is_told_without_the_request() -> None:
             return f"<Error><Code>AccessDenied</Code><X>{asked['X-Amz-Signature']}</X></Error>"
 
     with serving(Refusing([])) as bucket:
-        listing = list_bucket(bucket, ["s3://b/wh"], timeout_seconds=30)
+        listing = list_prefixes(bucket, ["s3://b/wh"], timeout_seconds=30)
     ((failure),) = listing.failures
     assert failure.why == "the store's answer is no listing" and failure.prefix == "s3://b/wh"
     away = Bucket("b", "us-east-1", "http://127.0.0.1:9", "k", "s")
-    ((failure),) = list_bucket(away, ["s3://b/wh"], timeout_seconds=30).failures
+    ((failure),) = list_prefixes(away, ["s3://b/wh"], timeout_seconds=30).failures
     assert "ConnectError" in failure.why and "Signature" not in failure.why

@@ -18,6 +18,7 @@ import pytest
 from strandline import failpoints
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.ledger import losses, sinks
+from strandline.reconcile import settle
 from tests.reconcile.buckets import put_object
 from tests.reconcile.test_kept import set_aside
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
@@ -94,6 +95,11 @@ def assert_record_is_right(lake: WholeLake, run: int) -> None:
         assert (at_path, at_kept) == expected[file.state], file
 
 
+def audited(lake: WholeLake, event: str, run: int, what: str = "files") -> int:
+    """All that the audit says a run did, whoever said it."""
+    return sum(told[what] for told in lake.details(event) if told["run"] == run)
+
+
 @pytest.mark.parametrize("point", FILE_POINTS)
 def test_a_run_killed_while_it_sets_files_aside_loses_none_and_can_be_undone(lake: WholeLake, point: str) -> None:
     orphans, live = lake.puts(ORPHANS), lake.data_files()
@@ -104,12 +110,31 @@ def test_a_run_killed_while_it_sets_files_aside_loses_none_and_can_be_undone(lak
     assert_record_is_right(lake, dead.id)
     moved = ORPHANS - sum(there(orphans))
     assert dead.aborted is AbortReason.UNKNOWN and dead.ended_at is not None
-    assert dead.outcome.done.orphans == dead.held == moved
+    assert dead.outcome.done.orphans == dead.held == moved == audited(lake, "files_quarantined", dead.id)
     restored = lake.lake.reconciler.restore(dead.id)
     assert restored.restored == moved and not restored.lost and not restored.failed
     assert all(there(orphans)) and all(there(live))
     again = lake.run(ACT)
     assert again.aborted is None and again.outcome.done.orphans == ORPHANS and not any(there(orphans))
+
+
+def test_what_a_dead_run_did_is_said_once_though_whoever_settles_it_dies_as_well(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.puts(2)
+    killed_at(lake, "reconcile.after_files_moved", "act")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(settle, "_end", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lake.run(REPORT)
+    (dead,) = {file.run for file in lake.swept(1)}
+    lake.run(REPORT)
+    assert audited(lake, "files_quarantined", dead) == 2
+    assert lake.lake.reconciler.show(dead)[0].outcome.done.orphans == 2
 
 
 @pytest.mark.parametrize("point", DELETE_POINTS)
@@ -122,7 +147,7 @@ def test_a_run_killed_while_it_deletes_says_what_is_gone_and_the_rest_can_be_und
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     states = lake.states(dead.id)
     gone = [path for path, state in states.items() if state is SweptState.PURGED]
-    assert len(gone) == (3 if point == "reconcile.after_deleted" else 0)
+    assert len(gone) == (3 if point == "reconcile.after_deleted" else 0) == audited(lake, "files_deleted", dead.id)
     lake.lake.reconciler.restore(dead.id)
     assert_record_is_right(lake, dead.id)
     assert [path for path in orphans if not Path(path).exists()] == gone
@@ -154,6 +179,7 @@ def test_a_run_killed_while_it_drops_entries_says_whether_it_did(lake: WholeLake
     report = lake.run(REPORT)
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     assert dead.aborted is AbortReason.UNKNOWN and dead.outcome.done.missing == (2 if committed else 0)
+    assert audited(lake, "entries_dropped", dead.id, "entries") == dead.outcome.done.missing
     assert report.outcome.planned.missing == (0 if committed else 2)
     again = lake.run(ACT)
     assert again.outcome.done.missing == (0 if committed else 2) and lake.count() == 6

@@ -52,7 +52,7 @@ def test_the_report_and_the_findings_name_the_partition_of_an_orphan(
     monkeypatch.chdir(lake.home)
     monkeypatch.setenv("COLUMNS", "400")
     assert cli(["reconcile", "--findings", "found.jsonl"]) == 0
-    assert "stray.parquet in kind=a/b" in " ".join(capsys.readouterr().out.split())
+    assert "stray.parquet of default.events in kind=a/b" in " ".join(capsys.readouterr().out.split())
     (finding,) = [json.loads(line) for line in Path("found.jsonl").read_text("utf-8").splitlines()]
     assert (finding["kind"], finding["partition"]) == ("orphan", "kind=a/b")
     lake.lake.close()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from strandline.errors import TableUnfit
+from strandline.errors import StorageError, TableUnfit
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import Protection, Stat
 from strandline.reconcile.reach.real_paths import other_spellings
@@ -86,6 +86,48 @@ def test_a_table_of_which_nobody_knows_where_it_lies_stops_all_tables(some_lake:
     survey = some_lake.survey()
     assert by_path(survey.drift.orphans())[stray].protected is Protection.OVERLAP
     assert set(survey.references.unread) == {"ns.lost"}
+
+
+def test_where_somebody_lies_of_whom_nobody_knows_it_unknown_folders_are_his(some_lake: SomeLake) -> None:
+    some_lake.create()
+    some_lake.append()
+    with sqlite3.connect(some_lake.config.path("catalog.db")) as connection:
+        connection.execute(
+            "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name) VALUES ('hive','a','b')"
+        )
+    stray, his = some_lake.put("ns/t/data/stray.parquet"), some_lake.put("ns/x/data/his.parquet")
+    survey = some_lake.survey(some_lake.context(delete_foreign=True))
+    found = by_path(survey.drift.orphans())
+    assert found[stray].protected is Protection.OVERLAP and found[his].protected is not None
+
+
+def test_where_entries_cannot_be_described_or_looked_for_their_table_is_left_alone(
+    some_lake: SomeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The missing files of a table are looked for before its orphans: they may be the same ones, under other names."""
+    some_lake.create()
+    some_lake.create("ns.other")
+    for _ in range(2):
+        table = some_lake.append()
+    some_lake.append("ns.other")
+    Path(data_files(table)[0]).unlink()
+    stray, other = some_lake.put("ns/t/data/stray.parquet"), some_lake.put("ns/other/data/stray.parquet")
+
+    def look(asked: str) -> Stat | None:
+        if asked.endswith("stray.parquet"):
+            return LocalStore().look(asked)
+        raise StorageError("permission denied")
+
+    for surveyor in (LakeSurveyor(some_lake.config, some_lake.catalog, look), some_lake.surveyor()):
+        survey = surveyor.survey(some_lake.context(), Watching())
+        found = by_path(survey.drift.orphans())
+        assert found[stray].protected is Protection.PREFIX_FAILED and found[other].protected is None
+        assert len(survey.failures) == 1
+        monkeypatch.setattr(LakeSurveyor, "_describe", _undescribed)
+
+
+def _undescribed(*_: object) -> None:
+    raise StorageError("the manifest cannot be read any more")
 
 
 def test_a_table_that_fails_to_open_between_two_looks_is_remembered_by_where_it_lay(

@@ -16,7 +16,7 @@ from strandline.drift import AbortReason, Asked, Run
 from strandline.errors import LedgerBusy, StrandlineError
 from strandline.ledger import reconcile_runs
 from strandline.reconcile.schedule import Schedule
-from strandline.reconcile_settings import ReconcileSettings
+from strandline.reconcile_settings import BOUNDS, ReconcileSettings
 from tests.reconcile.whole_lakes import WholeLake
 
 
@@ -49,6 +49,15 @@ def test_the_defaults_report_only_and_are_off() -> None:
 )
 def test_numbers_outside_their_bounds_are_taken_for_the_bound(name: str, given: object, taken: object) -> None:
     assert getattr(ReconcileSettings.model_validate({name: given}), name) == taken
+
+
+@pytest.mark.parametrize("name", [n for n, f in ReconcileSettings.model_fields.items() if f.annotation in (int, float)])
+def test_every_number_has_its_bounds(name: str) -> None:
+    least, most = BOUNDS[name]
+    wide = [getattr(ReconcileSettings.model_validate({name: value}), name) for value in (most, most + 1, least)]
+    assert wide == [most, most, least]
+    below = getattr(ReconcileSettings.model_validate({name: least - 1}), name)
+    assert below == (1_000 if name == "unknown_roots_max" else least)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from strandline.reconcile.model import Move, Stat, Storage
 from strandline.reconcile.storage import s3_copy
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.local_store import LocalStore
-from strandline.reconcile.storage.object_inventory import Bucket, list_bucket
+from strandline.reconcile.storage.object_inventory import Bucket, list_prefixes
 from strandline.reconcile.storage.s3_store import S3Store
 from strandline.tables import light_drop
 from tests.reconcile.buckets import put_object, settings_of
@@ -124,6 +124,28 @@ def test_every_file_under_a_folder_is_told_and_none_of_its_neighbours(place: tup
     put("lake/ab", b"x")
     assert sorted(store.files_under(folder)) == sorted(inside)
     assert list(store.files_under(f"{folder}/none")) == []
+
+
+class _CutShort:
+    """A client of a store that forgets the end of a page, and that there is one."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def list_objects_v2(self, **asked: Any) -> Any:
+        page = self._client.list_objects_v2(**asked)
+        return page if "StartAfter" in asked else page | {"Contents": page["Contents"][:-1]}
+
+
+def test_files_that_a_page_leaves_out_are_noticed(s3: S3) -> None:
+    bucket = s3.make_bucket()
+    for n in range(3):
+        put_object(s3, bucket, f"lake/a/{n}", b"x")
+    store = S3Store(settings_of(s3, bucket), requests_at_once=1)
+    assert len(list(store.files_under(f"s3://{bucket}/lake/a"))) == 3
+    store._client = _CutShort(store._client)
+    with pytest.raises(StorageError, match="ends early"):
+        list(store.files_under(f"s3://{bucket}/lake/a"))
 
 
 def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
@@ -322,7 +344,7 @@ def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3
     def listed(port: int) -> Listing:
         address = Bucket(bucket, s3.region, f"http://127.0.0.1:{port}", s3.access_key, s3.secret_key)
         roots = [f"s3://{bucket}/wh/ns/{table}" for table in ("a", "b")]
-        return list_bucket(address, roots, timeout_seconds=60)
+        return list_prefixes(address, roots, timeout_seconds=60)
 
     whole = listed(s3.port)
     assert len(whole) == 1_203 and not whole.failures
@@ -367,7 +389,7 @@ def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         bucket = Bucket("b", "us-east-1", f"http://127.0.0.1:{server.server_port}", "k", "s")
-        listing = list_bucket(bucket, [f"s3://b/{root}"], timeout_seconds=30)
+        listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=30)
         server.shutdown()
     assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]
     assert len(listing) == 3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import Record
 
@@ -48,6 +49,7 @@ def test_files_of_branches_tags_staged_snapshots_old_snapshots_and_statistics_ar
         manage.create_tag(first.snapshot_id, "v1")
         manage.create_branch(first.snapshot_id, "side")
     some_lake.append(branch="side")
+    staged = _stage(some_lake)
     table = some_lake.catalog.load("ns.t")
     table.delete("v = 'x'")
     some_lake.append()
@@ -69,7 +71,29 @@ def test_files_of_branches_tags_staged_snapshots_old_snapshots_and_statistics_ar
     survey = some_lake.survey()
     assert not list(survey.drift.orphans()) and not list(survey.drift.missing())
     assert survey.references.referenced(some_lake.live()) == some_lake.live()
-    assert statistics in some_lake.live()
+    assert statistics in some_lake.live() and staged in some_lake.live()
+
+
+def _stage(lake: SomeLake) -> str:
+    """A file of a snapshot that no branch and no tag leads to."""
+    before = lake.catalog.load("ns.t")
+    with before.manage_snapshots() as manage:
+        manage.create_branch(before.metadata.current_snapshot_id or 0, "for a moment")
+    table = lake.append(branch="for a moment")
+    (snapshot,) = {s.snapshot_id for s in table.snapshots()} - {s.snapshot_id for s in before.snapshots()}
+    (path,) = {task.file.file_path for task in table.scan(snapshot_id=snapshot).plan_files()} - {
+        task.file.file_path for task in before.scan().plan_files()
+    }
+    with table.manage_snapshots() as manage:
+        manage.remove_branch("for a moment")
+    table = lake.catalog.load("ns.t")
+    led_to = {
+        s.snapshot_id
+        for ref in table.metadata.refs.values()
+        for s in ancestors_of(table.snapshot_by_id(ref.snapshot_id), table.metadata)
+    }
+    assert table.snapshot_by_id(snapshot) is not None and snapshot not in led_to
+    return path.removeprefix("file://")
 
 
 def test_the_files_of_an_expired_snapshot_are_orphans(some_lake: SomeLake) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import strandline
+from strandline.cli.reconcile_commands import _PHASES
 from strandline.drift import AbortReason, Asked, SweptState
 from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
 from strandline.ledger import losses, maintenance, reconcile_runs, sequence, sinks
@@ -23,6 +24,7 @@ from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
 from strandline.reconcile import sweep as sweep_module
+from strandline.reconcile import watch as watch_module
 from strandline.reconcile.model import Finding, Phase
 from strandline.types import Seq, SeqRange
 from tests.reconcile.buckets import put_object
@@ -129,10 +131,13 @@ def test_the_record_survives_and_is_newest_first_and_bounded(make_lake: MakeLake
     assert len(lake.lake.reconciler.runs(100)) == 3 and there([held]) == [True]
 
 
-def test_progress_is_told_by_phase(lake: WholeLake) -> None:
-    told: list[Phase] = []
-    run = lake.run(ACT, on_progress=lambda phase, count: told.append(phase))
-    assert list(dict.fromkeys(told)) == list(Phase)
+def test_progress_is_told_by_phase(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "TOLD_SECONDS", 0)
+    told: dict[Phase, int] = {}
+    lake.puts(2)
+    run = lake.run(ACT, on_progress=lambda phase, count: told.update({phase: count}))
+    assert list(told) == list(Phase) and {phase.value for phase in told} == _PHASES.keys()
+    assert told[Phase.LIST] == run.outcome.listed and told[Phase.ORPHANS] == told[Phase.REFERENCES] == 2
     assert set(run.outcome.phases) == {phase.value for phase in Phase}
 
 
@@ -163,7 +168,7 @@ def test_an_entry_above_the_seal_is_never_dropped(lake: WholeLake) -> None:
     run = lake.run(ACT)
     assert run.outcome.done.missing == 0 and lake.table().current_snapshot() is not None
     assert len(lake.data_files()) == 3
-    assert set(run.outcome.protected) <= {"unsealed", "open_block", "young"}
+    assert run.outcome.found.missing == 1 and run.outcome.protected == {"unsealed": 1}
 
 
 def test_a_file_that_is_only_in_quarantine_is_brought_back_and_its_entry_stays(lake: WholeLake) -> None:

@@ -131,9 +131,9 @@ def test_a_worker_that_hangs_or_dies_fails_its_task_and_the_others_go_on(tmp_pat
 
     paths = [fifo, *(str(tmp_path / f"gone{n}") for n in range(20))]
     with Pool() as pool:
-        pool.run("manifest", [(p, None, None) for p in paths], lambda t, p: None, on_end, timeout_seconds=1)
+        pool.run("manifest", [(p, None, None, None) for p in paths], lambda t, p: None, on_end, timeout_seconds=1)
         assert ends.pop(fifo) == "timeout" and set(ends.values()) == {"missing"} and len(ends) == 20
-        pool.run("manifest", [(paths[1], None, None)], lambda t, p: None, on_end, timeout_seconds=5)
+        pool.run("manifest", [(paths[1], None, None, None)], lambda t, p: None, on_end, timeout_seconds=5)
 
 
 def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypat
         return ()
 
     with Pool(1) as pool:
-        tasks = [(fifo, None, None), ("/nowhere", None, None)]
+        tasks = [(fifo, None, None, None), ("/nowhere", None, None, None)]
         pool.run("manifest", tasks, lambda t, p: None, on_end, timeout_seconds=1)
     monkeypatch.undo()
     assert ends == ["timeout", "missing"] and len(left) == 2 and left[0].poll() is None

@@ -181,16 +181,20 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
         size = "" if sample["size"] is None else f" {size_of(sample['size'])}"
         when = None if sample["modified"] is None else datetime.fromisoformat(sample["modified"])
         old = "" if when is None or when > datetime.now(UTC) else f", {age(when)} old"
+        table = "" if not sample.get("table") else f" of {sample['table']}"
         partition = "" if not sample.get("partition") else f" in {_one_line(sample['partition'])}"
         rows = "" if not sample.get("rows") else f" rows {sample['rows']['lo']}..{sample['rows']['hi']}"
-        lacking = sample.get("undelivered_to")
-        sinks = "" if not lacking else f" not at {', '.join(lacking)}"
+        sinks = "".join(
+            f" {words} {', '.join(sample[which])}"
+            for which, words in (("delivered_to", "at"), ("undelivered_to", "not at"))
+            if sample.get(which)
+        )
         note = f" ({sample['protected']})" if sample["protected"] else ""
         lines.append(
             Text.assemble(
                 (f"  {sample['kind']:<8}", "dim"),
                 _one_line(sample["path"]),
-                (f"{partition}{size}{old}{rows}{sinks}{note}", "dim"),
+                (f"{table}{partition}{size}{old}{rows}{sinks}{note}", "dim"),
             )
         )
     return lines

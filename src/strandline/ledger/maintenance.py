@@ -265,5 +265,11 @@ def oldest_running_since(connection: sa.Connection, *, died_since: datetime | No
     return found
 
 
+def at_work(connection: sa.Connection) -> set[str]:
+    """Names of the datasets that a job works on right now."""
+    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNNING)
+    return set(connection.scalars(jobs))
+
+
 def _died_after(moment: datetime) -> sa.ColumnElement[bool]:
     return sa.and_(maintenance_run.c.outcome == Outcome.DIED.value, maintenance_run.c.ended_at > moment)

@@ -32,7 +32,7 @@ from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
 from strandline.reconcile.model import Finding, Move, References, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
 from strandline.reconcile.rendering import printable
-from strandline.reconcile.settle import settle_files
+from strandline.reconcile.settle import record_dropped, settle_files
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, RunWatch
 
@@ -81,14 +81,13 @@ class Actor:
         failpoints.hit("reconcile.after_files_checked")
         self._record_held(moved)
         failpoints.hit("reconcile.after_files")
-        if stayed or needed:
-            log.warning(
-                "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
-                self._run,
-                len(moved),
-                len(stayed),
-                len(needed),
-            )
+        log.warning(
+            "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
+            self._run,
+            len(moved),
+            len(stayed),
+            len(needed),
+        )
         if lost is not None:
             raise lost
         if self._asked.delete:
@@ -194,6 +193,7 @@ class Actor:
         with self._bench.ledger.write() as connection:
             quarantined_files.move(connection, gone, SweptState.PURGED)
             self._record(connection, Event.FILES_DELETED, gone, sum(file.size for file in gone))
+        log.warning("run %d: of these deleted: %d; could not be deleted: %d", self._run, len(gone), len(failed))
 
     def _record(self, connection: Connection, event: Event, files: Sequence[Swept], size: int) -> None:
         audit.record(
@@ -272,29 +272,23 @@ class Actor:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
 
     def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
-        rows = sum(gone.count for gone in batch.gone)
-        lost = {x.name: sum(y.count for y in batch.lost if y.name == x.name) for x in batch.lost}
-        audit.record(
+        record_dropped(
             connection,
-            Event.ENTRIES_DROPPED.value,
-            run=self._run,
-            table=batch.table,
-            entries=dropped,
-            rows=rows,
-            lost_to=lost,
+            self._bench,
+            batch,
+            dropped,
             partial=self._tally.partial,
             cap_hit=self._tally.cap_hit,
             skipped_recheck=self._tally.skipped_recheck,
-            storage=self._bench.storage.kind.value,
-            samples=batch.samples[: self._bench.settings.samples_max],
         )
+        lost = sorted({loss.name for loss in batch.lost})
         log.warning(
             "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",
             self._run,
             batch.table,
             dropped,
-            rows,
-            f", which {', '.join(sorted(lost))} will not get" if lost else "",
+            sum(gone.count for gone in batch.gone),
+            f", which {', '.join(lost)} will not get" if lost else "",
         )
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MEMORY = Path("cache/manifests")
+"""Below the lake's folder. It may be removed at any time."""
 _POLL_SECONDS = 5.0
 """How often the daemon looks whether a run is due."""
 
@@ -84,11 +86,14 @@ class Reconciler:
     ) -> Run:
         """One run. Spark starts only above `references_max`, where entries are dropped from a table of format version
         3, and where the ledger was restored and must be opened before a run may act."""
+        from strandline.reconcile.reach.remembered import forget_old
         from strandline.reconcile.sweep import sweep
 
         if asked.act:
             self._catch_up()
-        with self._bench(inventory_file) as bench:
+        memory = self._config.home / _MEMORY
+        forget_old(str(memory))
+        with self._bench(inventory_file, None if asked.act else memory) as bench:
             return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @cached_property
@@ -189,7 +194,7 @@ class Reconciler:
         return LocalStore()
 
     @contextmanager
-    def _bench(self, inventory_file: Path | None = None) -> Iterator[SweepBench]:
+    def _bench(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepBench]:
         from strandline.reconcile.fallback import FallbackSurveyor
         from strandline.reconcile.reach.lake_catalog import AwayCatalog, LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
@@ -200,7 +205,7 @@ class Reconciler:
             away = AwayCatalog(e)
             yield self._put_together(away, away)
             return
-        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file)
+        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file, memory=memory)
         surveyor = FallbackSurveyor(light, self._spark)
         try:
             yield self._put_together(LakeCatalog(catalog, surveyor.references, self._spark), surveyor)

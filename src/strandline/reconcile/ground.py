@@ -94,6 +94,8 @@ class LakeGround:
             clock = self._clock(connection, time.time_ns())
         if clock.doubt is not None:
             return f"{clock.doubt}. {'Set it right' if clock.is_settled else 'If the time is right, run it again'}"
+        if not tables and not unread:
+            return "the catalog has no table at all: it is not the catalog of record"
         for dataset in known:
             if dataset.name in tables:
                 if tables[dataset.name] != dataset.table_uuid:

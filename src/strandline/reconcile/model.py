@@ -56,6 +56,8 @@ class Protection(StrEnum):
     """Under a folder or namespace that the catalog does not know."""
     ORIGIN = "origin"
     """On storage that is not shared: not provably written by this node."""
+    UNSEALED = "unsealed"
+    """The range of the entry is not wholly at or below the seal, or is not known; whatever its age."""
     NO_TIME = "no_time"
     FUTURE_TIME = "future_time"
     YOUNG = "young"
@@ -63,8 +65,6 @@ class Protection(StrEnum):
     """Not older than the oldest open block."""
     OPEN_JOB = "open_job"
     """Not older than the oldest registered maintenance job."""
-    UNSEALED = "unsealed"
-    """The range of the entry is not wholly at or below the seal, or is not known."""
     UNDELIVERED = "undelivered"
     """Not every active sink holds its rows, and `--accept-loss` was not given."""
     NOT_DATA = "not_data"
@@ -347,6 +347,9 @@ class Watch(Protocol):
 
     def progress(self, count: int) -> None:
         """So much of the step is done."""
+
+    def advance(self, more: int) -> None:
+        """So much more of it is done. May be said often: it is told now and then."""
 
     def check(self) -> None:
         """Raises if the run is to end: cancelled, out of time, or its lease lost."""

@@ -7,8 +7,9 @@ looks at storage, too. A commit that drops entries is different: its token is vo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from strandline.drift import AbortReason, Done, Event, FindingKind, Run, RunId, Swept, SweptState
 from strandline.errors import StorageError, StrandlineError
@@ -20,7 +21,8 @@ from strandline.reconcile.model import Stat
 from strandline.reconcile.watch import RunWatch
 
 _GONE = "in neither place"
-_ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST, SweptState.RESTORED)
+_ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
+"""What went back does not count, as it does not in a run that lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,10 @@ def settle_files(
     why: str | None = None,
     *,
     hold: Callable[[Connection], None] = lambda connection: None,
+    tell: Callable[[Connection, Mapping[SweptState, list[Swept]]], None] = lambda connection, after: None,
 ) -> dict[SweptState, list[Swept]]:
-    """Record where the files are. By the state that each has now."""
+    """Record where the files are. By the state that each has now; `tell` is given them with the state that they had, in
+    the same transaction."""
     changes: dict[SweptState, list[Swept]] = {}
     after: dict[SweptState, list[Swept]] = {}
     for seen in looked(bench, files):
@@ -79,6 +83,7 @@ def settle_files(
         hold(connection)
         for state, some in changes.items():
             quarantined_files.move(connection, some, state, _GONE if state is SweptState.LOST else why)
+        tell(connection, after)
     return after
 
 
@@ -92,7 +97,10 @@ def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True
         if dead is not None and dead.asked.act:
             # It may have brought files back, of whatever run, and not come to say so.
             files += quarantined_files.held(connection)
-    after = settle_files(bench, files, "its run died", hold=watch.hold) if files else {}
+    after: Mapping[SweptState, list[Swept]] = {}
+    if files:
+        late = partial(_record_late, bench, dead)
+        after = settle_files(bench, files, "its run died", hold=watch.hold, tell=late)
     failures: list[str] = []
     for batch in drops:
         try:
@@ -106,8 +114,35 @@ def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True
             _end(connection, dead)
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
-            audit.record(connection, Event.RUN_SETTLED.value, files=states, batches_of_entries=settled)
+            runs = sorted({file.run for file in files} | {batch.run for batch in drops})
+            audit.record(connection, Event.RUN_SETTLED.value, runs=runs, files=states, batches_of_entries=settled)
     return failures
+
+
+def _record_late(
+    bench: SweepBench, dead: Run | None, connection: Connection, after: Mapping[SweptState, list[Swept]]
+) -> None:
+    """What a run did, or a purge, and did not come to say."""
+    deletes = dead is not None and dead.asked.delete
+    for event, was, now in (
+        (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
+        (Event.FILES_DELETED if deletes else Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
+    ):
+        by_run: dict[RunId, list[Swept]] = {}
+        for file in after.get(now, ()):
+            if file.state is was:
+                by_run.setdefault(file.run, []).append(file)
+        for run, some in sorted(by_run.items()):
+            audit.record(
+                connection,
+                event.value,
+                run=run,
+                files=len(some),
+                bytes=sum(file.size for file in some),
+                storage=bench.storage.kind.value,
+                settled=True,
+                samples=[file.path for file in some[: bench.settings.samples_max]],
+            )
 
 
 def _settle_batch(bench: SweepBench, batch: DroppedBatch, watch: RunWatch) -> None:
@@ -119,8 +154,27 @@ def _settle_batch(bench: SweepBench, batch: DroppedBatch, watch: RunWatch) -> No
     with bench.ledger.write() as connection:
         watch.hold(connection)
         dropped_entries.end(connection, batch, dropped)
+        if dropped:
+            record_dropped(connection, bench, batch, dropped, settled=True)
         done = reconcile_runs.get(connection, batch.run).outcome.done
         reconcile_runs.correct(connection, batch.run, replace(done, missing=_dropped(connection, batch.run)))
+
+
+def record_dropped(
+    connection: Connection, bench: SweepBench, batch: DroppedBatch, dropped: int, **more: object
+) -> None:
+    audit.record(
+        connection,
+        Event.ENTRIES_DROPPED.value,
+        run=batch.run,
+        table=batch.table,
+        entries=dropped,
+        rows=sum(gone.count for gone in batch.gone),
+        lost_to={x.name: sum(y.count for y in batch.lost if y.name == x.name) for x in batch.lost},
+        storage=bench.storage.kind.value,
+        samples=batch.samples[: bench.settings.samples_max],
+        **more,
+    )
 
 
 def _end(connection: Connection, dead: Run) -> None:

@@ -36,8 +36,8 @@ from strandline.reconcile.reach.references import (
 from strandline.reconcile.storage.discovery import Discovery, discover
 from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
 from strandline.reconcile.storage.inventory_file import read_inventory
-from strandline.reconcile.storage.listing import Listing, outermost
-from strandline.reconcile.storage.object_inventory import Bucket, list_bucket, list_level
+from strandline.reconcile.storage.listing import Listing, OnFound, outermost
+from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
 from strandline.tables.catalog_rows import CatalogRow, read_rows
 from strandline.tables.light import LightCatalog
@@ -85,13 +85,21 @@ class ListingPlan:
 
 class LakeSurveyor:
     def __init__(
-        self, config: LakeConfig, catalog: LightCatalog, look: Look, *, inventory_file: Path | None = None
+        self,
+        config: LakeConfig,
+        catalog: LightCatalog,
+        look: Look,
+        *,
+        inventory_file: Path | None = None,
+        memory: Path | None = None,
     ) -> None:
+        """`memory`: a folder for what manifests named, for those who only report."""
         self.config = config
         self._settings = config.settings.reconcile
         self.catalog = catalog
         self._look = look
         self.inventory_file = inventory_file
+        self._memory = None if memory is None else str(memory)
         self.warehouse = canonical(config.warehouse_url)
 
     def survey(self, context: Context, watch: Watch) -> Survey:
@@ -102,7 +110,7 @@ class LakeSurveyor:
                 self._check_expected(known)
                 listing = self._list(known, pool, watch)
                 watch.phase(Phase.REFERENCES)
-                references = self._reader(pool, watch).read(links=listing.links)
+                references = self._reader(pool, watch, watch.advance).read(links=listing.links)
             watch.phase(Phase.COMPARE)
             places = known.places(references)
             if self.inventory_file is not None:
@@ -127,9 +135,15 @@ class LakeSurveyor:
     def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
         return describe(self.catalog.load(references.head.name), references, wanted)
 
-    def _reader(self, pool: Pool, watch: Watch) -> ReferenceReader:
+    def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings
-        reading = ManifestReading(pool, timeout_seconds=s.prefix_timeout_seconds, check=watch.check)
+        reading = ManifestReading(
+            pool,
+            timeout_seconds=s.prefix_timeout_seconds,
+            check=watch.check,
+            memory=self._memory,
+            on_found=on_found,
+        )
         return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=watch.check)
 
     # ---- listing -----------------------------------------------------------------------------------------------------
@@ -176,9 +190,13 @@ class LakeSurveyor:
         plan = self.plan_listing(known, pool, watch)
         seconds = self._settings.prefix_timeout_seconds
         if self.warehouse.startswith("s3://"):
-            listing = list_bucket(Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check)
+            listing = list_prefixes(
+                Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check, on_found=watch.advance
+            )
         else:
-            listing = list_local(plan.roots, timeout_seconds=seconds, pool=pool, check=watch.check)
+            listing = list_local(
+                plan.roots, timeout_seconds=seconds, pool=pool, check=watch.check, on_found=watch.advance
+            )
         listing.folders |= plan.beside.folders
         listing.links += plan.beside.links
         listing.failures += plan.beside.failures

@@ -14,7 +14,7 @@ from itertools import chain, groupby, islice
 from strandline import failpoints
 from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
 from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
-from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.ledger import audit, maintenance, quarantined_files, reconcile_runs
 from strandline.ledger.engine import Connection
 from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.bench import SweepBench
@@ -274,12 +274,16 @@ class _Sweep:
         """Those that are exactly what was listed, and that nothing references as of now."""
         live = known.referenced([f.path for f in some])
         spooled = self._bench.spooled([f.path for f in some if f.content is Content.SPOOL])
+        with self._bench.ledger.read() as connection:
+            at_work = maintenance.at_work(connection)
         # A table that was registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
         for finding, stat in zip(some, stats, strict=True):
             unread = is_unread(finding.table, known, self._asked)
             taken = finding.path in live or finding.path in spooled or new_tables.of(key(finding.path)) is not None
+            # An expiry reads manifests that it has just let go of, to see which files go with them.
+            taken = taken or (finding.content is Content.METADATA and finding.table in at_work)
             listed = finding.listed
             if not isinstance(stat, Stat) or listed is None or unread or taken:
                 continue
@@ -300,6 +304,7 @@ class _Sweep:
                 missing=self._tally.missing,
                 orphans=self._tally.orphans + self._tally.foreign,
                 partial=self._tally.partial,
+                cap_hit=True,
                 skipped_recheck=self._tally.skipped_recheck,
                 storage=self._bench.storage.kind.value,
             )

@@ -14,6 +14,7 @@ from strandline.ledger.engine import Connection, Ledger
 from strandline.reconcile.model import Phase
 
 OnProgress = Callable[[Phase, int], None]
+TOLD_SECONDS = 0.2
 
 
 class Aborted(Exception):
@@ -45,6 +46,8 @@ class RunWatch:
         self._cancelled = cancelled or threading.Event()
         self._on_progress = on_progress or (lambda phase, count: None)
         self._phase: Phase | None = None
+        self._count = 0
+        self._told = 0.0
         self._since = time.monotonic()
         self.seconds: dict[str, float] = {}
         """Spent in each phase."""
@@ -62,7 +65,7 @@ class RunWatch:
 
     def phase(self, phase: Phase) -> None:
         self.end_phase()
-        self._phase = phase
+        self._phase, self._count, self._told = phase, 0, time.monotonic()
         self._on_progress(phase, 0)
 
     def end_phase(self) -> None:
@@ -75,6 +78,13 @@ class RunWatch:
     def progress(self, count: int) -> None:
         if self._phase is not None:
             self._on_progress(self._phase, count)
+
+    def advance(self, more: int) -> None:
+        self._count += more
+        now = time.monotonic()
+        if now >= self._told + TOLD_SECONDS:
+            self._told = now
+            self.progress(self._count)
 
     @property
     def seconds_left(self) -> float:

@@ -105,7 +105,7 @@ def surveyed(
         {name: table.folders[0] for name, table in references.by_name.items()},
         stopped,
         Roots(key(failure.prefix) for failure in listing_failures),
-        bool(references.unread),
+        bool(references.unread) or places.unplaced is not None,
         places.passing_over(),
     )
     failures = list(listing_failures)
@@ -115,8 +115,9 @@ def surveyed(
         return _facts(references, difference, missing, orphans, unshown.stops(stopped), context)
 
     def orphans() -> Iterator[Judged]:
-        # Judged when the missing ones are through: what came out of those stops tables, too.
-        by_then = replace(ground, stopped=unshown.stops(stopped))
+        # Judged when the missing ones are through: what came out of those stops tables and prefixes, too.
+        failed = Roots(key(failure.prefix) for failure in failures)
+        by_then = replace(ground, stopped=unshown.stops(stopped), failed=failed)
         yield from _orphans(difference.unreferenced, by_then, context, ways)
 
     drift = gather(
@@ -131,7 +132,7 @@ def surveyed(
 class Unshown:
     """Tables of which storage has files that it did not list, though they were there before. It shows them under other
     names, then: where letters of one name may be written small or large, or in two ways, a file that is listed is not
-    known to be the one that is referenced."""
+    known to be the one that is referenced. Also tables of which that cannot be told."""
 
     def __init__(self, references: LakeReferences, context: Context, places: Places) -> None:
         folders = [folder for table in references.by_name.values() for folder in table.folders]
@@ -139,6 +140,10 @@ class Unshown:
         began_ns = context.now_ns - context.clock_skew_seconds * 1_000_000_000
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
+        self._untold: set[str] = set()
+
+    def cannot_look(self, table: str) -> None:
+        self._untold.add(table)
 
     def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
         """`unlisted`: what is there and was to be listed, by key. What lies behind a link never is."""
@@ -147,7 +152,8 @@ class Unshown:
             self._tables.add(table)
 
     def stops(self, before: Mapping[str, Protection]) -> dict[str, Protection]:
-        return {**dict.fromkeys(self._tables, Protection.SPELLING), **before}
+        spelling = dict.fromkeys(self._tables, Protection.SPELLING)
+        return {**spelling, **dict.fromkeys(self._untold, Protection.PREFIX_FAILED), **before}
 
 
 def stops(
@@ -240,11 +246,15 @@ def _missing(
                 entries = _entries(table, wanted, ways, whole=not away)
             except StrandlineError as e:
                 failures.append(PrefixFailure(table.head.location, e.message))
+                unshown.cannot_look(name)
                 continue
             told = len(failures)
             there = {} if away else _there(entries, ways, threads.map, failures)
             gone = [k for k in entries if k not in there]
-            seen = set() if len(failures) > told else there.keys()
+            seen: Set[str] = there.keys()
+            if len(failures) > told:
+                seen = frozenset()
+                unshown.cannot_look(name)
             covered = set(piece.missing)
             unshown.look_at(name, {k: stat for k, stat in there.items() if stat is not None and k in covered})
             absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))

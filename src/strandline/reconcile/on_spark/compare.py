@@ -11,7 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from strandline.errors import StorageError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MISSING_AT_ONCE = 20_000
 """Keys that are described and looked for together."""
+SENT_MAX = 100_000
+"""Rows that every executor may hold beside its own."""
 _NAMED = "named"
 _MISSING, _ELSEWHERE = "missing", "elsewhere"
 _NOWHERE = "CAST(NULL AS array<string>)"
@@ -152,15 +154,23 @@ class Comparing:
         stray = self._keep(self._files.join(reached, "key", "left_anti"))
         sums = stray.where(F.col("summed_path").isNotNull())
         listed, contents = self._counts(sums)
-        lone = sums.join(self._files.select(F.col("path").alias("summed_path")), "summed_path", "left_anti")
-        lone = lone.join(reached.select(F.col("key").alias("summed_key")), "summed_key", "left_anti")
-        found = stray.where(F.col("summed_path").isNull()).unionByName(lone)
+        found = stray.where(F.col("summed_path").isNull()).unionByName(self._lone(sums, reached))
         # Listings by pages may show a file twice; the later time is the one that counts.
         latest = F.max(F.struct("modified_ns", "size")).alias("seen")
         once = found.groupBy("path").agg(F.max("folder").alias("folder"), latest)
         once = once.select("path", "folder", "seen.size", "seen.modified_ns")
         placed = once.mapInArrow(self._owning.place, _STRAY)
         return Difference(Unreached(placed), {}, {}, listed, contents)
+
+    def _lone(self, sums: DataFrame, reached: DataFrame) -> DataFrame:
+        """Checksums of files that are neither there nor reached. There are few, so they are sent to where the files
+        are: else every file would be sent around once more."""
+        there = self._files.select(F.col("path").alias("summed_path"))
+        held = reached.select(F.col("key").alias("summed_key"))
+        if sums.count() <= SENT_MAX:
+            there = there.join(F.broadcast(sums.select("summed_path")), "summed_path", "left_semi")
+            held = held.join(F.broadcast(sums.select("summed_key")), "summed_key", "left_semi")
+        return sums.join(there, "summed_path", "left_anti").join(held, "summed_key", "left_anti")
 
     def _counts(self, sums: DataFrame) -> tuple[dict[str | None, int], dict[str, int]]:
         """Files by table, without checksums that nothing reaches; and those that are no metadata."""
@@ -208,9 +218,9 @@ class Comparing:
         found = [frame for frame in (references.content(),) if frame is not None]
         named = references.named.where(F.col("table") != "").withColumn("content", F.lit(_NAMED))
         every = reduce(DataFrame.unionByName, found, named)
-        gone = every.join(self._files.select("key"), "key", "left_anti").select("table", "key", "content")
-        shared = gone.groupBy("key").agg((F.count("table") > 1).alias("shared"))
-        labelled = gone.join(shared, "key").select("table", "key", "content", "shared")
+        gone = every.join(self._files.select("key"), "key", "left_anti")
+        shared = F.count("table").over(Window.partitionBy("key")) > 1
+        labelled = gone.select("table", "key", "content", shared.alias("shared"))
         return self._keep(labelled.mapInArrow(self._labels.run, _GONE).where("label IS NOT NULL"))
 
     def _located(self, gone: DataFrame, manifests: DataFrame) -> DataFrame:

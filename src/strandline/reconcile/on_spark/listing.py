@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.reconcile.model import PrefixFailure
-from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, encoded_column
 from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.storage.inventory import list_local, list_local_level
 from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows
-from strandline.reconcile.storage.listing import Listing
+from strandline.reconcile.storage.listing import Folder, Listing
 from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
 
@@ -35,13 +35,13 @@ LISTED = (
     "size bigint, modified_ns bigint, why string"
 )
 """`summed_…`: of a checksum, the file that it is of. `folder`: the key of the folder."""
+_NAMES = [field.split()[0] for field in LISTED.split(", ")]
 FILE, FOLDER, LINK, FAILED, TIMED_OUT = "file", "folder", "link", "failed", "timed out"
 LEVELS = 2
 TASKS_PER_CORE = 4
 ROWS_AT_ONCE = 20_000
 
 T = TypeVar("T")
-Row = tuple[str, bytes, bytes, bytes, bytes | None, bytes | None, int | None, int | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Lister:
 
     def _rows(self, prefix: str, pool: Pool) -> Iterator[pa.RecordBatch]:
         if self.is_whole:
-            yield from in_batches(rows_of(self._whole(prefix, pool)))
+            yield from batches_of(self._whole(prefix, pool))
         else:
             level, names = self._level(prefix, pool)
-            yield from in_batches(rows_of(level))
-            yield from in_batches(_row(FOLDER, f"{prefix}/{name}") for name in names)
+            yield from batches_of(level)
+            yield from _folder_batches(f"{prefix}/{name}" for name in names)
 
     def _whole(self, prefix: str, pool: Pool) -> Listing:
         if self.bucket is not None:
@@ -99,7 +99,7 @@ class InventoryLister:
         for batch in batches:
             for piece in batch.column("id").to_pylist():
                 for some in pieces(inventory_rows(self.file, self.base, piece), ROWS_AT_ONCE):
-                    yield from in_batches(rows_of(Listing.of(some, roots=(self.base,))))
+                    yield from batches_of(Listing.of(some, roots=(self.base,)))
 
 
 def list_on_spark(
@@ -145,43 +145,79 @@ def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
     return StorageListing(files.drop("kind", "why"), sorted(failures, key=lambda f: f.prefix), sorted(links), kept)
 
 
-def rows_of(listing: Listing) -> Iterator[Row]:
+def batches_of(listing: Listing) -> Iterator[pa.RecordBatch]:
+    """Everything that a listing has. Column by column: there may be millions of files on an executor."""
+    rows = _Rows()
     for path, folder in listing.sorted_folders():
-        at = encoded(key(path))
-        whole = [f"{path}/{name}" for name in folder.names]
-        for n, (file, its_key) in enumerate(zip(whole, keys(whole), strict=True)):
-            size = None if folder.sizes is None else folder.sizes[n]
-            modified_ns = None if folder.modified_ns is None else folder.modified_ns[n]
-            summed = checksum_of(folder.names[n])
-            of_path = None if summed is None else f"{path}/{summed}"
-            of = (None, None) if of_path is None else (encoded(of_path), encoded(key(of_path)))
-            yield FILE, encoded(file), encoded(its_key), at, *of, size, modified_ns, None
+        for begin in range(0, len(folder.names), ROWS_AT_ONCE):
+            rows.add_files(path, folder, slice(begin, begin + ROWS_AT_ONCE))
+            if rows.count >= ROWS_AT_ONCE:
+                yield rows.taken()
     for link in listing.links:
-        yield _row(LINK, link)
+        rows.add(LINK, link)
     for failure in listing.failures:
-        yield _row(TIMED_OUT if failure.timed_out else FAILED, failure.prefix, failure.why)
+        rows.add(TIMED_OUT if failure.timed_out else FAILED, failure.prefix, failure.why)
+    if rows.count:
+        yield rows.taken()
 
 
-def _row(kind: str, path: str, why: str | None = None) -> Row:
-    told = None if why is None else why.encode("utf-8", "backslashreplace").decode()
-    return kind, encoded(path), b"", b"", None, None, None, None, told
+def _folder_batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    for some in pieces(paths, ROWS_AT_ONCE):
+        rows = _Rows()
+        for path in some:
+            rows.add(FOLDER, path)
+        yield rows.taken()
 
 
-def in_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    return map(_batch, pieces(rows, ROWS_AT_ONCE))
+class _Rows:
+    """Of `LISTED`."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[list[Any], ...] = tuple([] for _ in _NAMES)
+
+    @property
+    def count(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, kind: str, path: str, why: str | None = None) -> None:
+        told = None if why is None else why.encode("utf-8", "backslashreplace").decode()
+        for column, value in zip(self._columns, (kind, path, "", "", None, None, None, None, told), strict=True):
+            column.append(value)
+
+    def add_files(self, path: str, folder: Folder, which: slice) -> None:
+        names = folder.names[which]
+        count = len(names)
+        whole = [f"{path}/{name}" for name in names]
+        summed: list[str | None] = [None] * count
+        summed_keys: list[str | None] = [None] * count
+        for n, name in enumerate(names):
+            if (of := checksum_of(name)) is not None:
+                summed[n] = f"{path}/{of}"
+                summed_keys[n] = key(f"{path}/{of}")
+        unknown = [None] * count
+        sizes = unknown if folder.sizes is None else folder.sizes[which]
+        modified_ns = unknown if folder.modified_ns is None else folder.modified_ns[which]
+        columns = (
+            [FILE] * count, whole, keys(whole), [key(path)] * count, summed, summed_keys, sizes, modified_ns, unknown,
+        )  # fmt: skip
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+
+    def taken(self) -> pa.RecordBatch:
+        """What was added since the last time."""
+        import pyarrow as pa
+
+        text, number = pa.string(), pa.int64()
+        kind, path, its_key, folder, summed, summed_key, size, modified_ns, why = self._columns
+        names = [encoded_column(values) for values in (path, its_key, folder, summed, summed_key)]
+        numbers = [pa.array(size, number), pa.array(modified_ns, number)]
+        batch = pa.RecordBatch.from_arrays([pa.array(kind, text), *names, *numbers, pa.array(why, text)], names=_NAMES)
+        for column in self._columns:
+            column.clear()
+        return batch
 
 
 def pieces(values: Iterable[T], count: int) -> Iterator[list[T]]:
     waiting = iter(values)
     while some := list(islice(waiting, count)):
         yield some
-
-
-def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    text, bytes_, number = pa.string(), pa.binary(), pa.int64()
-    types = (text, bytes_, bytes_, bytes_, bytes_, bytes_, number, number, text)
-    names = [field.split()[0] for field in LISTED.split(", ")]
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names=names)

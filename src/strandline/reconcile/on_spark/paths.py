@@ -5,7 +5,7 @@ A name need not be text: Spark holds paths and keys as bytes, in which what is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -33,12 +33,30 @@ def decoded_column(batch: pa.RecordBatch, name: str) -> list[str]:
     return [decoded(value) for value in values]
 
 
-def with_keys(frame: DataFrame) -> DataFrame:
-    """A column `key` from the column `path`, a string. By an expression, but for paths that have something in them that
-    takes more than one: escapes, dots, doubled slashes. The frame is read twice: it should be kept somewhere."""
-    plain, key = _plain(F.col("path")), _key(F.col("path"))
-    odd = frame.where(~plain).mapInArrow(_add_keys, ", ".join(_fields(frame)))
-    return frame.where(plain).withColumn("key", key.cast("binary")).unionByName(odd)
+def encoded_column(values: Sequence[str | None]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, pa.string()).cast(pa.binary())
+    except UnicodeEncodeError:
+        return pa.array([None if value is None else encoded(value) for value in values], pa.binary())
+
+
+def spelled(frame: DataFrame) -> DataFrame:
+    """With a guess at the key of the column `path`, and whether it is right. To be kept somewhere before `with_keys`
+    reads it twice: what is guessed by expressions would be guessed each time."""
+    guessed = frame.withColumn("guess", _guess(F.col("path")))
+    return guessed.withColumn("is_plain", _is_plain(F.col("guess")))
+
+
+def with_keys(frame: DataFrame, *, all_plain: bool = False) -> DataFrame:
+    """A column `key` instead of what `spelled` says. By Python only where a path has something in it that takes more
+    than an expression: escapes, dots, doubled slashes."""
+    plain = frame.where("is_plain").withColumn("key", F.col("guess").cast("binary")).drop("guess", "is_plain")
+    if all_plain:
+        return plain
+    others = frame.where("NOT is_plain").drop("guess", "is_plain")
+    return plain.unionByName(others.mapInArrow(_add_keys, ", ".join(_fields(others))))
 
 
 def _fields(frame: DataFrame) -> Iterator[str]:
@@ -47,20 +65,20 @@ def _fields(frame: DataFrame) -> Iterator[str]:
     yield "key binary"
 
 
-def _key(path: Column) -> Column:
+def _guess(path: Column) -> Column:
     key = path
-    for spelled, begins in reversed(_SPELLINGS):
-        rest = F.concat(F.lit(begins), F.substring(path, len(spelled) + 1, 1 << 20))
-        key = F.when(path.startswith(spelled), rest).otherwise(key)
+    for spelling, begins in reversed(_SPELLINGS):
+        rest = F.concat(F.lit(begins), F.substring(path, len(spelling) + 1, 1 << 20))
+        key = F.when(path.startswith(spelling), rest).otherwise(key)
     return key
 
 
-def _plain(path: Column) -> Column:
+def _is_plain(key: Column) -> Column:
     """Whether nothing but the beginning is to be changed."""
-    key = _key(path)
-    local = key.rlike(r"\A/(?!/)") & ~key.contains("//")
-    bucket = key.rlike(r"\As3://[^/]") & ~F.substring(key, 6, 1 << 20).contains("//") & ~key.endswith("/")
-    return (local | bucket) & ~key.contains("%") & ~key.contains("/.")
+    below = F.substring(key, 6, 1 << 20)
+    local = key.startswith("/") & ~key.contains("//")
+    bucket = key.startswith("s3://") & (F.length(below) > 0) & ~below.startswith("/") & ~below.contains("//")
+    return (local | (bucket & ~key.endswith("/"))) & ~key.contains("%") & ~key.contains("/.")
 
 
 def _add_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from strandline.errors import NoSuchDataset
 from strandline.reconcile.model import Content
 from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
-from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, with_keys
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, spelled, with_keys
 from strandline.reconcile.paths import key
 from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
 from strandline.reconcile.reach.real_paths import RealPaths
@@ -176,10 +176,18 @@ class SparkReferenceReader(ReferenceReader):
         raw: DataFrame | None = None
         try:
             frames = [self._all_files(name, tables[name].metadata_location) for name in names]
-            raw = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
-            entries = {row.table: row["count"] for row in raw.groupBy("table").count().collect()}
-            right = [name for name in names if _expected(manifests[name].values()) == entries.get(name, 0)]
-            return self._hold(right, with_keys(raw.where(F.col("table").isin(right)))) if right else None
+            raw = spelled(reduce(DataFrame.unionByName, frames)).persist(StorageLevel.DISK_ONLY)
+            told = raw.groupBy("table").agg(F.count("path").alias("entries"), F.every("is_plain").alias("are_plain"))
+            found = {row.table: row for row in told.collect()}
+            right = [
+                name
+                for name in names
+                if _expected(manifests[name].values()) == (found[name].entries if name in found else 0)
+            ]
+            if not right:
+                return None
+            all_plain = all(row.are_plain for row in found.values())
+            return self._hold(right, with_keys(raw.where(F.col("table").isin(right)), all_plain=all_plain))
         except (*JAVA_ERRORS, NoSuchDataset):
             return None  # One of them is the trouble; which one, and why, shows when they are read one by one.
         finally:

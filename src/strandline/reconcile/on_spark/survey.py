@@ -25,9 +25,9 @@ from strandline.reconcile.on_spark.listing import (
     LISTED,
     TASKS_PER_CORE,
     StorageListing,
+    batches_of,
     inventory_on_spark,
     list_on_spark,
-    rows_of,
 )
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_PARTITION = 500_000
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
 
 
 class SparkSurveyor:
@@ -52,6 +54,10 @@ class SparkSurveyor:
         self._light = light
         # A session of its own: how many partitions are right here says nothing about what else the lake does.
         self._spark = open_session(light.config)
+        # Files and references are unions. A join with one for each part of the other would send everything around again
+        # for each of them.
+        rules = self._spark.conf.get(_EXCLUDED_RULES, "") or ""
+        self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, _PUSHED_THROUGH_UNIONS))))
         self._tables = SparkTables(self._spark, attempts_max=tables.attempts_max)
         self._kept: list[DataFrame] = []
         self._expect(0)
@@ -119,10 +125,13 @@ class SparkSurveyor:
 
     def _with(self, files: DataFrame, beside: Listing) -> DataFrame:
         """With the files that lie in folders above the tables', which are few."""
-        rows = list(rows_of(Listing((), folders=beside.folders)))
-        if not rows:
+        import pyarrow as pa
+
+        batches = list(batches_of(Listing((), folders=beside.folders)))
+        if not batches:
             return files
-        return files.unionByName(self._spark.createDataFrame(rows, LISTED).drop("kind", "why"))
+        rows = self._spark.createDataFrame(pa.Table.from_batches(batches), LISTED)
+        return files.unionByName(rows.drop("kind", "why"))
 
     def _read(self, known: LakeReferences | None, watch: Watch, links: Sequence[str] = ()) -> SparkReferences:
         with Pool() as pool:

@@ -12,12 +12,11 @@ from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical
 from strandline.reconcile.reach.manifests import Listed, LivePart
 from strandline.reconcile.storage.pool import Pool
+from strandline.reconcile.storage.worker import ReadTask
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-ReadTask = tuple[str, bytes | None, int | None]
-"""What it is called, its content where that was fetched, and how many bytes it has at least, where that is known."""
 FETCHED_AT_ONCE = 32
 FETCH_THREADS = 8
 _POSITION_DELETES = 1
@@ -54,10 +53,21 @@ class ManifestFiles:
 
 
 class ManifestReading:
-    def __init__(self, pool: Pool, *, timeout_seconds: float, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        timeout_seconds: float,
+        check: Callable[[], None] | None = None,
+        memory: str | None = None,
+        on_found: Callable[[int], None] = lambda more: None,
+    ) -> None:
+        """With a folder as `memory`, manifests that were read before are not taken apart again (`remembered.py`)."""
         self._pool = pool
         self._timeout_seconds = timeout_seconds
         self._check = check
+        self._memory = memory
+        self._on_found = on_found
 
     def read_lists(
         self, wanted: Mapping[str, tuple[FileIO, Sequence[str]]]
@@ -90,6 +100,7 @@ class ManifestReading:
         def on_part(path: str, part: LivePart) -> None:
             count, data, others = part
             counts[path] += count
+            self._on_found(count)
             found[path].data += data
             for content, form, file in others:
                 found[path].others[file] = _content(content, form)
@@ -138,7 +149,7 @@ class ManifestReading:
             spelled[name if name not in spelled else path] = path
             (local if name.startswith("/") else remote).append(path)
         by_task = {path: task for task, path in spelled.items()}
-        run([(by_task[path], None, lengths.get(path)) for path in local])
+        run([(by_task[path], None, lengths.get(path), self._memory) for path in local])
         with ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="fetch") as threads:
             for at in range(0, len(remote), FETCHED_AT_ONCE):
                 wave = remote[at : at + FETCHED_AT_ONCE]
@@ -146,7 +157,7 @@ class ManifestReading:
                 tasks = []
                 for path, content in zip(wave, fetched, strict=True):
                     if isinstance(content, bytes):
-                        tasks.append((by_task[path], content, lengths.get(path)))
+                        tasks.append((by_task[path], content, lengths.get(path), self._memory))
                     else:
                         on_end(path, "missing" if content.is_missing else "failed", content.why)
                 run(tasks)

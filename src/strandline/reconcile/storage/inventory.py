@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from strandline.reconcile.storage.listing import Listing, outermost
+from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.storage.walk import Part
 
@@ -16,7 +16,12 @@ Check = Callable[[], None]
 
 
 def list_local(
-    roots: Iterable[str], *, timeout_seconds: float, pool: Pool | None = None, check: Check | None = None
+    roots: Iterable[str],
+    *,
+    timeout_seconds: float,
+    pool: Pool | None = None,
+    check: Check | None = None,
+    on_found: OnFound = lambda more: None,
 ) -> Listing:
     """Every file below these folders. A folder that cannot be read, or does not answer in time, is a failure of that
     folder, and the rest goes on. One that is not there holds nothing."""
@@ -33,6 +38,7 @@ def list_local(
         files, _, others = part
         if files:
             listing.folder(folder).names.extend(files)
+            on_found(len(files))
         for name in others:
             listing.links.append(f"{folder}/{name}")
         inner.setdefault(folder, []).extend(part[1])

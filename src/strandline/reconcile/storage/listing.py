@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import Roots
 
 NANOSECONDS = 1_000_000_000
+
+OnFound = Callable[[int], None]
+"""Told of so many more."""
 
 
 @dataclass(slots=True)

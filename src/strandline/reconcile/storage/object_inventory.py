@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from strandline.reconcile.storage.bucket import CUT_SHORT, Allowance, Bucket, Check, Found, PagesEnd
-from strandline.reconcile.storage.listing import Folder, Listing, outermost
+from strandline.reconcile.storage.listing import Folder, Listing, OnFound
 
-__all__ = ["CUT_SHORT", "Bucket", "list_bucket", "list_level", "list_prefixes"]
+__all__ = ["CUT_SHORT", "Bucket", "list_level", "list_prefixes"]
 
 PREFIXES_AT_ONCE = 8
 SPLIT_LEVELS = 2
@@ -28,13 +28,13 @@ class _Part:
     inner: list[str] = field(default_factory=list)
 
 
-def list_bucket(bucket: Bucket, roots: Iterable[str], *, timeout_seconds: float, check: Check | None = None) -> Listing:
-    """Every object below these folders (`s3://…`)."""
-    return list_prefixes(bucket, outermost(roots), timeout_seconds=timeout_seconds, check=check)
-
-
 def list_prefixes(
-    bucket: Bucket, prefixes: Sequence[str], *, timeout_seconds: float, check: Check | None = None
+    bucket: Bucket,
+    prefixes: Sequence[str],
+    *,
+    timeout_seconds: float,
+    check: Check | None = None,
+    on_found: OnFound = lambda more: None,
 ) -> Listing:
     """Each of them exactly as it is spelled: below `a/` are objects such as `a//b`. One whose listing fails or takes
     too long is a failure of that prefix; what was listed of it until then is kept, and protected like the rest."""
@@ -53,6 +53,7 @@ def list_prefixes(
             part = listers.next_part()
             if part is not None:
                 _merge(listing, part.listing)
+                on_found(len(part.listing))
             if check is not None:
                 check()
     listing.failures.sort(key=lambda failure: failure.prefix)

@@ -150,15 +150,22 @@ class S3Store:
 
     def files_under(self, folder: str) -> Iterator[str]:
         bucket, key = place(folder)
+        asked: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key.rstrip('/')}/"}
         after: dict[str, Any] = {}
+        last = ""
         while True:
-            page = self._ask("list_objects_v2", folder, Bucket=bucket, Prefix=f"{key.rstrip('/')}/", **after)
-            yield from (f"s3://{bucket}/{found['Key']}" for found in page.get("Contents", ()))
+            page = self._ask("list_objects_v2", folder, **asked, **after)
+            found = [one["Key"] for one in page.get("Contents", ())]
+            last = max(last, *found, "")
+            yield from (f"s3://{bucket}/{name}" for name in found)
             if not page.get("IsTruncated"):
-                return
+                break
             if not page.get("NextContinuationToken"):
                 raise StorageError(f"{folder}: the listing ends early, and does not say where it goes on")
             after = {"ContinuationToken": page["NextContinuationToken"]}
+        # A page that was cut may call itself the last: then something comes after it.
+        if last and self._ask("list_objects_v2", folder, **asked, StartAfter=last, MaxKeys=1).get("Contents"):
+            raise StorageError(f"{folder}: the listing ends early")
 
     def _head(self, path: str) -> Mapping[str, Any] | None:
         bucket, key = place(path)

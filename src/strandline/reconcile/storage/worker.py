@@ -19,6 +19,9 @@ MARSHAL_VERSION = 2
 """Later ones look for objects that occur twice, which costs more than it saves."""
 
 Result = tuple[str, Any]
+ReadTask = tuple[str, bytes | None, int | None, str | None]
+"""What it is called, its content where that was fetched, how many bytes it has at least, where that is known, and the
+folder where what was read before is remembered, if it is."""
 
 
 def write_frame(out: BinaryIO, value: Any) -> None:
@@ -64,22 +67,27 @@ def look_into(folder: str) -> Iterator[Result]:
     yield "end", False
 
 
-def read_list(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
+def read_list(task: ReadTask) -> Iterator[Result]:
     from strandline.reconcile.reach.manifests import listed_manifests
 
     return _read(task, listed_manifests)
 
 
-def read_manifest(task: tuple[str, bytes | None, int | None]) -> Iterator[Result]:
+def read_manifest(task: ReadTask) -> Iterator[Result]:
     from strandline.reconcile.reach.manifests import live_files
 
-    return _read(task, live_files)
+    memory = task[3]
+    if memory is None:
+        return _read(task, live_files)
+    from strandline.reconcile.reach import remembered
+
+    return _read(task, lambda content: remembered.read(content, memory))
 
 
-def _read(task: tuple[str, bytes | None, int | None], reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
+def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
     from strandline.reconcile.reach.avro_reader import AvroUnreadable
 
-    path, content, bytes_min = task
+    path, content, bytes_min, _ = task
     try:
         if content is None:
             with open(path, "rb") as file:
