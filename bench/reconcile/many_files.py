@@ -1,29 +1,35 @@
 """A table of very many files, and files that it does not know, without writing rows.
 
-Spark writes one row; the manifest that Iceberg's Java library makes of it is the template. Its header and its entry,
-statistics of all columns included, are repeated with other paths, so that the manifests are, byte for byte, what Java
-writes. The files themselves are empty: neither side opens them.
+Spark writes one row; the manifest that Iceberg's Java library makes of it is the template. Its header and its entry are
+repeated with other paths and other statistics of the same columns, so that the manifests are what Java writes and pack
+as badly as those of real tables. The files themselves are empty: neither side opens them.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from strandline.lake import Lake
 
+_V = TypeVar("_V")
+
 SYNC_BYTES = 16
 FOLDERS = 100
 ENTRIES_PER_MANIFEST = 5_000
 BLOCK_BYTES = 64_000
 AGE_DAYS = 10
+_WORDS = ("red", "green", "small", "large", "open", "closed", "north", "south", "first", "second", "paid", "refused")
+VARIETIES = 500
+"""Of statistics. An entry that is like another is far behind it: farther than deflate looks."""
 
 
 def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int) -> str:
@@ -143,7 +149,9 @@ class _Template:
         if length is None:
             raise RuntimeError("the path was not found in the template")
         self.path = record[begin:end].decode()
-        self._before, self._after = record[: begin - length], record[end:]
+        self._before = record[: begin - length]
+        self._after = _varieties(record[end:])
+        self._written = 0
 
     def write(self, path: str, paths: list[str]) -> int:
         with open(path, "wb") as file:
@@ -151,7 +159,8 @@ class _Template:
             block, count = bytearray(), 0
             for each in paths:
                 name = each.encode()
-                block += self._before + _long(len(name)) + name + self._after
+                block += self._before + _long(len(name)) + name + self._after[self._written % VARIETIES]
+                self._written += 1
                 count += 1
                 if len(block) >= BLOCK_BYTES:
                     self._write_block(file, block, count)
@@ -164,6 +173,70 @@ class _Template:
         packer = zlib.compressobj(1, zlib.DEFLATED, -15)
         packed = packer.compress(block) + packer.flush()
         file.write(_long(count) + _long(len(packed)) + packed + self._sync)  # type: ignore[attr-defined]
+
+
+def _varieties(after: bytes) -> list[bytes]:
+    """What follows a path in an entry, with other numbers: its format, an empty partition, how many rows and bytes it
+    has, four maps of counts, lower and upper bounds, and what is left as it is."""
+    size, at = _read_long(after, 0)
+    start = at + size
+    _, at = _read_long(after, start)
+    _, at = _read_long(after, at)
+    counts = []
+    for _ in range(4):
+        found, at = _read_map(after, at, _read_long)
+        counts.append(found)
+    lower, at = _read_map(after, at, _read_bytes)
+    _, at = _read_map(after, at, _read_bytes)
+    chance = random.Random(7)
+    return [after[:start] + _statistics(chance, counts, lower) + after[at:] for _ in range(VARIETIES)]
+
+
+def _statistics(chance: random.Random, counts: list[dict[int, int]], lower: dict[int, bytes]) -> bytes:
+    rows = chance.randint(1_000, 1_000_000)
+    sizes, _, nulls, nans = counts
+    out = _long(rows) + _long(chance.randint(1 << 20, 1 << 29))
+    out += _map({k: _long(chance.randint(100, 1 << 24)) for k in sizes})
+    out += _map(dict.fromkeys(counts[1], _long(rows)))
+    out += _map({k: _long(chance.choice((0, 0, 0, chance.randint(0, rows)))) for k in nulls})
+    out += _map(dict.fromkeys(nans, _long(0)))
+    bounds = {k: sorted(_like(chance, k, value) for _ in range(2)) for k, value in lower.items()}
+    for side in (0, 1):
+        out += _map({k: _long(len(pair[side])) + pair[side] for k, pair in bounds.items()})
+    return out
+
+
+def _like(chance: random.Random, column: int, value: bytes) -> bytes:
+    """A number not far from that of other files; a text of words, and in every second column of any length."""
+    if len(value) == 8:
+        return (10**12 * column + chance.randrange(10**7)).to_bytes(8, "little")
+    text = " ".join(chance.choice(_WORDS) for _ in range(4)).encode()[: len(value)]
+    return text[: chance.randint(3, len(text))] if column % 2 else text
+
+
+def _read_map(content: bytes, at: int, read: Callable[[bytes, int], tuple[_V, int]]) -> tuple[dict[int, _V], int]:
+    """An optional one, as Avro has maps with keys that are numbers: blocks of pairs."""
+    found: dict[int, _V] = {}
+    branch, at = _read_long(content, at)
+    if branch != 1:
+        raise RuntimeError("the template has no statistics")
+    count, at = _read_long(content, at)
+    while count:
+        for _ in range(count):
+            key, at = _read_long(content, at)
+            found[key], at = read(content, at)
+        count, at = _read_long(content, at)
+    return found, at
+
+
+def _map(values: dict[int, bytes]) -> bytes:
+    pairs = b"".join(_long(key) + value for key, value in values.items())
+    return _long(1) + (_long(len(values)) + pairs if values else b"") + _long(0)
+
+
+def _read_bytes(content: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _read_long(content, at)
+    return content[at : at + size], at + size
 
 
 def _length_before(record: bytes, at: int, length: int) -> int | None:
