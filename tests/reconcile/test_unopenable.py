@@ -32,6 +32,8 @@ def with_values(text: bytes, **values: Any) -> bytes:
 
 DAMAGES = {
     "cut gzip": (True, lambda text: zipped(text)[:-20]),
+    "gzip of another sum": (True, lambda text: zipped(text)[:-8] + b"\0\0\0\0" + zipped(text)[-4:]),
+    "not gzip": (True, lambda text: text),
     "flipped gzip": (True, lambda text: zipped(text)[:60] + b"\xff\x00\xff" + zipped(text)[63:]),
     "v1 without a schema": (False, lambda text: without(with_values(text, format_version=1), "schema", "schemas")),
     "a list for a table": (False, lambda text: b"[]"),

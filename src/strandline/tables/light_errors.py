@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from gzip import BadGzipFile
 
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -28,6 +29,8 @@ def opening(what: str) -> Iterator[None]:
     with explained(what):
         try:
             yield
+        except BadGzipFile as e:  # an OSError, but of what was read
+            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
         except _NOT_OF_THE_TABLE:
             raise
         except Exception as e:
