@@ -6,7 +6,6 @@ Both ends are real and share this process's JVM; a relay between them loses answ
 from __future__ import annotations
 
 import itertools
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from tests.spark.protocol import copy_ledger, restore_ledger
 from tests.spark.relay import Afterwards, Fate, Instead, Keep, Request, Twice
 from tests.spark.sinks import tick
 from tests.spark.test_types import EVERY, _same
+from tests.tls import certificate
 
 FORMATS = ("jsonl", "arrow")
 
@@ -605,18 +605,6 @@ def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothin
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Of this machine's own address, signed by itself."""
-    folder.mkdir()
-    files = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=receiver",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return files
 
 
 def test_a_receiver_that_speaks_https_is_trusted_by_its_own_certificate_and_by_no_other(

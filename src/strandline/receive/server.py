@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 75
 """Longer than senders pause between two chunks, so that a connection is seldom made anew."""
-_LAST_REQUESTS_SECONDS_MAX = 30
+LAST_REQUESTS_SECONDS_MAX = 30
 """A client that takes longer to send its body is cut off when the receiver ends: it was told nothing, and repeats."""
+_FAREWELL_SECONDS = 1.0
+"""How long a client that asks for nothing may take to answer the end of its TLS."""
 _START_SECONDS_MAX = 30.0
 
 
@@ -75,7 +78,7 @@ class Server:
         """Returns when requests are answered."""
         import uvicorn
 
-        server = uvicorn.Server(
+        server = _ending_in_time()(
             uvicorn.Config(
                 self._app,
                 log_config=None,
@@ -83,7 +86,7 @@ class Server:
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_LAST_REQUESTS_SECONDS_MAX,
+                timeout_graceful_shutdown=LAST_REQUESTS_SECONDS_MAX,
                 ssl_certfile=None if self._tls is None else str(self._tls[0]),
                 ssl_keyfile=None if self._tls is None else str(self._tls[1]),
             )
@@ -124,3 +127,29 @@ class Server:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
+
+
+def _ending_in_time() -> type[uvicorn.Server]:
+    """Ends when every request is answered. uvicorn's own waits for every connection, and one with TLS is only closed
+    when its client says farewell, too: senders that keep one for their next chunk do not listen, and the end takes as
+    long as a request may."""
+    import uvicorn
+
+    class EndingInTime(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            cutting = asyncio.create_task(self._cut_off_the_silent())
+            try:
+                await super().shutdown(sockets)
+            finally:
+                cutting.cancel()
+
+        async def _cut_off_the_silent(self) -> None:
+            while True:
+                await asyncio.sleep(_FAREWELL_SECONDS)
+                if not self.server_state.tasks:
+                    for connection in list(self.server_state.connections):
+                        transport: Any = getattr(connection, "transport", None)
+                        if transport is not None and not transport.get_write_buffer_size():
+                            transport.abort()
+
+    return EndingInTime

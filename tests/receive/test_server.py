@@ -1,0 +1,97 @@
+"""How the HTTP server ends: with every request answered, and no later than that."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.receive.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
+from tests.tls import certificate
+
+SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX / 3
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate(tmp_path_factory.mktemp("tls") / "own")
+
+
+class Served:
+    """An application that answers /slow only when it is let."""
+
+    def __init__(self, files: tuple[Path, Path] | None) -> None:
+        self._files = files
+        listening = listen("127.0.0.1", 0)
+        self._port = listening.getsockname()[1]
+        self.let = threading.Event()
+        self.asked = threading.Event()
+        self.server = Server(self, listening, files)
+        self.server.start()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] == "/slow":
+            self.asked.set()
+            while not self.let.is_set():
+                await asyncio.sleep(0.02)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    def connect(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self._port), timeout=SOON_SECONDS)
+        if self._files is None:
+            return made
+        return ssl.create_default_context(cafile=str(self._files[0])).wrap_socket(made, server_hostname="127.0.0.1")
+
+    def stop(self) -> float:
+        began = time.monotonic()
+        self.server.stop()
+        return time.monotonic() - began
+
+
+def ask(connection: socket.socket, path: str) -> None:
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def answer(connection: socket.socket) -> bytes:
+    return connection.recv(65_536).partition(b"\r\n")[0]
+
+
+@pytest.fixture(params=["http", "https"])
+def served(request: pytest.FixtureRequest, files: tuple[Path, Path]) -> Iterator[Served]:
+    made = Served(files if request.param == "https" else None)
+    yield made
+    made.let.set()
+    made.server.stop()
+
+
+def test_a_client_that_keeps_its_connection_does_not_hold_up_the_end(served: Served) -> None:
+    with served.connect() as kept, served.connect():
+        ask(kept, "/")
+        assert b" 200 " in answer(kept)
+        assert served.stop() < SOON_SECONDS
+
+
+def test_what_is_under_way_is_answered_though_others_are_silent(served: Served) -> None:
+    with served.connect() as silent, served.connect() as slow:
+        ask(silent, "/")
+        assert b" 200 " in answer(silent)
+        ask(slow, "/slow")
+        assert served.asked.wait(SOON_SECONDS)
+        ending = threading.Thread(target=served.stop)
+        ending.start()
+        time.sleep(2.5)  # longer than what is silent is waited for
+        assert ending.is_alive(), "it ended before it had answered"
+        served.let.set()
+        assert b" 200 " in answer(slow)
+        ending.join(SOON_SECONDS)
+        assert not ending.is_alive()
