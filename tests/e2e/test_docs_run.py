@@ -123,11 +123,15 @@ PYTHON = textwrap.dedent(
 )
 
 
+KEPT = ("STRANDLINE_CACHE", "STRANDLINE_SPARK__OPTIONS")
+"""Settings that a page shows nothing of: where jars are, and that the JVMs of these tests compile quickly."""
+
+
 class Session:
     """One bash, and one Python if the page has some; both in processes of their own, as a reader would have them."""
 
     def __init__(self, folder: Path) -> None:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k == "STRANDLINE_CACHE"}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k in KEPT}
         environ.pop("COLUMNS", None)
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
         self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
