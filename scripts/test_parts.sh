@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gets the real servers that tests run against: PostgreSQL, versitygw (S3), toxiproxy. What is there already is used.
+# Gets the real servers that tests run against: PostgreSQL, versitygw (S3), toxiproxy, Iceberg's own REST catalog. What is
+# there already is used.
 # What cannot be had here is said, and the tests that need it are skipped with that reason (or fail, where CI is set).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,3 +64,7 @@ go_program() {
 
 has versitygw || go_program github.com/versity/versitygw/cmd/versitygw@v1.8.0 versitygw versitygw
 has toxiproxy || go_program github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0 server toxiproxy-server
+
+# Some jars, and Java, which Spark needs anyway.
+.venv/bin/python -m tests.rest_catalog ||
+  echo "The REST catalog could not be fetched; its tests will not run."

@@ -20,6 +20,8 @@ from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.rest_catalog import RestCatalogs
+
 HERE = Path(__file__).parent
 SLOW = ("e2e", "spark")
 QUICK_JVM = '{"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}'
@@ -82,6 +84,16 @@ def toxiproxy() -> Iterator[Toxiproxy]:
     server = _start(start_toxiproxy)
     yield server
     server.server.stop()
+
+
+@pytest.fixture(scope="module")
+def rest_catalogs(s3: S3) -> Iterator[RestCatalogs]:
+    """Iceberg REST catalogs on one server; each test takes those that it needs."""
+    from tests.rest_catalog import start_rest_catalogs
+
+    catalogs = _start(lambda: start_rest_catalogs(folders=6, buckets=4, s3=s3))
+    yield catalogs
+    catalogs.server.stop()
 
 
 @pytest.fixture(scope="session")

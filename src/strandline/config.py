@@ -54,9 +54,15 @@ class CatalogSettings(Section):
         description="`sqlite` only: the catalog's file. A file apart from the ledger, "
         "so that Spark and Python do not wait for each other.",
     )
-    uri: str | None = Field(default=None, description="`rest` only: the catalog's address.")
+    uri: str | None = Field(
+        default=None,
+        description="`rest` only: the catalog's address, HTTP or HTTPS. The catalog decides where its tables lie: "
+        "`warehouse.url` is to name that place.",
+    )
     options: dict[str, str] = Field(
-        default_factory=dict, description="`rest` only: further options of Iceberg's REST client, such as `token`."
+        default_factory=dict,
+        description="`rest` only: further options of Iceberg's REST client, such as `token`, or `warehouse` where the "
+        "catalog wants a name there and not `warehouse.url`.",
     )
 
     @field_validator("kind", mode="before")
@@ -74,6 +80,8 @@ class CatalogSettings(Section):
     def _rest_has_an_address(self) -> CatalogSettings:
         if self.kind == "rest" and not self.uri:
             raise ValueError('catalog.kind = "rest" needs catalog.uri')
+        if self.uri and not self.uri.startswith(("http://", "https://")):
+            raise ValueError("catalog.uri is not an address: it begins with http:// or https://")
         return self
 
 

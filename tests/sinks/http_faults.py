@@ -14,11 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """Instead of the store's; the request never gets there."""
+    """Instead of the store's; the request never gets there, or what the store answers is lost."""
 
     status: int
     code: str
     headers: tuple[tuple[str, str], ...] = ()
+    after: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class Cut:
     after: bool
 
 
-Fault = Answer | Cut
+@dataclass(frozen=True)
+class Twice:
+    """The store gets the request two times, as from a gateway that repeats it, and its second answer is given."""
+
+
+Fault = Answer | Cut | Twice
 
 
 @dataclass
@@ -45,9 +51,17 @@ class FaultyStore:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def fail(self, fault: Fault, method: str, part: str = "", *, times: int = 1) -> None:
-        """The next requests with this method whose path has this part in it."""
-        self._faults += [(lambda m, p: m == method and part in p, fault)] * times
+    def fail(self, fault: Fault, method: str, part: str = "", *, times: int = 1, after: int = 0) -> None:
+        """The next requests with this method whose path has this part in it, or those that follow after so many."""
+        left = [after]
+
+        def matches(found: str, path: str) -> bool:
+            if found != method or part not in path:
+                return False
+            left[0] -= 1
+            return left[0] < 0
+
+        self._faults += [(matches, fault)] * times
 
     def take(self, method: str, path: str) -> Fault | None:
         self.seen.append(f"{method} {path}")
@@ -77,23 +91,17 @@ def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
             fault = store.take(self.command, self.path)
             if fault == Cut(after=False):
                 return self._cut()
-            if isinstance(fault, Answer):
+            if isinstance(fault, Answer) and not fault.after:
                 return self._answer(fault)
             if store.before is not None:
                 store.before(self.command, self.path)
-            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=20)
-            try:
-                upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():
-                    if name.lower() not in ("expect", "connection"):
-                        upstream.putheader(name, value)
-                upstream.endheaders(body)
-                answer = upstream.getresponse()
-                payload = answer.read()
-            finally:
-                upstream.close()
+            if fault == Twice():
+                self._ask(body)
+            answer, payload = self._ask(body)
             if fault == Cut(after=True):
                 return self._cut()
+            if isinstance(fault, Answer):
+                return self._answer(fault)
             self.send_response_only(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in ("content-length", "transfer-encoding", "connection"):
@@ -107,6 +115,19 @@ def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
             return None
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
+
+        def _ask(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=20)
+            try:
+                upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    if name.lower() not in ("expect", "connection"):
+                        upstream.putheader(name, value)
+                upstream.endheaders(body)
+                answer = upstream.getresponse()
+                return answer, answer.read()
+            finally:
+                upstream.close()
 
         def _cut(self) -> None:
             self.close_connection = True

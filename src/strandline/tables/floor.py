@@ -11,7 +11,13 @@ from strandline.tables.metadata import FLOOR_PREFIX, ToldPurge
 from strandline.tables.spark_tables import CATALOG, JAVA_ERRORS, SparkTables, explain, java_class, root_cause
 from strandline.types import Seq, SeqRange
 
-_LOST = ("CommitFailedException", "ValidationException", "CommitStateUnknownException", "UncheckedSQLException")
+_LOST = (
+    "CommitFailedException",
+    "ValidationException",
+    "CommitStateUnknownException",
+    "RESTException",
+    "UncheckedSQLException",
+)
 PURGES_TOLD_MAX = 64
 """Beyond that, neighbours are told as one: properties are read with every load of the table."""
 

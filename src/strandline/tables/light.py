@@ -19,6 +19,8 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchViewError,
+    ServerError,
+    ServiceUnavailableError,
     TableAlreadyExistsError,
 )
 from pyiceberg.table import StaticTable
@@ -151,6 +153,10 @@ class LightCatalog:
         self._catalog = catalog
         self._remote = remote
 
+    @property
+    def is_remote(self) -> bool:
+        return self._remote
+
     def close(self) -> None:
         self._catalog.close()
 
@@ -260,26 +266,31 @@ class LightCatalog:
     def alter(self, name: str, alterations: Sequence[Alteration]) -> Table:
         """All of them in one commit, or none."""
         base = self.load(name).schema()
-        unknown = False
+        sent = unknown = False
 
         def attempt() -> Table:
-            nonlocal base, unknown
+            nonlocal base, sent, unknown
             table = self.load(name)
-            if unknown and table.schema() != base:
+            if sent and table.schema() != base:
                 if in_effect(table.schema(), base, alterations):
                     return table
-                raise CommitUnknown(
-                    f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema since",
-                    hint=f"Look at the columns with `strandline dataset show {full_name(name)}`, "
-                    "then repeat what is missing.",
-                )
+                if unknown:
+                    raise CommitUnknown(
+                        f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema "
+                        "since",
+                        hint=f"Look at the columns with `strandline dataset show {full_name(name)}`, "
+                        "then repeat what is missing.",
+                    )
             base = table.schema()
             check_alterations(table, alterations)
             try:
                 with self._committing(), table.update_schema() as update:
                     stage_alterations(update, alterations)
             except CommitStateUnknownException:
-                unknown = True
+                sent = unknown = True
+                raise
+            except CommitFailedException:
+                sent = self._remote  # a request that a gateway sent twice conflicts with itself
                 raise
             return table
 
@@ -332,10 +343,10 @@ class LightCatalog:
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
-        """Over a network, a commit whose answer does not come has an unknown outcome."""
+        """Over a network, a commit whose answer does not come, or comes from a gateway, has an unknown outcome."""
         try:
             yield
-        except OSError as e:
+        except (OSError, ServerError, ServiceUnavailableError) as e:
             if self._remote:
                 raise CommitStateUnknownException(str(e)) from e
             raise

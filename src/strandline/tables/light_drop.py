@@ -73,7 +73,7 @@ def drop_data_files(
         before_commit()
         try:
             with explained(name):
-                snapshot = _commit(table, found, count, token, summary)
+                snapshot = _commit(table, found, count, token, summary, keep_files=catalog.is_remote)
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
@@ -148,7 +148,11 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
     return found
 
 
-def _commit(table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str]) -> int:
+def _commit(
+    table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str], *, keep_files: bool
+) -> int:
+    """`keep_files`: what was written for a commit stays if that was refused. Over a network a commit that a gateway
+    sent twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
     # Once: between two attempts the lease is looked at again, and PyIceberg's own would not.
     once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
@@ -164,5 +168,7 @@ def _commit(table: Table, files: list[DataFile], count: int, token: str, summary
     for file in files:
         drop.delete_data_file(file)
     drop.commit()
+    if keep_files:
+        transaction._snapshot_producers.clear()
     transaction.commit_transaction()
     return drop.snapshot_id

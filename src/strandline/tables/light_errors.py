@@ -9,10 +9,12 @@ from gzip import BadGzipFile
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
+    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     RESTError,
     TableAlreadyExistsError,
+    UnauthorizedError,
 )
 from pyiceberg.exceptions import ValidationError as InvalidMetadata
 
@@ -20,6 +22,9 @@ from strandline.errors import NoSuchDataset, SchemaError, StorageError, Strandli
 
 _PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
 _NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
+
+AWAY_HINT = "Look whether the REST catalog at catalog.uri is up and can be reached from here."
+DENIED_HINT = "Look at the credentials in catalog.options, and at what the catalog lets them do."
 
 
 @contextmanager
@@ -53,14 +58,30 @@ def explained(what: str) -> Iterator[None]:
             f"{what} has a format version that PyIceberg can read but not change",
             hint="Change it with Spark SQL.",
         ) from e
-    except (ValueError, InvalidMetadata) as e:
+    except (UnauthorizedError, ForbiddenError) as e:
+        raise StorageError(f"{what}: the catalog refuses it: {_briefly(e)}", hint=DENIED_HINT) from e
+    except RESTError as e:
+        raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
+    except (ValueError, InvalidMetadata, OSError) as e:
+        if _is_of_the_way(e):
+            raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
+        if isinstance(e, OSError):
+            raise StorageError(f"{what} cannot be reached: {e}") from e
         raise SchemaError(f"{what}: {e}") from e
-    except (OSError, RESTError) as e:
-        raise StorageError(f"{what} cannot be reached: {e}") from e
     except Exception as e:
         if _is_of_the_database(e):
             raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
         raise
+
+
+def _is_of_the_way(error: Exception) -> bool:
+    """Of the HTTP client, on its way to a REST catalog. Some of its errors are values that are wrong, too."""
+    return type(error).__module__.startswith("requests.")
+
+
+def _briefly(error: Exception) -> str:
+    """A gateway answers with whole pages."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
 def _is_of_the_database(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from strandline import failpoints
 from strandline.tables.metadata import BLOCK_SUMMARY, WapId
 from strandline.tables.spark_tables import (
     JAVA_ERRORS,
+    Prepared,
     SparkTables,
     StagedFile,
     explain,
@@ -136,14 +137,18 @@ def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap:
             return  # it had landed, and only its answer was lost
         if branch not in view.refs:
             raise FilesGone(f"branch {branch} was removed: the block was given up")
-        transaction = table.newTransaction()
+        prepared = Prepared(table)
+        transaction = prepared.transaction
         try:
             _replace_files(transaction.newRewrite(), table, group, new_files, wap)
             manage = transaction.manageSnapshots()
             manage.removeBranch(branch)
             manage.commit()
             failpoints.hit("adopt.before_commit")
-            transaction.commitTransaction()
+            if tables.is_remote:
+                prepared.send()
+            else:
+                transaction.commitTransaction()
         except JAVA_ERRORS as e:
             if java_class(e).endswith("ValidationException"):
                 raise FilesGone(root_cause(e)) from e

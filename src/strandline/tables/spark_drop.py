@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import functions as f
 
 from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY
-from strandline.tables.spark_tables import SparkTables, iterate
+from strandline.tables.spark_tables import Prepared, SparkTables, iterate
 
 
 def drop_data_files(
@@ -35,16 +35,15 @@ def drop_data_files(
         count = len(set(found.values()))
         # Once: a commit of Iceberg's own would try again for minutes, and ask nobody whether it still may. In a
         # transaction it is only prepared; what replaces the metadata that it was prepared on lands, or fails.
-        transaction = table.newTransaction()
-        base = table.operations().current()
-        delete = transaction.newDelete().validateFilesExist()
+        prepared = Prepared(table)
+        delete = prepared.transaction.newDelete().validateFilesExist()
         for path in found:
             delete.deleteFile(_not_a_string(tables, path))
         for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
             delete.set(key, value)
         delete.commit()
         before_commit()
-        table.operations().commit(base, transaction.table().operations().current())
+        prepared.send()
         return count
 
     return tables.repeat(attempt, f"entries of {name} cannot be dropped")

@@ -2,6 +2,11 @@
 
 A commit that removes a branch succeeds only on the very metadata it was planned on; Iceberg refuses it otherwise with
 "refresh is required". So what was decided on `view` holds when the commit lands.
+
+Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts
+with itself. Iceberg deletes what it wrote for a commit that was refused, which then is live metadata (shown by
+experiment). So with a REST catalog our commits are prepared by Iceberg and sent by ourselves, and nobody tidies up
+after them (docs/adr/0023).
 """
 
 from __future__ import annotations
@@ -54,8 +59,29 @@ class StagedFile:
     hi: int
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    table: Any
+    manage: Any
+    """Iceberg's `ManageSnapshots`."""
+    commit: Callable[[], None]
+
+
+class Prepared:
+    """Changes that Iceberg works out and writes files for. They are sent once; whatever becomes of it, what was written
+    stays, and if it was refused it is for the reconciler."""
+
+    def __init__(self, table: Any) -> None:
+        self._operations = table.operations()
+        self.transaction = table.newTransaction()
+        self._base = self._operations.current()
+
+    def send(self) -> None:
+        self._operations.commit(self._base, self.transaction.table().operations().current())
+
+
 class _LookAgain(Exception):
-    """A commit was made: look what is so now."""
+    """A commit was made, and what is so now could not be read yet."""
 
 
 T = TypeVar("T")
@@ -66,6 +92,7 @@ class SparkTables:
         self.spark = spark
         self.attempts_max = attempts_max
         self._jvm: Any = spark._jvm  # PySpark has no public door to Iceberg's Java API
+        self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
         try:
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
@@ -182,17 +209,30 @@ class SparkTables:
 
     # Committing.
 
+    def change(self, table: Any) -> SnapshotChange:
+        """Of snapshots and branches, on the metadata that the table has from here on."""
+        if not self.is_remote:
+            manage = table.manageSnapshots()
+            return SnapshotChange(table, manage, manage.commit)
+        prepared = Prepared(table)
+        manage = prepared.transaction.manageSnapshots()
+
+        def commit() -> None:
+            manage.commit()
+            prepared.send()
+
+        return SnapshotChange(table, manage, commit)
+
     def create_branch(self, name: str, branch: str) -> None:
         """From main as it is now; nothing happens where it exists already."""
         failpoints.hit("stage.before_branch")
 
         def attempt() -> None:
-            table = self.load(name)
-            manage = table.manageSnapshots()
-            if branch in self.view_of(table).refs:
+            change = self.change(self.load(name))
+            if branch in self.view_of(change.table).refs:
                 return
-            manage.createBranch(branch)
-            manage.commit()
+            change.manage.createBranch(branch)
+            change.commit()
 
         self.repeat(attempt, f"branch {branch} of {name} cannot be created")
         failpoints.hit("stage.after_branch")
@@ -218,9 +258,8 @@ class SparkTables:
         are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`."""
 
         def attempt() -> PublishPlan:
-            table = self.load(name)
-            manage = table.manageSnapshots()
-            view = self.view_of(table)  # the metadata that `manage` will replace, or fail
+            change = self.change(self.load(name))
+            view = self.view_of(change.table)  # the metadata that `change` will replace, or fail
             if view.epoch > epoch:
                 raise Superseded(
                     f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
@@ -232,29 +271,30 @@ class SparkTables:
                 plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
             match plan:
                 case CherryPick(source):
-                    manage.cherrypick(source)
+                    change.manage.cherrypick(source)
                 case RemoveBranch():
                     pass
                 case _:
                     return plan
-            manage.removeBranch(branch)
+            change.manage.removeBranch(branch)
             failpoints.hit("publish.before_commit")
-            manage.commit()
+            change.commit()
             failpoints.hit("publish.after_commit")
             if isinstance(plan, RemoveBranch):
                 return AlreadyPublished(plan.published)
-            raise _LookAgain  # read back rather than assume: the next look ends in AlreadyPublished
+            raise _LookAgain(
+                "it was sent, and not read back"
+            )  # read back rather than assume: the next look ends in AlreadyPublished
 
         return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
 
     def remove_branch(self, name: str, branch: str) -> None:
         def attempt() -> None:
-            table = self.load(name)
-            manage = table.manageSnapshots()
-            if branch not in self.view_of(table).refs:
+            change = self.change(self.load(name))
+            if branch not in self.view_of(change.table).refs:
                 return
-            manage.removeBranch(branch)
-            manage.commit()
+            change.manage.removeBranch(branch)
+            change.commit()
 
         self.repeat(attempt, f"branch {branch} of {name} cannot be removed")
 
@@ -277,13 +317,18 @@ class SparkTables:
         for n in range(self.attempts_max):
             try:
                 return attempt()
-            except _LookAgain:
+            except _LookAgain as e:
+                last = e
                 continue
             except JAVA_ERRORS as e:
                 if not _worth_another_look(e):
                     raise explain(e, what) from e
                 last = e
-                time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
+            except StorageError as e:
+                if last is None:
+                    raise
+                last = e  # a commit was sent: that the catalog is away now does not tell what became of it
+            time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
         raise CommitUnknown(
             f"{what}: {self.attempts_max} attempts, the last one: {'' if last is None else root_cause(last)}",
             hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
@@ -314,9 +359,12 @@ _LOST_OR_UNKNOWN = (
     "CommitFailedException",
     "CommitStateUnknownException",
     "UncheckedSQLException",
+    "RESTException",  # no answer, or one that says nothing
     "DuplicateWAPCommitException",
     "CherrypickAncestorCommitException",
 )
+_REST_AWAY = ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
+_REST_DENIED = ("NotAuthorizedException", "ForbiddenException")
 
 
 def _worth_another_look(error: Exception) -> bool:
@@ -352,5 +400,17 @@ def explain(error: Exception, what: str) -> StrandlineError:
     if "No space left" in text:
         return StorageError(
             f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
+        )
+    kind = java_class(error)
+    if kind.endswith(_REST_DENIED):
+        return StorageError(
+            f"{what}: the catalog refuses it: {first[:500]}",
+            hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
+        )
+    if kind.endswith(_REST_AWAY):
+        return StorageError(
+            f"{what}: the catalog does not answer: {first[:500]}",
+            hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "
+            "is settled by the next run.",
         )
     return FailedError(f"{what}: {first[:500]}")

@@ -21,7 +21,16 @@ from strandline.errors import FailedError, LeaseLost, RefusedError, StrandlineEr
 from strandline.tables.history import TableHistory, parse_history
 from strandline.tables.live_files import LiveFile
 from strandline.tables.metadata import BLOCK_SUMMARY, WapId
-from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables, explain, in_pieces, iterate, java_class, root_cause
+from strandline.tables.spark_tables import (
+    JAVA_ERRORS,
+    Prepared,
+    SparkTables,
+    explain,
+    in_pieces,
+    iterate,
+    java_class,
+    root_cause,
+)
 from strandline.types import SEQ_COLUMN, SnapshotId
 
 COMPACTION_SUMMARY = "strandline.compaction"
@@ -246,7 +255,8 @@ class Rewrite:
             try:
                 self._replace_as_read(table)
             except JAVA_ERRORS as e:
-                unknown = unknown or not java_class(e).endswith(_NOT_LANDED)
+                # Over a network a commit that was sent twice conflicts with itself.
+                unknown = unknown or self._tables.is_remote or not java_class(e).endswith(_NOT_LANDED)
                 raise
 
         try:
@@ -277,7 +287,8 @@ class Rewrite:
     def _replace(self, table: Any, since: SnapshotId) -> None:
         jvm: Any = self._tables.spark._jvm
         scopes = jvm.org.apache.iceberg.util.ContentFileUtil
-        rewrite = table.newRewrite()
+        prepared = Prepared(table) if self._tables.is_remote else None
+        rewrite = (table if prepared is None else prepared.transaction).newRewrite()
         rewrite.validateFromSnapshot(since)
         for file in self._old:
             task = self._main.tasks[file.location]
@@ -294,6 +305,8 @@ class Rewrite:
             rewrite.dataSequenceNumber(self._main.sequence)
         rewrite.set(COMPACTION_SUMMARY, self.id)
         rewrite.commit()
+        if prepared is not None:
+            prepared.send()
 
     @property
     def _old(self) -> Iterator[LiveFile]:
