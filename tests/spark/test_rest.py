@@ -4,7 +4,7 @@ lost on the way, or that arrive twice. Each row is there once, and no table lose
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, StorageError
+from strandline.errors import CommitUnknown, StorageError, StrandlineError, Superseded
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.rest_catalog import RestCatalogs
@@ -110,6 +110,22 @@ class Between:
             assert sorted(n for _, n in in_main(self.lake, name)) == list(range(1, self.rows[name] + 1)), name
             assert open_blocks(self.lake, name) == [] and not self.lake.tables().view(f"default.{name}").branches
         whole(self.lake)
+
+    def meanwhile(self, name: str, nth: int, then: Callable[[], object]) -> list[str]:
+        """Before the catalog gets the nth commit. What was done is in the list."""
+        commits, done = list[str](), list[str]()
+
+        def look(method: str, path: str) -> None:
+            if method == "POST" and path == f"{TABLES}/{name}":
+                commits.append(path)
+                if len(commits) == nth + 1:
+                    self.way.before = None
+                    then()
+                    done.append(path)
+
+        self.way.heal()
+        self.way.before = look
+        return done
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +239,28 @@ def test_rows_that_there_were_before_get_their_numbers_though_the_commit_comes_t
     lake.adopt_dataset("older")
     assert between.way.fired == 1 and None not in dict(in_main(lake, "older"))
     between.is_sound("older")
+
+
+def test_a_block_whose_branch_is_taken_away_before_its_commit_arrives_is_not_published(between: Between) -> None:
+    """A catalog of this kind compares main alone, and that is as it was."""
+    name, tables = between.create(), between.lake.tables()
+
+    def take_away() -> None:
+        [branch] = tables.view(f"default.{name}").branches
+        tables.remove_branch(f"default.{name}", branch)
+
+    done = between.meanwhile(name, 2, take_away)
+    with pytest.raises(StrandlineError):
+        between.lake.append(name, numbers(between.lake, 1, 10))
+    assert len(done) == 1 and in_main(between.lake, name) == []
+
+
+def test_a_ledger_that_was_superseded_before_its_commit_arrives_publishes_nothing(between: Between) -> None:
+    """The commit of the epoch changes a property, which a catalog of this kind does not compare."""
+    name, tables = between.create(), between.lake.tables()
+    epoch = tables.view(f"default.{name}").epoch
+    done = between.meanwhile(name, 2, lambda: tables.raise_epoch(f"default.{name}", epoch + 1))
+    with pytest.raises(Superseded):
+        between.lake.append(name, numbers(between.lake, 1, 10))
+    assert len(done) == 1 and in_main(between.lake, name) == []
+    assert tables.view(f"default.{name}").epoch == epoch + 1

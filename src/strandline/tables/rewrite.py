@@ -140,6 +140,8 @@ def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap:
         prepared = Prepared(table)
         transaction = prepared.transaction
         try:
+            if tables.is_remote:
+                prepared.require(branch)
             _replace_files(transaction.newRewrite(), table, group, new_files, wap)
             manage = transaction.manageSnapshots()
             manage.removeBranch(branch)

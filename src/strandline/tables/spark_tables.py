@@ -59,12 +59,8 @@ class StagedFile:
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChange:
-    table: Any
-    manage: Any
-    """Iceberg's `ManageSnapshots`."""
-    commit: Callable[[], None]
+_TOUCHED_MS = 3_650 * 86_400_000
+"""Ten years: a branch of ours has no age at which it would go."""
 
 
 class Prepared:
@@ -76,8 +72,38 @@ class Prepared:
         self.transaction = table.newTransaction()
         self._base = self._operations.current()
 
+    def require(self, branch: str) -> None:
+        """Refused if that is gone, or has another head. A REST catalog compares the references that a commit sets, and
+        not those that it removes: so it is set, to what it is, and removed then."""
+        touch = self.transaction.manageSnapshots()
+        touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
+        touch.commit()
+
     def send(self) -> None:
         self._operations.commit(self._base, self.transaction.table().operations().current())
+
+
+class SnapshotChange:
+    """Of main and of branches, on the metadata that the table has from here on."""
+
+    def __init__(self, table: Any, *, is_remote: bool) -> None:
+        self.table = table
+        self._prepared = Prepared(table) if is_remote else None
+        self._manage: Any = None if is_remote else table.manageSnapshots()
+
+    def commit(self, *, create: str | None = None, pick: SnapshotId | None = None, remove: str | None = None) -> None:
+        if self._prepared is not None and remove is not None:
+            self._prepared.require(remove)
+        manage = self._manage if self._prepared is None else self._prepared.transaction.manageSnapshots()
+        if create is not None:
+            manage.createBranch(create)
+        if pick is not None:
+            manage.cherrypick(pick)
+        if remove is not None:
+            manage.removeBranch(remove)
+        manage.commit()
+        if self._prepared is not None:
+            self._prepared.send()
 
 
 class _LookAgain(Exception):
@@ -209,30 +235,17 @@ class SparkTables:
 
     # Committing.
 
-    def change(self, table: Any) -> SnapshotChange:
-        """Of snapshots and branches, on the metadata that the table has from here on."""
-        if not self.is_remote:
-            manage = table.manageSnapshots()
-            return SnapshotChange(table, manage, manage.commit)
-        prepared = Prepared(table)
-        manage = prepared.transaction.manageSnapshots()
-
-        def commit() -> None:
-            manage.commit()
-            prepared.send()
-
-        return SnapshotChange(table, manage, commit)
+    def change(self, name: str) -> SnapshotChange:
+        return SnapshotChange(self.load(name), is_remote=self.is_remote)
 
     def create_branch(self, name: str, branch: str) -> None:
         """From main as it is now; nothing happens where it exists already."""
         failpoints.hit("stage.before_branch")
 
         def attempt() -> None:
-            change = self.change(self.load(name))
-            if branch in self.view_of(change.table).refs:
-                return
-            change.manage.createBranch(branch)
-            change.commit()
+            change = self.change(name)
+            if branch not in self.view_of(change.table).refs:
+                change.commit(create=branch)
 
         self.repeat(attempt, f"branch {branch} of {name} cannot be created")
         failpoints.hit("stage.after_branch")
@@ -258,7 +271,7 @@ class SparkTables:
         are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`."""
 
         def attempt() -> PublishPlan:
-            change = self.change(self.load(name))
+            change = self.change(name)
             view = self.view_of(change.table)  # the metadata that `change` will replace, or fail
             if view.epoch > epoch:
                 raise Superseded(
@@ -269,32 +282,23 @@ class SparkTables:
             if isinstance(plan, CountRows):
                 counted = self.count(name, wap.rows, view.main)
                 plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
-            match plan:
-                case CherryPick(source):
-                    change.manage.cherrypick(source)
-                case RemoveBranch():
-                    pass
-                case _:
-                    return plan
-            change.manage.removeBranch(branch)
+            if not isinstance(plan, CherryPick | RemoveBranch):
+                return plan
             failpoints.hit("publish.before_commit")
-            change.commit()
+            change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch)
             failpoints.hit("publish.after_commit")
             if isinstance(plan, RemoveBranch):
                 return AlreadyPublished(plan.published)
-            raise _LookAgain(
-                "it was sent, and not read back"
-            )  # read back rather than assume: the next look ends in AlreadyPublished
+            # Read back rather than assume: the next look ends in AlreadyPublished.
+            raise _LookAgain("it was sent, and not read back")
 
         return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
 
     def remove_branch(self, name: str, branch: str) -> None:
         def attempt() -> None:
-            change = self.change(self.load(name))
-            if branch not in self.view_of(change.table).refs:
-                return
-            change.manage.removeBranch(branch)
-            change.commit()
+            change = self.change(name)
+            if branch in self.view_of(change.table).refs:
+                change.commit(remove=branch)
 
         self.repeat(attempt, f"branch {branch} of {name} cannot be removed")
 
@@ -308,7 +312,22 @@ class SparkTables:
         self.repeat(attempt, f"properties of {name} cannot be set")
 
     def raise_epoch(self, name: str, epoch: int) -> None:
-        self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
+        """From here on a commit that was decided on before cannot publish. A REST catalog does not compare properties:
+        there main moves, too, by a snapshot without files."""
+        if not self.is_remote:
+            return self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
+
+        def attempt() -> None:
+            prepared = Prepared(self.load(name))
+            update = prepared.transaction.updateProperties()
+            update.set(EPOCH_PROPERTY, str(epoch))
+            update.commit()
+            nothing = prepared.transaction.newFastAppend()
+            nothing.set(EPOCH_PROPERTY, str(epoch))
+            nothing.commit()
+            prepared.send()
+
+        return self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
     def repeat(self, attempt: Callable[[], T], what: str) -> T:
         """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
