@@ -13,7 +13,8 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, StorageError
+from strandline.errors import CommitUnknown, RefusedError, StorageError
+from strandline.tables import floor, upkeep
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.rest_catalog import RestCatalogs
@@ -92,7 +93,7 @@ class Between:
         return name
 
     def fail(self, fault: Fault, name: str, nth: int = 0) -> None:
-        """The nth commit; of an append there are three: the branch, the rows on it, its way into main."""
+        """The nth commit from here on."""
         self.way.heal()
         self.way.fail(fault, "POST", f"/tables/{name}", after=nth)
 
@@ -134,31 +135,32 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("between").way.heal()
 
 
+BRANCH, ROWS, MAIN = 0, 1, 2
+"""The commits of an append."""
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [Twice(), Cut(after=True), Cut(after=False), Answer(504, "gateway", after=True)],
-    ids=["twice", "cut after", "cut before", "504 after"],
+    ("fault", "commits"),
+    [
+        (Twice(), (BRANCH, ROWS, MAIN)),
+        (Cut(after=True), (BRANCH, ROWS, MAIN)),
+        (Cut(after=False), (ROWS, MAIN)),
+        (Answer(504, "gateway", after=True), (MAIN,)),
+        # Iceberg's client then sends the commit again by itself.
+        (Answer(503, "busy", (("Retry-After", "1"),), after=True), (MAIN,)),
+    ],
+    ids=["twice", "cut after", "cut before", "504 after", "503 after, come again"],
 )
 def test_whatever_becomes_of_a_commit_on_its_way_the_rows_are_there_once_and_no_file_is_lost(
-    between: Between, fault: Fault
+    between: Between, fault: Fault, commits: tuple[int, ...]
 ) -> None:
-    names = [between.create() for _ in range(3)]
-    for nth, name in enumerate(names):
+    names = [between.create() for _ in commits]
+    for nth, name in zip(commits, names, strict=True):
         between.fail(fault, name, nth)
         between.append(name)
         assert between.way.fired == 1, nth
         assert not any(asked.endswith("/metrics") for asked in between.way.seen), "an option of the settings"
     between.is_sound(*names)
-
-
-def test_a_client_that_is_told_to_come_again_does_not_take_its_own_commit_for_anothers(between: Between) -> None:
-    """Iceberg's client sends such a commit a second time, is told of a conflict, and would delete what it wrote."""
-    name = between.create()
-    between.fail(Answer(503, "busy", (("Retry-After", "1"),), after=True), name, nth=2)
-    between.append(name)
-    assert between.way.fired == 1
-    assert len([asked for asked in between.way.seen if asked == f"POST {TABLES}/{name}"]) == 4
-    between.is_sound(name)
 
 
 @pytest.mark.parametrize("fault", [Twice(), Cut(after=True)], ids=["twice", "cut after"])
@@ -223,3 +225,26 @@ def test_rows_that_there_were_before_get_their_numbers_though_the_commit_comes_t
     lake.adopt_dataset("older")
     assert between.way.fired == 1 and None not in dict(in_main(lake, "older"))
     between.is_sound("older")
+
+
+def test_what_iceberg_commits_by_itself_deletes_nothing_from_a_bucket_though_the_commit_comes_twice(
+    rest_catalogs: RestCatalogs, tmp_path: Path, make_home: MakeHome
+) -> None:
+    catalog = rest_catalogs.take(bucket=True)
+    with faulty_store(catalog.port) as way:
+        settings = CARE | catalog.settings(way.port) | {"reconcile": AT_ONCE}
+        settings["catalog"] |= {"options": {"rest-metrics-reporting-enabled": "false"}}
+        make_home(tmp_path, settings)
+        with strandline.init_lake(tmp_path) as lake:
+            between = Between(lake, way)
+            name = between.create()
+            between.append(name)
+            between.append(name)
+            between.fail(Twice(), name)
+            floor.delete(lake.tables(), f"default.{name}", "n = 3")
+            assert way.fired == 1 and len(in_main(lake, name)) == 19
+            between.fail(Twice(), name)
+            with pytest.raises(RefusedError, match="cannot be rewritten"):
+                upkeep.rewrite_manifests(lake.tables(), f"default.{name}")
+            assert way.fired == 1 and len(in_main(lake, name)) == 19
+            whole(lake)
