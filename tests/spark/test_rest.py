@@ -13,7 +13,8 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, StorageError, StrandlineError, Superseded
+from strandline.errors import CommitUnknown, RefusedError, StorageError, StrandlineError, Superseded
+from strandline.tables import floor, upkeep
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.rest_catalog import RestCatalogs
@@ -92,7 +93,7 @@ class Between:
         return name
 
     def fail(self, fault: Fault, name: str, nth: int = 0) -> None:
-        """The nth commit; of an append there are three: the branch, the rows on it, its way into main."""
+        """The nth commit from here on."""
         self.way.heal()
         self.way.fail(fault, "POST", f"/tables/{name}", after=nth)
 
@@ -150,31 +151,32 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("between").way.heal()
 
 
+BRANCH, ROWS, MAIN = 0, 1, 2
+"""The commits of an append."""
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [Twice(), Cut(after=True), Cut(after=False), Answer(504, "gateway", after=True)],
-    ids=["twice", "cut after", "cut before", "504 after"],
+    ("fault", "commits"),
+    [
+        (Twice(), (BRANCH, ROWS, MAIN)),
+        (Cut(after=True), (BRANCH, ROWS, MAIN)),
+        (Cut(after=False), (ROWS, MAIN)),
+        (Answer(504, "gateway", after=True), (MAIN,)),
+        # Iceberg's client then sends the commit again by itself.
+        (Answer(503, "busy", (("Retry-After", "1"),), after=True), (MAIN,)),
+    ],
+    ids=["twice", "cut after", "cut before", "504 after", "503 after, come again"],
 )
 def test_whatever_becomes_of_a_commit_on_its_way_the_rows_are_there_once_and_no_file_is_lost(
-    between: Between, fault: Fault
+    between: Between, fault: Fault, commits: tuple[int, ...]
 ) -> None:
-    names = [between.create() for _ in range(3)]
-    for nth, name in enumerate(names):
+    names = [between.create() for _ in commits]
+    for nth, name in zip(commits, names, strict=True):
         between.fail(fault, name, nth)
         between.append(name)
         assert between.way.fired == 1, nth
         assert not any(asked.endswith("/metrics") for asked in between.way.seen), "an option of the settings"
     between.is_sound(*names)
-
-
-def test_a_client_that_is_told_to_come_again_does_not_take_its_own_commit_for_anothers(between: Between) -> None:
-    """Iceberg's client sends such a commit a second time, is told of a conflict, and would delete what it wrote."""
-    name = between.create()
-    between.fail(Answer(503, "busy", (("Retry-After", "1"),), after=True), name, nth=2)
-    between.append(name)
-    assert between.way.fired == 1
-    assert len([asked for asked in between.way.seen if asked == f"POST {TABLES}/{name}"]) == 4
-    between.is_sound(name)
 
 
 @pytest.mark.parametrize("fault", [Twice(), Cut(after=True)], ids=["twice", "cut after"])
@@ -205,16 +207,9 @@ def test_snapshots_that_were_expired_without_an_answer_are_expired_and_nothing_e
 
 
 def test_a_catalog_that_goes_away_while_a_block_is_published_leaves_it_to_be_settled(between: Between) -> None:
-    name, commits = between.create(), list[str]()
-
-    def away_from_the_third(method: str, path: str) -> None:
-        if method == "POST" and path == f"{TABLES}/{name}":
-            commits.append(path)
-            if len(commits) == 3:
-                between.way.fail(Cut(after=False), "GET", times=1000)
-
-    between.fail(Cut(after=True), name, nth=2)
-    between.way.before = away_from_the_third
+    name = between.create()
+    between.meanwhile(name, 2, lambda: between.way.fail(Cut(after=False), "GET", times=1000))
+    between.way.fail(Cut(after=True), "POST", f"/tables/{name}", after=2)
     between.rows[name] = 10
     with pytest.raises(CommitUnknown) as unknown:
         between.lake.append(name, numbers(between.lake, 1, 10), batch_id="unknown")
@@ -264,3 +259,26 @@ def test_a_ledger_that_was_superseded_before_its_commit_arrives_publishes_nothin
         between.lake.append(name, numbers(between.lake, 1, 10))
     assert len(done) == 1 and in_main(between.lake, name) == []
     assert tables.view(f"default.{name}").epoch == epoch + 1
+
+
+def test_what_iceberg_commits_by_itself_deletes_nothing_from_a_bucket_though_the_commit_comes_twice(
+    rest_catalogs: RestCatalogs, tmp_path: Path, make_home: MakeHome
+) -> None:
+    catalog = rest_catalogs.take(bucket=True)
+    with faulty_store(catalog.port) as way:
+        settings = CARE | catalog.settings(way.port) | {"reconcile": AT_ONCE}
+        settings["catalog"] |= {"options": {"rest-metrics-reporting-enabled": "false"}}
+        make_home(tmp_path, settings)
+        with strandline.init_lake(tmp_path) as lake:
+            between = Between(lake, way)
+            name = between.create()
+            between.append(name)
+            between.append(name)
+            between.fail(Twice(), name)
+            floor.delete(lake.tables(), f"default.{name}", "n = 3")
+            assert way.fired == 1 and len(in_main(lake, name)) == 19
+            between.fail(Twice(), name)
+            with pytest.raises(RefusedError, match="cannot be rewritten"):
+                upkeep.rewrite_manifests(lake.tables(), f"default.{name}")
+            assert way.fired == 1 and len(in_main(lake, name)) == 19
+            whole(lake)

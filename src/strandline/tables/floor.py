@@ -84,7 +84,7 @@ def delete(tables: SparkTables, name: str, condition: str) -> None:
     last: Exception | None = None
     for n in range(tables.attempts_max):
         try:
-            tables.spark.sql(f"DELETE FROM {table} WHERE {condition}")
+            tables.sparing.spark.sql(f"DELETE FROM {table} WHERE {condition}")
             return
         except JAVA_ERRORS as e:
             text = f"{java_class(e)} {root_cause(e)} {e}"

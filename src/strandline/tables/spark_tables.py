@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -124,6 +125,21 @@ class SparkTables:
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
         except Exception as e:
             raise explain(e, "the catalog cannot be opened") from e
+
+    @cached_property
+    def sparing(self) -> SparkTables:
+        """For what Iceberg commits and tidies up by itself: with a REST catalog, in a session that deletes nothing from
+        the bucket. Files of a commit that lost are for the reconciler."""
+        prefix = f"spark.sql.catalog.{CATALOG}"
+        store = self.spark.conf.get(f"{prefix}.io-impl", "") or ""
+        if not self.is_remote or not store.endswith(".S3FileIO"):
+            return self
+        session = self.spark.newSession()
+        for key, value in self.spark.conf.getAll.items():
+            if key.startswith(prefix) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
+                session.conf.set(key, value)
+        session.conf.set(f"{prefix}.s3.delete-enabled", "false")
+        return SparkTables(session, attempts_max=self.attempts_max)
 
     # Reading.
 

@@ -348,7 +348,8 @@ def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
 
 def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
     """Delete files that apply to nothing any more."""
-    action = _actions(tables).removeDanglingDeleteFiles(tables.load(name))
+    sparing = tables.sparing
+    action = _actions(sparing).removeDanglingDeleteFiles(sparing.load(name))
     return len(
         list(iterate(_done(action.execute, f"dangling deletes of {name} cannot be removed").removedDeleteFiles()))
     )
@@ -356,7 +357,8 @@ def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
 
 def rewrite_manifests(tables: SparkTables, name: str) -> int:
     """How many there are afterwards."""
-    _done(_actions(tables).rewriteManifests(tables.load(name)).execute, f"manifests of {name} cannot be rewritten")
+    sparing = tables.sparing
+    _done(_actions(sparing).rewriteManifests(sparing.load(name)).execute, f"manifests of {name} cannot be rewritten")
     table = tables.load(name)
     return int(table.currentSnapshot().dataManifests(table.io()).size())
 
