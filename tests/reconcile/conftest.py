@@ -19,6 +19,7 @@ from strandline.reconcile.survey import LakeSurveyor
 from strandline.tables.light import LightCatalog, open_catalog
 from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN, Seq
+from tests.reconcile.whole_lakes import MakeLake, WholeLake
 
 DAY_NS = 86_400 * 1_000_000_000
 
@@ -123,3 +124,24 @@ def some_lake(tmp_path: Path) -> Iterator[SomeLake]:
     lake = SomeLake(tmp_path)
     yield lake
     lake.catalog.close()
+
+
+@pytest.fixture
+def make_lake(tmp_path: Path) -> Iterator[MakeLake]:
+    """`make_lake(2, grace_hours=1)`: a whole lake with two blocks in its table, and these settings of `[reconcile]`."""
+    made: list[WholeLake] = []
+
+    def make(blocks: int = 1, **reconcile: object) -> WholeLake:
+        made.append(WholeLake(tmp_path / f"lake-{len(made)}", **reconcile))
+        for _ in range(blocks):
+            made[-1].append()
+        return made[-1]
+
+    yield make
+    for lake in made:
+        lake.lake.close()
+
+
+@pytest.fixture
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(2)

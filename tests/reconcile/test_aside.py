@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +13,13 @@ from strandline.reconcile.storage.aside import kept_without_record
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.s3_store import S3Store
 from tests.reconcile.buckets import put_object, settings_of
-from tests.reconcile.whole_lakes import ACT, WholeLake
+from tests.reconcile.whole_lakes import ACT, MakeLake, WholeLake
 from tests.servers import S3
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake")
-    made.append()
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake()
 
 
 def asked(lake: WholeLake, *paths: str) -> dict[str, str]:

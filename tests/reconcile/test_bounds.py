@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from strandline.reconcile.model import Phase, Stat
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
-
-MakeLake = Callable[..., WholeLake]
-
-
-@pytest.fixture
-def make_lake(tmp_path: Path) -> Iterator[MakeLake]:
-    made: list[WholeLake] = []
-
-    def make(**reconcile: Any) -> WholeLake:
-        made.append(WholeLake(tmp_path / f"lake-{len(made)}", **reconcile))
-        made[-1].append()
-        return made[-1]
-
-    yield make
-    for lake in made:
-        lake.lake.close()
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 
 
 class Looks:

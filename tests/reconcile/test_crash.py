@@ -21,7 +21,7 @@ from strandline.ledger import losses, sinks
 from strandline.reconcile import settle
 from tests.reconcile.buckets import put_object
 from tests.reconcile.test_kept import set_aside
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 from tests.servers import S3
 
 pytestmark = pytest.mark.timeout(120)
@@ -55,12 +55,8 @@ PURGE_POINTS = ["reconcile.after_purge_record", "reconcile.after_purged"]
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", lease_seconds=LEASE_SECONDS, batch_size=3, quarantine_days=0)
-    for _ in range(4):
-        made.append()
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(4, lease_seconds=LEASE_SECONDS, batch_size=3, quarantine_days=0)
 
 
 def start(lake: WholeLake, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,15 @@ from strandline.drift import AbortReason, SweptState
 from strandline.errors import StorageError
 from strandline.reconcile import kept as kept_module
 from strandline.reconcile.storage.local_store import LocalStore
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 
 MORE_THAN_A_FILE = 0.02
 """Of a lake of four data files and their metadata."""
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", share_floor_files=1, deletes_max_share=MORE_THAN_A_FILE)
-    for _ in range(4):
-        made.append()
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(4, share_floor_files=1, deletes_max_share=MORE_THAN_A_FILE)
 
 
 def set_aside(lake: WholeLake, *paths: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +15,15 @@ from strandline.reconcile.compare import guard
 from strandline.reconcile.model import LastPublished, Lineage, Protection, TableSeal
 from strandline.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake
 
 SECOND = 1_000_000_000
 CHAIN: dict[int, int | None] = {1: None, 2: 1, 3: 2}
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", references_shrink_max=0.9)
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(0, references_shrink_max=0.9)
 
 
 def lineage(sequence: int | None = 5) -> Lineage:

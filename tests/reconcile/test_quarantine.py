@@ -4,7 +4,7 @@ if its bytes are the same."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,13 @@ from strandline.reconcile.quarantine import Fate, fate
 from strandline.reconcile.settle import Seen
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.buckets import put_object
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 from tests.servers import S3
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", quarantine_days=0)
-    for _ in range(2):
-        made.append()
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(2, quarantine_days=0)
 
 
 def kept(lake: WholeLake, run: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,17 +14,14 @@ from strandline.ledger import clocks, maintenance
 from strandline.ledger.maintenance import Kind, NewRun
 from strandline.reconcile import run_clock
 from strandline.reconcile.run_clock import RunClock
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake
 
 DAY_NS = 86_400 * 1_000_000_000
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", grace_hours=24)
-    made.append()
-    yield made
-    made.lake.close()
+def lake(make_lake: MakeLake) -> WholeLake:
+    return make_lake(grace_hours=24)
 
 
 def ahead(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:

@@ -3,7 +3,7 @@ while a table cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,6 @@ from strandline.tables.schema_file import parse_columns
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, there
 
 DELETE = Asked(act=True, delete=True)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake")
-    made.append()
-    made.append()
-    yield made
-    made.lake.close()
 
 
 def after_moving(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:

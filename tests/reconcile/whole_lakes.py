@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.table import Table
 
 import strandline
@@ -17,6 +18,7 @@ from strandline.config import CONFIG_NAME
 from strandline.drift import Asked, Run, Swept, SweptState
 from strandline.errors import StorageError
 from strandline.ledger import audit, blocks, quarantined_files
+from strandline.reconcile import sweep
 from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN, Reserved, SeqRange, SnapshotId, Staged
 
@@ -135,3 +137,17 @@ def _again(work: Callable[[], object]) -> None:
 
 def there(paths: Sequence[str]) -> list[bool]:
     return [Path(path).exists() for path in paths]
+
+
+MakeLake = Callable[..., WholeLake]
+
+
+def after_survey(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Something happens between listing and acting."""
+    tell = sweep._Sweep._tell
+
+    def told(self: Any, *arguments: Any) -> None:
+        tell(self, *arguments)
+        then()
+
+    monkeypatch.setattr(sweep._Sweep, "_tell", told)
