@@ -28,8 +28,16 @@ from tests.servers import S3, free_port
 from tests.sinks.http_faults import Answer, Cut, Fault, FaultyStore, Twice, faulty_store
 
 COMMIT = "/v1/namespaces/default/tables/events"
-FAULTS = [Cut(after=True), Cut(after=False), Answer(504, "gateway", after=True), Answer(503, "busy"), Twice()]
-named = pytest.mark.parametrize("fault", FAULTS, ids=["cut after", "cut before", "504 after", "503", "twice"])
+FAULTS = {
+    "cut after": Cut(after=True),
+    "cut before": Cut(after=False),
+    "504 after": Answer(504, "gateway", after=True),
+    "429 after": Answer(429, "slow down", after=True),
+    "a page after": Answer(200, "welcome", after=True),
+    "503": Answer(503, "busy"),
+    "twice": Twice(),
+}
+named = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 
 
 class Between(WholeLake):

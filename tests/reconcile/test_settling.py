@@ -20,22 +20,18 @@ from strandline.ledger.dropped_entries import DroppedBatch, NewBatch
 from strandline.ledger.quarantined_files import NewSwept
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.reach.lake_catalog import LakeCatalog
-from strandline.tables.light_drop import VOID_PREFIX
+from strandline.tables.metadata import VOID_PREFIX
 from strandline.types import Seq, SeqRange
 from tests.reconcile.test_crash import go_on, stopped_at
-from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[WholeLake]:
-    made = WholeLake(tmp_path / "lake", lease_seconds=1, batch_size=3)
-    for _ in range(4):
-        made.append()
-    yield made
+def lake(make_lake: MakeLake) -> Iterator[WholeLake]:
+    yield make_lake(4, lease_seconds=1, batch_size=3)
     failpoints.arm("")
-    made.lake.close()
 
 
 def batches(lake: WholeLake, run: int) -> list[DroppedBatch]:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from strandline import failpoints
-from strandline.errors import RefusedError, SchemaError, StorageError, TableUnfit
+from strandline.errors import RefusedError, SchemaError, StorageError, Superseded, TableUnfit
 from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
-from strandline.ledger import blocks
+from strandline.ledger import blocks, sequence
 from strandline.tables import rewrite
+from strandline.tables.spark_tables import SparkTables
 from strandline.types import SEQ_COLUMN, BlockKind, History, Reserved
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, create, new_lake, numbers, open_blocks, owned, sql, status, values
@@ -254,6 +255,38 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
     monkeypatch.setattr(rewrite, "commit", commit)
 
 
+def epoch(lake: Lake) -> int:
+    with lake.ledger.read() as connection:
+        return sequence.read(connection).epoch
+
+
+def test_a_pass_of_a_ledger_that_was_superseded_cannot_commit_any_more(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ledger counts the numbers of this pass as its own, and sinks have gone past them."""
+    legacy(lake, "superseded", files=2)
+    write = rewrite.write
+
+    def raised(tables: SparkTables, group: rewrite.FileGroup, df: Any) -> Any:
+        tables.raise_epoch("default.superseded", epoch(lake) + 1)
+        return write(tables, group, df)
+
+    monkeypatch.setattr(rewrite, "write", raised)
+    with pytest.raises(Superseded):
+        lake.adopt_dataset("superseded")
+    assert {r[0] for r in sql(lake, f"SELECT {SEQ_COLUMN} FROM lake.default.superseded")} == {None}
+
+
+def test_an_epoch_is_never_taken_back(lake: Lake) -> None:
+    create(lake, "epochs", {"n": "long"})
+    tables = lake.work.tables
+    tables.raise_epoch("default.epochs", 9)
+    tables.raise_epoch("default.epochs", 9)
+    with pytest.raises(Superseded):
+        tables.raise_epoch("default.epochs", 8)
+    assert tables.view("default.epochs").epoch == 9
+
+
 def test_a_pass_that_was_taken_over_cannot_commit_any_more(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     legacy(lake, "zombie", files=2)
     adopt_nothing(lake, "zombie", monkeypatch)
@@ -262,7 +295,7 @@ def test_a_pass_that_was_taken_over_cannot_commit_any_more(lake: Lake, monkeypat
     lake.adopt_dataset("zombie")
     found = numbered(lake, "zombie")
     with pytest.raises(rewrite.FilesGone):
-        rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch)
+        rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch, epoch=epoch(lake))
     assert numbered(lake, "zombie") == found and content(lake, "zombie") == before
     assert not any(seq in held.head.rows for seq in found.values())
 
@@ -274,7 +307,7 @@ def test_a_dead_pass_that_commits_after_all_before_it_is_taken_over_wins(
     adopt_nothing(lake, "late", monkeypatch)
     group, files, held = prepare(lake, "late")
     before = content(lake, "late")
-    rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch)
+    rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch, epoch=epoch(lake))
     lake.adopt_dataset("late")
     found = numbered(lake, "late")
     assert content(lake, "late") == before

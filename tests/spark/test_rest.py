@@ -13,7 +13,7 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, RefusedError, StorageError, StrandlineError, Superseded
+from strandline.errors import CommitUnknown, FailedError, StorageError, StrandlineError, Superseded
 from strandline.tables import floor, upkeep
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
@@ -206,6 +206,20 @@ def test_snapshots_that_were_expired_without_an_answer_are_expired_and_nothing_e
     between.is_sound(name)
 
 
+def test_a_snapshot_that_main_is_set_back_to_while_it_is_expired_keeps_its_files(between: Between) -> None:
+    """Nothing is compared for such a commit, and main goes with the snapshot. But not its files."""
+    name = between.create()
+    between.append(name)
+    first = between.lake.tables().view(f"default.{name}").main
+    between.append(name)
+    back = f"CALL lake.system.rollback_to_snapshot('default.{name}', {first})"
+    done = between.meanwhile(name, 0, lambda: sql(between.lake, back))
+    files = [row[0] for row in sql(between.lake, f"SELECT file_path FROM lake.default.{name}.files")]
+    with pytest.raises(FailedError, match="main went with them"):
+        between.lake.maintenance.expire(name, older_than=timedelta(0), keep_min=1)
+    assert len(done) == 1 and all(Path(file.removeprefix("file:")).exists() for file in files) and len(files) > 1
+
+
 def test_a_catalog_that_goes_away_while_a_block_is_published_leaves_it_to_be_settled(between: Between) -> None:
     name = between.create()
     between.meanwhile(name, 2, lambda: between.way.fail(Cut(after=False), "GET", times=1000))
@@ -278,7 +292,7 @@ def test_what_iceberg_commits_by_itself_deletes_nothing_from_a_bucket_though_the
             floor.delete(lake.tables(), f"default.{name}", "n = 3")
             assert way.fired == 1 and len(in_main(lake, name)) == 19
             between.fail(Twice(), name)
-            with pytest.raises(RefusedError, match="cannot be rewritten"):
+            with pytest.raises(CommitUnknown, match="cannot be rewritten, or were"):
                 upkeep.rewrite_manifests(lake.tables(), f"default.{name}")
             assert way.fired == 1 and len(in_main(lake, name)) == 19
             whole(lake)

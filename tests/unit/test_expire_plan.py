@@ -11,6 +11,7 @@ import pytest
 
 from strandline.maintain.expire_plan import ExpireOptions, plan, refusal
 from strandline.tables.history import PastSnapshot, Ref, TableHistory, parse_history
+from strandline.tables.metadata import VOID_PREFIX
 from strandline.types import SnapshotId
 
 NOW = datetime(2030, 1, 31, tzinfo=UTC)
@@ -87,6 +88,15 @@ def test_an_empty_table_has_nothing_to_expire() -> None:
 def test_a_table_whose_branches_or_tags_would_go_too_is_refused(history: TableHistory, says: str) -> None:
     why = refusal(history)
     assert why is not None and says in why
+
+
+def test_a_tag_that_voids_a_batch_is_kept_for_its_time_and_refuses_nothing() -> None:
+    """Expiry is what removes it then."""
+    void = replace(ref(f"{VOID_PREFIX}x", 1, is_branch=False), max_ref_age_ms=10 * DAY)
+    for age, is_kept in ((9, True), (11, False)):
+        history = table(chain(age, 0), ref("main", 2), void)
+        assert refusal(history) is None and gone(history, days=1, keep_min=1) == ([] if is_kept else [1]), age
+    assert refusal(table(chain(1), ref("main", 1), replace(void, is_branch=True))) is not None
 
 
 def test_any_other_table_is_not_refused() -> None:

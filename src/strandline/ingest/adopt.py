@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from strandline import failpoints
-from strandline.errors import FailedError, RefusedError, StrandlineError
+from strandline.errors import BlockLost, FailedError, RefusedError, StrandlineError
 from strandline.ingest import stamp
 from strandline.ingest.lease import renewed
 from strandline.ingest.opening import with_opening
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import blocks
+from strandline.ledger import blocks, sequence
 from strandline.tables import rewrite
 from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Reserved
 
@@ -102,6 +102,15 @@ def _give_up(work: Workbench, dataset: Dataset, held: Reserved) -> None:
         with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
 
 
+def _epoch_of(work: Workbench, held: Reserved) -> int:
+    """Of the ledger that knows the block: one that was restored from before has another."""
+    with work.ledger.read() as connection:
+        found = blocks.get(connection, held.head.id)
+        if found is None or not blocks.is_same(found.head, held.head):
+            raise BlockLost(f"the ledger no longer knows block {held.head.rows}: it was restored from an older copy")
+        return sequence.read(connection).epoch
+
+
 def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -> int:
     with rewrite.reading(work.tables, group) as df:
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
@@ -122,6 +131,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
         failpoints.hit("adopt.after_reserve")
         with renewed(work, held):
             try:
+                epoch = _epoch_of(work, held)
                 work.tables.create_branch(dataset.name, held.head.branch)
                 by = [df.schema[name] for name in dataset.deliver_by]
                 stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
@@ -130,7 +140,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
                 kept = df.where(~missing)
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
-                rewrite.commit(work.tables, group, files, work.wap(held.head), held.head.branch)
+                rewrite.commit(work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch)
             except (StrandlineError, rewrite.FilesGone):
                 _give_up(work, dataset, held)
                 raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline import failpoints
-from strandline.errors import FailedError, RefusedError
+from strandline.errors import CommitUnknown, FailedError, RefusedError
 from strandline.ledger import audit
 from strandline.maintain.bench import MaintainBench, Progress, quiet
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
@@ -189,13 +189,13 @@ def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOpti
         progress("removing deletes that apply to nothing", 0, None)
         try:
             upkeep.remove_dangling_deletes(tables, before.name)
-        except RefusedError:
+        except (RefusedError, CommitUnknown):
             tally.lost += 1
     if _manifests(tables, before.name) > options.manifests_max:
         progress("rewriting manifests", 0, None)
         try:
             upkeep.rewrite_manifests(tables, before.name)
-        except RefusedError:
+        except (RefusedError, CommitUnknown):
             tally.lost += 1
         failpoints.hit("compact.after_manifests")
 

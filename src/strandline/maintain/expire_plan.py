@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from strandline.tables.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
+from strandline.tables.metadata import VOID_PREFIX
 from strandline.types import SnapshotId
 
 
@@ -33,7 +34,9 @@ def refusal(history: TableHistory) -> str | None:
     """Why expiry would take more than snapshots: a branch that ages away takes staged rows with it."""
     if MAX_REF_AGE_PROPERTY in history.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire branches, and with them rows that are staged there"
-    aging = next((r for r in history.refs if r.max_ref_age_ms is not None and r.name != "main"), None)
+    aging = next(
+        (r for r in history.refs if r.max_ref_age_ms is not None and r.name != "main" and not _is_void_tag(r)), None
+    )
     if aging is not None:
         what = "branch" if aging.is_branch else "tag"
         return f"its {what} {aging.name} has a maximal age, and expiry would remove it"
@@ -42,11 +45,23 @@ def refusal(history: TableHistory) -> str | None:
     return None
 
 
+def _is_void_tag(ref: Ref) -> bool:
+    """One of ours, of which expiry is to remove what is old (`light_drop.py`)."""
+    return not ref.is_branch and ref.name.startswith(VOID_PREFIX)
+
+
+def _is_of_age(history: TableHistory, ref: Ref, now_ms: int) -> bool:
+    snapshot = history.snapshots.get(ref.snapshot)
+    return snapshot is not None and ref.max_ref_age_ms is not None and now_ms - snapshot.at_ms > ref.max_ref_age_ms
+
+
 def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> ExpirePlan:
     cutoff = _millis(now - options.older_than)
     kept: set[SnapshotId] = set()
     reached: set[SnapshotId] = set()
     for ref in history.refs:
+        if _is_void_tag(ref) and _is_of_age(history, ref, _millis(now)):
+            continue
         kept.add(ref.snapshot)
         reached.add(ref.snapshot)
         if ref.is_branch:

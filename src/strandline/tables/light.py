@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -22,6 +23,7 @@ from pyiceberg.exceptions import (
     ServerError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
+    TooManyRequestsError,
 )
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
@@ -346,7 +348,7 @@ class LightCatalog:
         """Over a network, a commit whose answer does not come, or comes from a gateway, has an unknown outcome."""
         try:
             yield
-        except (OSError, ServerError, ServiceUnavailableError) as e:
+        except (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError, ValidationError) as e:
             if self._remote:
                 raise CommitStateUnknownException(str(e)) from e
             raise

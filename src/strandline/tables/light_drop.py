@@ -6,6 +6,7 @@ So whoever took a batch over voids it first: then what the table tells of it is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -20,9 +21,8 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from strandline.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.tables.light import LightCatalog
 from strandline.tables.light_errors import explained
-from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY
+from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
 
-VOID_PREFIX = "strandline-void-"
 VOID_KEPT_MS = 30 * 86_400_000
 """Longer than any process sleeps that prepared a commit; then expiry removes the tag."""
 FORMAT_VERSION_MAX = 2
@@ -114,13 +114,18 @@ def void(catalog: LightCatalog, name: str, token: str) -> None:
             return  # there is no entry to drop, or somebody was faster
         try:
             with explained(name), table.manage_snapshots() as change:
-                change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=VOID_KEPT_MS)
+                change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
             return
         except CommitFailedException:
             continue
         except CommitStateUnknownException as e:
             raise CommitUnknown(f"{name}: whether a batch of entries was voided is not known: {e}") from e
     raise CommitUnknown(f"{name}: others commit to the table all the time; a batch of entries could not be voided")
+
+
+def _until(tagged_ms: int) -> int:
+    """A tag is as old as its snapshot, not as itself."""
+    return max(0, int(time.time() * 1000) - tagged_ms) + VOID_KEPT_MS
 
 
 def _landed(table: Table, token: str) -> Dropped | None:

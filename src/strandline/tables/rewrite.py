@@ -21,6 +21,7 @@ from strandline.tables.spark_tables import (
     Prepared,
     SparkTables,
     StagedFile,
+    check_epoch,
     explain,
     iterate,
     java_class,
@@ -126,19 +127,23 @@ def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[
     return [tables.staged_file(group.table, f) for f in files]
 
 
-def commit(tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId, branch: str) -> None:
+def commit(
+    tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId, branch: str, *, epoch: int
+) -> None:
     """Replace the group's files and remove the block's branch, in one commit. `FilesGone` if a file is not there, or if
-    the branch is not: whoever gives a block up removes its branch first, and this pass can then never land."""
+    the branch is not: whoever gives a block up removes its branch first, and this pass can then never land. Nor can one
+    of a ledger that was superseded: its numbers are another's."""
 
     def attempt() -> None:
         table = tables.load(group.name)
-        view = tables.view_of(table)
-        if view.published_as(str(wap)) is not None:
-            return  # it had landed, and only its answer was lost
-        if branch not in view.refs:
-            raise FilesGone(f"branch {branch} was removed: the block was given up")
         prepared = Prepared(table)
         transaction = prepared.transaction
+        view = tables.view_of(table)  # the metadata that the commit will replace, or fail
+        if view.published_as(str(wap)) is not None:
+            return  # it had landed, and only its answer was lost
+        check_epoch(view, epoch)
+        if branch not in view.refs:
+            raise FilesGone(f"branch {branch} was removed: the block was given up")
         try:
             if tables.is_remote:
                 prepared.require(branch)

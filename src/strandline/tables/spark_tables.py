@@ -107,6 +107,14 @@ class SnapshotChange:
             self._prepared.send()
 
 
+def check_epoch(view: TableView, epoch: int) -> None:
+    if view.epoch > epoch:
+        raise Superseded(
+            f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
+            hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
+        )
+
+
 class _LookAgain(Exception):
     """A commit was made, and what is so now could not be read yet."""
 
@@ -289,11 +297,7 @@ class SparkTables:
         def attempt() -> PublishPlan:
             change = self.change(name)
             view = self.view_of(change.table)  # the metadata that `change` will replace, or fail
-            if view.epoch > epoch:
-                raise Superseded(
-                    f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
-                    hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
-                )
+            check_epoch(view, epoch)
             plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
             if isinstance(plan, CountRows):
                 counted = self.count(name, wap.rows, view.main)
@@ -329,21 +333,23 @@ class SparkTables:
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         """From here on a commit that was decided on before cannot publish. A REST catalog does not compare properties:
-        there main moves, too, by a snapshot without files."""
-        if not self.is_remote:
-            return self.set_properties(name, {EPOCH_PROPERTY: str(epoch)})
+        there main moves, too, by a snapshot without files. Of two ledgers that open at once, neither takes back what
+        the other has raised."""
 
         def attempt() -> None:
-            prepared = Prepared(self.load(name))
+            table = self.load(name)
+            prepared = Prepared(table)
+            check_epoch(self.view_of(table), epoch)
             update = prepared.transaction.updateProperties()
             update.set(EPOCH_PROPERTY, str(epoch))
             update.commit()
-            nothing = prepared.transaction.newFastAppend()
-            nothing.set(EPOCH_PROPERTY, str(epoch))
-            nothing.commit()
+            if self.is_remote:
+                nothing = prepared.transaction.newFastAppend()
+                nothing.set(EPOCH_PROPERTY, str(epoch))
+                nothing.commit()
             prepared.send()
 
-        return self.repeat(attempt, f"the epoch of {name} cannot be raised")
+        self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
     def repeat(self, attempt: Callable[[], T], what: str) -> T:
         """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
@@ -357,7 +363,9 @@ class SparkTables:
                 continue
             except JAVA_ERRORS as e:
                 if not _worth_another_look(e):
-                    raise explain(e, what) from e
+                    told = explain(e, what)
+                    if last is None or not self.is_remote or not isinstance(told, StorageError):
+                        raise told from e
                 last = e
             except StorageError as e:
                 if last is None:
@@ -398,13 +406,20 @@ _LOST_OR_UNKNOWN = (
     "DuplicateWAPCommitException",
     "CherrypickAncestorCommitException",
 )
+_STALE = (
+    "Branch does not exist",
+    "already exists",
+    # Of REST catalogs: another block was staged meanwhile. Main is as it was, and what is numbered by all is not.
+    "last sequence number",
+    "first-row-id is behind",
+)
 _REST_AWAY = ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 _REST_DENIED = ("NotAuthorizedException", "ForbiddenException")
 
 
 def _worth_another_look(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
-    return kind.endswith(_LOST_OR_UNKNOWN) or "Branch does not exist" in text or "already exists" in text
+    return kind.endswith(_LOST_OR_UNKNOWN) or any(words in text for words in _STALE)
 
 
 def java_class(error: Exception) -> str:

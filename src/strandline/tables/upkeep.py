@@ -17,10 +17,10 @@ from typing import Any, Literal, Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
-from strandline.errors import FailedError, LeaseLost, RefusedError, StrandlineError
+from strandline.errors import CommitUnknown, FailedError, LeaseLost, RefusedError, StrandlineError
 from strandline.tables.history import TableHistory, parse_history
 from strandline.tables.live_files import LiveFile
-from strandline.tables.metadata import BLOCK_SUMMARY, WapId
+from strandline.tables.metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
 from strandline.tables.spark_tables import (
     JAVA_ERRORS,
     Prepared,
@@ -43,6 +43,8 @@ _ROLL_OVER_SHARE = 1.4
 
 
 _NOT_LANDED = ("CommitFailedException", "ValidationException")
+_MAY_HAVE_LANDED = (*_NOT_LANDED, "CommitStateUnknownException")
+"""Over a network: what came twice is refused the second time."""
 
 
 class Rewritten(Protocol):
@@ -348,17 +350,17 @@ def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
 
 def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
     """Delete files that apply to nothing any more."""
-    sparing = tables.sparing
-    action = _actions(sparing).removeDanglingDeleteFiles(sparing.load(name))
-    return len(
-        list(iterate(_done(action.execute, f"dangling deletes of {name} cannot be removed").removedDeleteFiles()))
-    )
+    with _sparing(tables) as sparing:
+        action = _actions(sparing).removeDanglingDeleteFiles(sparing.load(name))
+        done = _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
+        return len(list(iterate(done.removedDeleteFiles())))
 
 
 def rewrite_manifests(tables: SparkTables, name: str) -> int:
     """How many there are afterwards."""
-    sparing = tables.sparing
-    _done(_actions(sparing).rewriteManifests(sparing.load(name)).execute, f"manifests of {name} cannot be rewritten")
+    with _sparing(tables) as sparing:
+        action = _actions(sparing).rewriteManifests(sparing.load(name))
+        _done(sparing, action.execute, f"manifests of {name} cannot be rewritten")
     table = tables.load(name)
     return int(table.currentSnapshot().dataManifests(table.io()).size())
 
@@ -376,8 +378,20 @@ def history(tables: SparkTables, name: str) -> TableHistory:
 def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min: int) -> FilesDeleted:
     """First the commit, then the files that nothing reaches any more: one that dies between leaves files that no
     table knows."""
+    what = f"snapshots of {name} cannot be expired"
     action = _actions(tables).expireSnapshots(tables.load(name)).expireOlderThan(cutoff_ms).retainLast(keep_min)
-    result = _done(action.execute, f"snapshots of {name} cannot be expired")
+    if tables.is_remote:
+        # Nothing is compared for such a commit: what main, or another reference, was set back to meanwhile goes, too.
+        before = tables.view(name)
+        _done(tables, action.expireFiles, what)
+        kept = {ref for ref in before.refs if not ref.startswith(VOID_PREFIX)}
+        if gone := sorted(kept - tables.view(name).refs.keys()):
+            raise FailedError(
+                f"snapshots of {name} were expired, and {', '.join(gone)} went with them: set back or removed since",
+                hint="No file was deleted: set it to a snapshot that the table still has. What nothing reaches then is "
+                "found by `strandline reconcile`.",
+            )
+    result = _done(tables, action.execute, what)
     return FilesDeleted(
         int(result.deletedDataFilesCount()),
         int(result.deletedPositionDeleteFilesCount()) + int(result.deletedEqualityDeleteFilesCount()),
@@ -399,10 +413,22 @@ def _actions(tables: SparkTables) -> Any:
     return jvm.org.apache.iceberg.spark.actions.SparkActions.get(tables.spark._jsparkSession)
 
 
-def _done(execute: Any, what: str) -> Any:
+@contextmanager
+def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
+    try:
+        yield tables.sparing
+    finally:
+        _ours(tables)
+
+
+def _done(tables: SparkTables, execute: Any, what: str) -> Any:
     try:
         return execute()
     except JAVA_ERRORS as e:
+        if tables.is_remote and java_class(e).endswith(_MAY_HAVE_LANDED):
+            raise CommitUnknown(
+                f"{what}, or were: {root_cause(e)}", hint="Run it again; what was done is found."
+            ) from e
         if "CommitFailed" in java_class(e) or java_class(e).endswith("ValidationException"):
             raise RefusedError(
                 f"{what}: others commit to the table all the time ({root_cause(e)})",
