@@ -246,11 +246,11 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
     """Before the next commit of a pass, once."""
     real, done = rewrite.commit, []
 
-    def commit(*args: Any) -> None:
+    def commit(*args: Any, **options: Any) -> None:
         if not done:
             done.append(True)
             act()
-        real(*args)
+        real(*args, **options)
 
     monkeypatch.setattr(rewrite, "commit", commit)
 

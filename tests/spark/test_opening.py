@@ -334,12 +334,12 @@ def test_a_pass_of_adopt_that_a_restored_ledger_does_not_know_can_never_land(lak
     copy = copy_ledger(lake, "copy.db")
     real, sealed = rewrite.commit, []
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any, **options: Any) -> None:
         if not sealed:
             restore_ledger(lake, copy)
             lake.recover()  # the seal passes the numbers of the pass that is under way
             sealed.append(lake.sealed("old"))
-        real(*arguments)
+        real(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rewrite, "commit", late)

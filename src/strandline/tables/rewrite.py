@@ -141,9 +141,9 @@ def commit(
         view = tables.view_of(table)  # the metadata that the commit will replace, or fail
         if view.published_as(str(wap)) is not None:
             return  # it had landed, and only its answer was lost
-        check_epoch(view, epoch)
         if branch not in view.refs:
             raise FilesGone(f"branch {branch} was removed: the block was given up")
+        check_epoch(view, epoch)
         try:
             if tables.is_remote:
                 prepared.require(branch)
