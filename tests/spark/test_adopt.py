@@ -300,6 +300,27 @@ def test_a_pass_that_was_taken_over_cannot_commit_any_more(lake: Lake, monkeypat
     assert not any(seq in held.head.rows for seq in found.values())
 
 
+def test_a_pass_that_slept_before_it_made_its_branch_and_lands_while_it_is_taken_over_wins(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took it over found no branch to remove, and no row with its numbers."""
+    legacy(lake, "slept", files=2)
+    adopt_nothing(lake, "slept", monkeypatch)
+    group, files, held = prepare(lake, "slept")
+    before, tables, branch = content(lake, "slept"), lake.work.tables, held.head.branch
+    tables.remove_branch("default.slept", branch)
+
+    def wakes_up() -> None:
+        tables.create_branch("default.slept", branch)
+        rewrite.commit(tables, group, files, lake.work.wap(held.head), branch, epoch=epoch(lake))
+
+    before_commit(monkeypatch, wakes_up)
+    lake.adopt_dataset("slept")
+    found = numbered(lake, "slept")
+    assert content(lake, "slept") == before and all(seq in held.head.rows for seq in found.values())
+    assert not open_blocks(lake, "slept") and len(values(lake, "slept")) == len(before), "a sink would get them"
+
+
 def test_a_dead_pass_that_commits_after_all_before_it_is_taken_over_wins(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
             f"another process is numbering {dataset.name} (block {left.head.rows})",
             hint=f"It is taken for dead after {work.settings.lease_seconds} s without a sign of life.",
         )
-    work.tables.remove_branch(dataset.name, held.head.branch)  # from here on the old pass cannot land
+    work.tables.remove_branch(dataset.name, held.head.branch)  # from here on a commit that is under way cannot land
     if settle_if_landed(work, dataset, held):
         return 0
     with work.ledger.read() as connection:
@@ -81,8 +81,12 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
         try:
             done = _number_group(work, dataset, group)
         except rewrite.FilesGone:
-            pass  # compacted meanwhile: the loop that follows finds their rows elsewhere
-    with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
+            pass  # compacted meanwhile: the loop that follows finds their rows elsewhere. Or the old pass has landed
+    # One that slept before it made its branch makes it when it wakes up, and lands as long as its files are there.
+    if done == 0 and rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths) is not None:
+        raise BlockLost(f"another process has taken over what is left to be numbered in {dataset.name}")
+    if not settle_if_landed(work, dataset, held):
+        with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
     return done
 
 
