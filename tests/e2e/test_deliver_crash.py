@@ -101,7 +101,7 @@ def stopped(process: subprocess.Popen[str], lake: Lake) -> list[psutil.Process]:
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while True:
         assert process.poll() is None and time.monotonic() < deadline, "it did not stop"
-        tree = [p for p in (driver, *driver.children(recursive=True)) if p.status() == psutil.STATUS_STOPPED]
+        tree = [p for p in (driver, *driver.children(recursive=True)) if has_stopped(p)]
         if driver in tree and len(tree) > 1:
             if is_free(lake):
                 return tree
@@ -110,6 +110,13 @@ def stopped(process: subprocess.Popen[str], lake: Lake) -> list[psutil.Process]:
             time.sleep(0.02)
             driver.suspend()
         time.sleep(0.05)
+
+
+def has_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False  # a worker that ended between being seen and being looked at
 
 
 def is_free(lake: Lake) -> bool:
