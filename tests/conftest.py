@@ -91,7 +91,7 @@ def rest_catalogs(s3: S3) -> Iterator[RestCatalogs]:
     """Iceberg REST catalogs on one server; each test takes those that it needs."""
     from tests.rest_catalog import start_rest_catalogs
 
-    catalogs = _start(lambda: start_rest_catalogs(folders=6, buckets=4, s3=s3))
+    catalogs = _start(lambda: start_rest_catalogs(folders=3, buckets=2, s3=s3))
     yield catalogs
     catalogs.server.stop()
 

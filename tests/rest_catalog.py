@@ -32,6 +32,7 @@ from tests.servers import ROOT, S3, Server, ServerMissing, _answers, _die_with_p
 FOLDER = ROOT / ".cache" / "rest-catalog"
 TESTS = "tests"
 _FETCH_SECONDS_MAX = 600
+_STARTS_MAX = 3
 _ICEBERG, _ICEBERG_VERSION = "org.apache.iceberg", "1.11.0"  # the newest that has a test jar
 _JETTY, _JETTY_VERSION = "org.eclipse.jetty", "12.1.12"
 _SERVLETS = f"{_JETTY}.ee10.servlet"
@@ -207,15 +208,27 @@ class RestCatalogs:
 
 
 def start_rest_catalogs(*, folders: int = 0, buckets: int = 0, s3: S3 | None = None) -> RestCatalogs:
+    for left in reversed(range(_STARTS_MAX)):
+        try:
+            return _start(folders, buckets, s3)
+        except RuntimeError:  # among so many ports, one may have been taken since it was found to be free
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _start(folders: int, buckets: int, s3: S3 | None) -> RestCatalogs:
     jars, java = find_rest_catalog(), _java()
     jars += ensure_jars(cache_folder() / "jars", needed_jars(s3=True), java, None)[1:]
-    folder = _folder("rest")
-    in_folders = [RestCatalog(free_port(), {"url": str(folder / f"warehouse{n}")}) for n in range(folders)]
+    folder, ports = _folder("rest"), set[int]()
+    while len(ports) < folders + buckets:
+        ports.add(free_port())
+    in_folders = [RestCatalog(ports.pop(), {"url": str(folder / f"warehouse{n}")}) for n in range(folders)]
     in_buckets: list[RestCatalog] = []
     for _ in range(buckets):
         assert s3 is not None
         keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
-        in_buckets.append(RestCatalog(free_port(), {"url": f"s3://{s3.make_bucket()}/lake", **keys}))
+        in_buckets.append(RestCatalog(ports.pop(), {"url": f"s3://{s3.make_bucket()}/lake", **keys}))
     (folder / "server.xml").write_text(_server_xml(folder, [*in_folders, *in_buckets]))
     log = folder / "log"
     # Ours come first: Spark has an older servlet API.
