@@ -80,11 +80,14 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
     if group is not None:
         try:
             done = _number_group(work, dataset, group)
-        except rewrite.FilesGone:
-            pass  # compacted meanwhile: the loop that follows finds their rows elsewhere. Or the old pass has landed
-    # One that slept before it made its branch makes it when it wakes up, and lands as long as its files are there.
-    if done == 0 and rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths) is not None:
-        raise BlockLost(f"another process has taken over what is left to be numbered in {dataset.name}")
+        except rewrite.FilesGone as e:
+            # Compacted meanwhile: the loop that follows finds their rows elsewhere. Or the old pass has landed: one
+            # that slept before it made its branch makes it when it wakes up, and lands as long as its files are there.
+            if rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths) is not None:
+                raise BlockLost(
+                    f"another process has taken over what is left to be numbered in {dataset.name}",
+                    hint="Run it again when that has ended.",
+                ) from e
     if not settle_if_landed(work, dataset, held):
         with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
     return done
