@@ -8,7 +8,6 @@ import logging
 import pickle
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +45,7 @@ from strandline.deliver.sinks.forward_send import ForwardSender
 from strandline.deliver.sinks.rehearse import Provable
 from strandline.errors import RefusedError, StorageError
 from strandline.types import Seq, SeqRange
+from tests import tls
 from tests.sinks.misbehaving import Act, Misbehaving, Seen, misbehaving
 
 ADDRESS = Address("lake-1", "instance-1", 1, "shop.orders", "")
@@ -527,14 +527,7 @@ def _with(made: ForwardSender, *, allow: Sequence[str]) -> ForwardSender:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=collector.example",
-         "-addext", "subjectAltName=DNS:collector.example", "-out", str(files[0]), "-keyout", str(files[1])],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return files
+    return tls.certificate(tmp_path_factory.mktemp("tls") / "own", "DNS:collector.example")
 
 
 @pytest.fixture
