@@ -101,8 +101,8 @@ def run(
         journal = Journal(as_json=json)
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
-        journal.serving([s.name for s in lake.delivery.every()])
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
+            journal.serving([s.name for s in lake.delivery.every()])
             # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
             loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble)]
             if lake.maintenance.is_scheduled:

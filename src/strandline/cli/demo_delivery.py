@@ -23,7 +23,7 @@ FOLDER = "delivered"
 CHUNK_ROWS, THURSDAY_ROWS, THURSDAY_ID = 500, 250, 100_001
 LEASE_SECONDS = 3
 """Of the deliverer that is killed: the next one need not wait for a minute."""
-GO_ON_SECONDS_MAX = 60
+GO_ON_SECONDS_MAX = 180
 
 _OBJECT = re.compile(r"(\d{19})-(\d{19})\.\w+")
 

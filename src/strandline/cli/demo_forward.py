@@ -33,7 +33,7 @@ SETTINGS = {
     "STRANDLINE_FORWARD__ALLOW": '["127.0.0.1"]',  # refused unless the settings name it
     "STRANDLINE_RECEIVE__BATCH_WAIT_SECONDS_MAX": "0.5",
 }
-WAIT_SECONDS_MAX = 60
+WAIT_SECONDS_MAX = 180
 
 
 def forward(demo: Demo) -> None:

@@ -131,6 +131,9 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
             "s3.region": settings.warehouse.region,
             "s3.access-key-id": resolve_secret(settings.warehouse.access_key),
             "s3.secret-access-key": resolve_secret(settings.warehouse.secret_key),
+            # Not the client's own second for a connection and three for an answer: a store that is busy takes longer.
+            "s3.connect-timeout": "10",
+            "s3.request-timeout": "60",
         }
         options |= {key: value for key, value in found.items() if value is not None}
     if settings.catalog.kind == "rest":

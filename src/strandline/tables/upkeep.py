@@ -31,7 +31,7 @@ from strandline.tables.spark_tables import (
     java_class,
     root_cause,
 )
-from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, SnapshotId
+from strandline.types import SEQ_COLUMN, SnapshotId
 
 COMPACTION_SUMMARY = "strandline.compaction"
 """In the summary of a snapshot that replaced files: whose commit it is, so that one whose answer was lost is found."""
@@ -384,7 +384,7 @@ def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min
         # Nothing is compared for such a commit: what main, or another reference, was set back to meanwhile goes, too.
         before = tables.view(name)
         _done(tables, action.expireFiles, what)
-        kept = {ref for ref in before.refs if not ref.startswith((VOID_PREFIX, BRANCH_PREFIX))}  # ours come and go
+        kept = {ref for ref in before.refs if ref not in before.branches and not ref.startswith(VOID_PREFIX)}
         if gone := sorted(kept - tables.view(name).refs.keys()):
             raise FailedError(
                 f"snapshots of {name} were expired, and {', '.join(gone)} went with them: set back or removed since",
