@@ -171,6 +171,7 @@ def start_postgres() -> Postgres:
         raise RuntimeError(f"initdb failed: {e.stderr.decode(errors='replace')}") from e
     port = free_port()
     options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(folder), "max_connections": "200"}
+    options["fsync"] = "off"  # a server that is killed loses nothing by it, and a slow disk holds up no test
     log = folder / "log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -306,7 +307,7 @@ def _call(url: str, method: str, body: object | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through the machine's own proxy
-    with opener.open(request, timeout=10) as answer:
+    with opener.open(request, timeout=60) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 

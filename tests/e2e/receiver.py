@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-WAIT_SECONDS_MAX = 120
+WAIT_SECONDS_MAX = 300
 
 
 class Receiver:
@@ -84,5 +84,5 @@ def post(url: str, secret: str, key: str, rows: list[dict[str, Any]], dataset: s
             "Content-Type": "application/x-ndjson",
             "Idempotency-Key": key,
         },
-        timeout=30,
+        timeout=60,
     )

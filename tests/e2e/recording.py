@@ -14,7 +14,7 @@ from typing import Any
 
 from strandline import wire
 
-WAIT_SECONDS_MAX = 120
+WAIT_SECONDS_MAX = 300
 
 
 @dataclass(frozen=True)

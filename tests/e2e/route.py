@@ -31,7 +31,7 @@ from tests.spark.deliveries import Delivered, make_lake
 SINK = "collector"
 TOKEN = "TEST_FORWARD_TOKEN"
 WAIT_SECONDS_MAX = 180
-ORPHANS_SECONDS_MAX = 60
+ORPHANS_SECONDS_MAX = 240
 
 
 @dataclass
@@ -166,7 +166,12 @@ class Route:
 def route(folder: Path, make_home: MakeHome, *, n: str = "long", job_rows_max: int = 6000) -> Iterator[Route]:
     """`n` is the type of the column at the receiver."""
     sending = {
-        "deliver": {"poll_seconds": 0.1, "retry_seconds_max": 1, "job_rows_max": job_rows_max},
+        "deliver": {
+            "lease_seconds": 1,  # who comes after one that was killed waits for its end
+            "poll_seconds": 0.1,
+            "retry_seconds_max": 1,
+            "job_rows_max": job_rows_max,
+        },
         "forward": {"allow": ["127.0.0.1"], "answer_seconds_max": WAIT_SECONDS_MAX},
     }
     receiving = {"receive": {"batch_wait_seconds_max": 0.2}, "ingest": {"lease_seconds": 2}}

@@ -33,7 +33,7 @@ from tests.spark.protocol import (
     states,
 )
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 BEFORE = list(range(1000, 1010))
 BATCH = list(range(10))
@@ -75,7 +75,7 @@ INGEST = [p for stage in ("reserve", "stage", "publish", "settle") for p in poin
 def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: Lake, point: str) -> None:
     killed_at(lake, point, "append", "a", "0", "10")
     assert set(ids(lake)) <= set(BEFORE + BATCH)
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert "reserved" not in states(lake) and "staged" not in states(lake)
     assert_sound(lake, sorted(ids(lake)))
@@ -86,9 +86,9 @@ def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: L
 @pytest.mark.parametrize("point", points("abandon."))
 def test_a_recoverer_killed_while_it_abandons_is_recovered_from(lake: Lake, point: str) -> None:
     crash_at(lake, "stage.after_branch", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
-    outlive_lease()
+    outlive_lease(lake)
     killed_at(lake, point, "recover")
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert_sound(lake, BEFORE)
     lake.append("events", frame(lake, 0), batch_id="a")
@@ -113,14 +113,14 @@ def test_a_process_killed_while_it_numbers_old_rows_is_taken_over(lake: Lake, po
     for start_at in (0, 20, 40):
         frame(lake, start_at, 20, 1).writeTo("lake.default.old").append()
     killed_at(lake, point, "adopt", "old")
-    outlive_lease()
+    outlive_lease(lake)
     lake.adopt_dataset("old")
     assert_sound(lake, list(range(60)), "old")
     assert lake.status().datasets[1].unnumbered == 0
 
 
 def wait_until_stopped(process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
         assert process.poll() is None and time.monotonic() < deadline, "it did not stop"
         time.sleep(0.05)
@@ -129,7 +129,7 @@ def wait_until_stopped(process: subprocess.Popen[str]) -> None:
 def test_a_writer_stopped_before_its_staged_commit_and_declared_dead_is_fenced(lake: Lake) -> None:
     process = start(lake, "append", "a", "0", "10", failpoint="stage.before_commit=stop")
     wait_until_stopped(process)
-    outlive_lease()
+    outlive_lease(lake)
     assert len(lake.recover().abandoned) == 1
     process.send_signal(signal.SIGCONT)
     out, _ = process.communicate()
@@ -142,7 +142,7 @@ def test_a_writer_stopped_before_its_staged_commit_and_declared_dead_is_fenced(l
 def test_a_writer_stopped_after_staging_is_published_once_by_recovery_and_reports_that(lake: Lake) -> None:
     process = start(lake, "append", "a", "0", "10", failpoint="stage.after_commit=stop")
     wait_until_stopped(process)
-    outlive_lease()
+    outlive_lease(lake)
     assert len(lake.recover().published) == 1
     assert_sound(lake, BEFORE + BATCH)
     process.send_signal(signal.SIGCONT)
@@ -175,7 +175,7 @@ def test_a_writer_killed_at_random_loses_no_acknowledged_batch_and_doubles_none(
         time.sleep(choose.uniform(0, 0.6))
         process.kill()
         process.communicate()
-        outlive_lease()
+        outlive_lease(lake)
         lake.recover()
         found = {i // 10 for i in ids(lake) if i < 1000}
         assert acknowledged <= found | {-1}, "an acknowledged batch is not there"

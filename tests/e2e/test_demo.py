@@ -13,7 +13,7 @@ from tests.e2e import cli
 from tests.e2e.cli import strandline
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "TIMEOUT_SECONDS", 500)  # three JVMs, one after another
     done = strandline(tmp_path, "demo", "--dir", "lake")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import strandline
 from strandline.errors import FailedError, StorageError
 from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
+from tests.spark.protocol import outlive_lease
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,7 @@ def test_a_full_disk_fails_the_batch_and_leaves_nothing_half_visible(
             lake.append("big", wide(lake, ROWS), batch_id="big")
         assert len(list(lake.read_since("big", columns=["n"]))) == 100, "what was there can still be read"
         ballast.unlink()
-        time.sleep(1.1)
+        outlive_lease(lake)
         lake.recover()
         assert lake.status().datasets[0].open_blocks == 0
         done = lake.append("big", wide(lake, ROWS), batch_id="big")

@@ -14,9 +14,9 @@ from strandline.tables.schema import Primitive
 from tests.conftest import MakeHome
 from tests.e2e.route import SINK, WAIT_SECONDS_MAX, Route, route
 from tests.sinks.misbehaving import Act, misbehaving
-from tests.spark.deliveries import LEASE_SECONDS
+from tests.spark.deliveries import outlive_lease
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 SENDING = [
     "forward.before_post",
@@ -63,7 +63,7 @@ def arrived(made: Route) -> list[int]:
 def killed_at(made: Route, point: str, *command: str) -> None:
     made.start_sender(*command, failpoint=f"{point}=kill")
     made.sender_died()
-    time.sleep(LEASE_SECONDS + 0.1)
+    outlive_lease(made.delivered.lake)
 
 
 @pytest.mark.parametrize("point", SENDING)

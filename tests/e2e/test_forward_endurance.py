@@ -21,7 +21,7 @@ from strandline.types import Seq, SeqRange
 from tests.conftest import MakeHome
 from tests.e2e.recording import recording
 from tests.e2e.route import SINK, WAIT_SECONDS_MAX, Route, route
-from tests.spark.deliveries import LEASE_SECONDS
+from tests.spark.deliveries import outlive_lease
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -144,7 +144,7 @@ def test_rows_that_arrive_before_the_retry_do_not_change_it_though_both_ends_are
         made.sender_died()
         assert [c.rows for c in made.under_way()] == [SeqRange(Seq(1), Seq(40))], "it did not get to note the answer"
         made.delivered.ingest(60)
-        time.sleep(LEASE_SECONDS + 0.1)
+        outlive_lease(made.delivered.lake)
         [report] = made.delivered.lake.tick(SINK).sinks
         assert (report.did, report.rows) == ("delivered", 160), report
 

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,10 +21,10 @@ from strandline.errors import AlreadyRunning
 from strandline.ledger import losses, maintenance
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
-from tests.spark.deliveries import LEASE_SECONDS, in_folder
+from tests.spark.deliveries import in_folder, outlive_lease
 from tests.spark.shore import Shore, open_shore
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 WAIT_SECONDS_MAX = 180
 
@@ -104,6 +103,14 @@ def killed_at(shore: Shore, kind: str, point: str) -> None:
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {process.stdout} {process.stderr}"
 
 
+def silent_for_long(shore: Shore) -> None:
+    """As if the run that died had given no sign of life for an hour."""
+    with shore.lake.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE maintenance_run SET heartbeat_at = heartbeat_at - 3600000000 WHERE ended_at IS NULL"
+        )
+
+
 def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     """Rows come and are delivered while the dead run seems to be under way, and the next one does its work."""
     shore.ingest()
@@ -112,12 +119,11 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     shore.ingest(5)
     waiting = {seq for seq, _ in shore.known[-5:]}
     death()
-    died_at = time.monotonic()
     assert waiting <= set(shore.left()), "no sink has them"
     if kind == "purge":  # one that is killed keeps the sinks for as long as a lease lasts
-        time.sleep(LEASE_SECONDS + 0.1)
+        outlive_lease(shore.lake)
     shore.deliver()
-    time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
+    silent_for_long(shore)
     work_of(shore, kind)()
     outcomes = [run.outcome for run in shore.lake.maintenance.runs("events", kind, runs_max=2)]
     assert outcomes == [maintenance.Outcome.DONE, maintenance.Outcome.DIED]
@@ -152,7 +158,7 @@ def test_retention_that_dies_when_it_has_passed_a_sink_over_deletes_what_it_coun
     shore.deliver()
     assert shore.left() != []
     dies_at(point, lambda: shore.retain(paused_sinks="ignore"), monkeypatch)
-    time.sleep(LEASE_SECONDS + 0.1)
+    silent_for_long(shore)
     shore.retain(paused_sinks="ignore")
     assert shore.left() == []
     with shore.lake.ledger.read() as connection:

@@ -7,6 +7,7 @@ The steps of ingest, each of which would cost the start of a JVM, are in tests/s
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,12 +22,14 @@ from strandline.lake import Lake
 from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver, post, receiving
+from tests.spark.bodies import outlive_lease
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 POINTS = ["receive.before_spool", "receive.after_spool", "receive.before_commit", "receive.after_commit"]
 BATCH_POINTS = ["receive.after_batch", "receive.after_append", "receive.after_settle", "receive.after_removal"]
 LEASE_SECONDS = 2
+"""Who comes after one that was killed at random waits for its end."""
 
 
 def make(home: Path, make_home: MakeHome, **receive: Any) -> Lake:
@@ -93,12 +96,24 @@ def test_a_receiver_that_is_killed_at_any_step_of_ingesting_a_batch_has_it_inges
     with receiving(lake.config.home, tmp_path / "killed", failpoint=f"{point}=kill") as receiver:
         assert post(receiver.url, secret, point, rows(start, start + 9)).status_code == 202
         assert receiver.killed()
-    time.sleep(LEASE_SECONDS + 0.1)
+    outlive_lease(lake)
     intake = lake.receiver.intake()
     intake.step()
     ids = list(range(start, start + 10))
     assert in_body_order(lake, ids) == ids
     assert intake.step() == [], "nothing is left to do"
+
+
+def wait_until_closed(url: str) -> None:
+    """Until it takes no connection any more."""
+    host, port = url.removeprefix("http://").split(":")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), timeout=20).close()
+        except OSError:
+            return
+        time.sleep(0.05)
 
 
 def test_a_receiver_that_is_told_to_end_answers_what_is_under_way_and_leaves_nothing_half_done(
@@ -126,7 +141,7 @@ def test_a_receiver_that_is_told_to_end_answers_what_is_under_way_and_leaves_not
         assert half.wait(30)
         receiver.process.terminate()
         receiver.wait_for("stopping")
-        time.sleep(0.5)
+        wait_until_closed(url)
         with pytest.raises(httpx.TransportError):
             post(url, secret, "too-late", rows(1, 1))
         rest.set()
@@ -189,9 +204,9 @@ def test_everything_that_was_answered_is_in_the_table_once_however_often_the_rec
                     time.sleep(chance.uniform(0, 1.5))
                     continue
                 for client in clients:
-                    client.join(120)
+                    client.join(400)
                 assert not any(client.is_alive() for client in clients)
-                deadline = time.monotonic() + 120
+                deadline = time.monotonic() + 200
                 while lake.status().receive:
                     assert time.monotonic() < deadline, (lake.status().receive, receiver.told()[-5:])
                     time.sleep(0.2)

@@ -74,7 +74,7 @@ def test_nobody_adds_a_sink_while_a_floor_is_raised(shared: Bench, delivery: Del
     held, waited = threading.Event(), []
 
     def add() -> None:
-        held.wait(10)
+        held.wait(60)
         with delivery.ledger.write() as connection:
             floors.lock(connection, delivery.dataset.id)
             waited.append(floors.get(connection, delivery.dataset.id))
@@ -87,7 +87,7 @@ def test_nobody_adds_a_sink_while_a_floor_is_raised(shared: Bench, delivery: Del
         other.join(0.3)
         assert other.is_alive()
         floors.rise(connection, delivery.dataset.id, Seq(7))
-    other.join(10)
+    other.join(60)
     assert waited == [7]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -382,16 +381,13 @@ def test_a_plan_of_1500_lanes_costs_a_handful_of_statements(delivery: Delivery) 
 
     event.listen(delivery.ledger.engine, "before_cursor_execute", note)
     try:
-        started = time.perf_counter()
         stored = delivery.plan(100, *(one_chunk(f"k={n}", None, 100) for n in range(1500)))
         assert stored is not None and len(stored) == 1500
         assert delivery.acknowledge(*(landed(i.chunks[0]) for i in stored))
         assert delivery.close(stored)
-        seconds = time.perf_counter() - started
     finally:
         event.remove(delivery.ledger.engine, "before_cursor_execute", note)
     assert len(statements) < 40, "one for each lane"
-    assert seconds < 10
     assert set(delivery.marks().values()) == {100}
 
 

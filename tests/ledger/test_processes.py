@@ -48,7 +48,7 @@ def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Pop
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_processes_with_a_thousand_reservations_each_get_disjoint_ranges(bench: Bench) -> None:
     running = [start(bench, name, 1000) for name in ("left", "right")]
     ranges = [tuple(r) for p in running for r in json.loads(p.communicate()[0])]

@@ -78,7 +78,7 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
     opening = threading.Event()
 
     def rise() -> tuple[int, Seq]:
-        opening.wait(10)
+        opening.wait(60)
         return run._raise_floor(Seq(end), lost)
 
     with beside(rise) as raised:
@@ -91,9 +91,9 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
             sinks.forget_leases(connection)
         if drops_rows:
             with pytest.raises(LeaseLost):
-                raised.result(10)
+                raised.result(60)
         else:
-            assert raised.result(10)[1] == 50
+            assert raised.result(60)[1] == 50
     assert delivery.marks() == {"": 50}
 
 
@@ -109,7 +109,7 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
     started = threading.Event()
 
     def begin() -> list[str]:
-        started.wait(10)
+        started.wait(60)
         return open_()
 
     with beside(begin) as opened:
@@ -119,7 +119,7 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
             added = add_sink(connection, dataset)
             started.set()
             assert is_waiting(opened)
-        assert opened.result(10) == [added.name]
+        assert opened.result(60) == [added.name]
     with bench.ledger.read() as connection:
         (loss,) = losses.of_sink(connection, added)
         assert (loss.until, loss.rows) == (20, None)
@@ -182,7 +182,7 @@ def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_los
 
         catalog.meanwhile = send
         care.drop(receiving.dataset)
-        assert sent[0].result(10) == [Gone("dataset")]
+        assert sent[0].result(60) == [Gone("dataset")]
     assert catalog.dropped == [receiving.dataset.name] and not is_there(bench, receiving.dataset)
     with pytest.raises(NoSuchDataset):
         care.drop(receiving.dataset)
@@ -197,19 +197,19 @@ def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
 
     def slowly(*arguments: Any) -> dict[int, Decision]:
         locked.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return keys(*arguments)
 
     monkeypatch.setattr(received, "_record_keys", slowly)
     body = receiving.body("first")
     with beside(lambda: receiving.record(body)) as recorded:
-        locked.wait(10)
+        locked.wait(60)
         with beside(lambda: care.drop(receiving.dataset)) as dropped:
             assert is_waiting(dropped)
             go_on.set()
             with pytest.raises(RefusedError, match="wait to be ingested"):
-                dropped.result(10)
-        assert [type(d) for d in recorded.result(10)] == [New]
+                dropped.result(60)
+        assert [type(d) for d in recorded.result(60)] == [New]
     assert catalog.dropped == [] and is_there(bench, receiving.dataset)
 
 

@@ -109,7 +109,7 @@ class Client:
     token: str
 
     def __post_init__(self) -> None:
-        self.http = httpx.Client(timeout=30)
+        self.http = httpx.Client(timeout=60)
 
     @property
     def url(self) -> str:
@@ -134,7 +134,7 @@ class Client:
 
     def raw(self) -> socket.socket:
         host, _, port = self.base.removeprefix("http://").partition(":")
-        return socket.create_connection((host, int(port)), timeout=30)
+        return socket.create_connection((host, int(port)), timeout=60)
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -161,7 +161,8 @@ def running(parts: ReceiverParts) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(128)
-        server = uvicorn.Server(uvicorn.Config(create_app(parts), log_config=None, timeout_graceful_shutdown=5))
+        patient = {"timeout_graceful_shutdown": 50, "timeout_keep_alive": 75}
+        server = uvicorn.Server(uvicorn.Config(create_app(parts), log_config=None, **patient))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         eventually(lambda: server.started)
@@ -169,11 +170,11 @@ def running(parts: ReceiverParts) -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to pass"

@@ -7,7 +7,6 @@ import hashlib
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -164,14 +163,14 @@ def test_a_key_that_is_being_taken_in_is_told_so(bench: Bench) -> None:
 
     def slowly(*arguments: Any) -> Any:
         reading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return parts.read_lines(*arguments)
 
     client = bench.serve(read_lines=slowly)
     found: list[httpx.Response] = []
     first = threading.Thread(target=lambda: found.append(client.send(some(2), "k")))
     first.start()
-    assert reading.wait(20)
+    assert reading.wait(60)
     second = client.send(some(2), "k")
     _said(second, 409, Answer.IN_FLIGHT)
     assert int(second.headers["Retry-After"]) >= 1
@@ -301,12 +300,21 @@ def test_other_paths_and_methods_are_answered_in_the_same_form(client: Client) -
 
 
 @pytest.mark.parametrize("settings", [{"receive": {"requests_at_once_max": 1, "retry_after_seconds": 7}}])
-def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(bench: Bench) -> None:
+def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, read = threading.Event(), Taking.read
+
+    async def noticed(self: Taking, request: Any) -> bytes:
+        inside.set()  # a place is taken before a body is read
+        return await read(self, request)
+
+    monkeypatch.setattr(Taking, "read", noticed)
     client = bench.serve()
     with client.raw() as held:
         head = "".join(f"{n}: {v}\r\n" for n, v in client.headers("slow").items())
         held.sendall(f"POST /v1/datasets/events/rows HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n{head}\r\n".encode())
-        time.sleep(0.5)  # it is inside by then; asking meanwhile would take its place
+        assert inside.wait(60)
         answer = client.send(some(1), "k")
         assert answer.headers["Retry-After"] == "7"
         _said(answer, 429, Answer.BUSY)

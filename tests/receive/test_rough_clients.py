@@ -130,7 +130,7 @@ def test_the_receiver_ends_only_when_what_it_took_is_recorded(bench: Bench) -> N
         client = Client(base, bench.token)
         sending = threading.Thread(target=lambda: answers.append(client.send(some(2), "k")))
         sending.start()
-        assert reading.wait(20)
+        assert reading.wait(60)
     sending.join()
     assert answers[0].status_code == 202 and bench.rows() == some(2)
 

@@ -16,7 +16,7 @@ import pytest
 from strandline.receive.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
 from tests.tls import certificate
 
-SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX / 3
+SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX * 0.8
 
 
 @pytest.fixture(scope="module")

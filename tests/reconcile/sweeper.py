@@ -3,13 +3,40 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import strandline
+from strandline import failpoints
 from strandline.drift import Asked
+from strandline.ledger.engine import Ledger
+
+
+def hold_no_lock_while_stopped() -> None:
+    """One that is stopped while it renews its lease would keep SQLite's lock."""
+    turn, write, send = threading.RLock(), Ledger.write, failpoints._signal
+
+    @contextmanager
+    def in_turn(ledger: Ledger) -> Iterator[Any]:
+        with turn, write(ledger) as connection:
+            yield connection
+
+    def alone(number: int) -> None:
+        if number != signal.SIGSTOP:
+            return send(number)
+        with turn:
+            return send(number)
+
+    Ledger.write = in_turn  # type: ignore[method-assign]
+    failpoints._signal = alone
 
 
 def main(home: str, what: str, *arguments: str) -> None:
+    hold_no_lock_while_stopped()
     with strandline.open(home) as lake:
         match what:
             case "act":

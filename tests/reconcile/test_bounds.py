@@ -48,7 +48,7 @@ def test_candidates_are_looked_at_side_by_side_and_never_more_than_allowed(
 ) -> None:
     lake = make_lake(recheck_concurrency=at_once)
     orphans = lake.puts(12)
-    looks = Looks(lake, monkeypatch, seconds=0.02)
+    looks = Looks(lake, monkeypatch, seconds=0.1)
     assert lake.run(ACT).outcome.done.orphans == 12 and not any(there(orphans))
     assert looks.most == at_once
 

@@ -149,10 +149,10 @@ FLAT = [f"wh/t/data/{n:04}.parquet" for n in range(300)]
 def test_a_prefix_that_takes_too_long_is_given_up_between_two_pages() -> None:
     """Also while folders are looked for: the files of a table without partitions lie in one level."""
     for root in ("wh/t/data", "wh"):
-        with serving(Store(FLAT, before_page=lambda _: time.sleep(0.2))) as bucket:
+        with serving(Store(FLAT, before_page=lambda _: time.sleep(0.5))) as bucket:
             began = time.monotonic()
             listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=1)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         # On a busy machine perhaps already a folder that leads there.
         assert all(f.timed_out and "s3://b/wh/t/data".startswith(f.prefix) for f in listing.failures)
         assert listing.failures
@@ -160,7 +160,7 @@ def test_a_prefix_that_takes_too_long_is_given_up_between_two_pages() -> None:
 
 
 def trickle(handler: BaseHTTPRequestHandler) -> None:
-    for _ in range(100):
+    for _ in range(1000):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.1)
@@ -171,7 +171,7 @@ def test_a_page_that_comes_byte_by_byte_uses_up_the_time_of_its_prefix() -> None
         began = time.monotonic()
         listing = list_prefixes(bucket, ["s3://b/wh"], timeout_seconds=1)
         level, _ = list_level(bucket, "s3://b/wh", timeout_seconds=1)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20
     assert [(f.prefix, f.timed_out) for f in (*listing.failures, *level.failures)] == [("s3://b/wh", True)] * 2
 
 
@@ -193,7 +193,7 @@ def test_a_run_that_is_called_off_does_not_wait_for_the_listing() -> None:
             list_level(bucket, "s3://b/wh/t/data", timeout_seconds=600, check=check)
     with serving(Store(FLAT, before_page=trickle)) as bucket, pytest.raises(CalledOff):
         list_prefixes(bucket, ["s3://b/wh/t/data"], timeout_seconds=600, check=check)
-    assert time.monotonic() < until + 3
+    assert time.monotonic() < until + 20
 
 
 def test_what_a_store_refuses_is_told_without_the_request() -> None:

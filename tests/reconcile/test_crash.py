@@ -24,7 +24,7 @@ from tests.reconcile.test_kept import set_aside
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 from tests.servers import S3
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 LEASE_SECONDS = 1
@@ -73,7 +73,7 @@ def start(lake: WholeLake, *arguments: str, failpoint: str = "") -> subprocess.P
 def killed_at(lake: WholeLake, point: str, *arguments: str) -> None:
     name, _, nth = point.partition("@")
     process = start(lake, *arguments, failpoint=f"{name}=kill" + (f"@{nth}" if nth else ""))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
     time.sleep(LEASE_SECONDS + 0.1)
 
@@ -346,7 +346,7 @@ def stopped_at(lake: WholeLake, point: str, *arguments: str) -> subprocess.Popen
 
 def go_on(process: subprocess.Popen[str]) -> None:
     os.kill(process.pid, signal.SIGCONT)
-    process.wait(60)
+    process.wait(200)
 
 
 def test_a_stopped_run_that_goes_on_moves_nothing_more_once_another_has_taken_over(lake: WholeLake) -> None:

@@ -106,7 +106,7 @@ def test_without_a_witness_nothing_is_touched(lake: WholeLake) -> None:
 def test_a_lost_lease_ends_the_run_and_what_was_done_is_recorded(
     make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = make_lake(0, batch_size=2, lease_seconds=60)
+    lake = make_lake(0, batch_size=2, lease_seconds=3600)
     lake.append()
     orphans = lake.puts(6)
     storage = lake.lake.reconciler.storage

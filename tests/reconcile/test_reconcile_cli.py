@@ -270,7 +270,7 @@ def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(la
         while not lines or lines[-1]["event"] != "reconciled":
             lines.append(json.loads(daemon.stdout.readline()))
         daemon.send_signal(signal.SIGTERM)
-        rest, said = daemon.communicate(timeout=30)
+        rest, said = daemon.communicate(timeout=60)
     finally:
         daemon.kill()
     assert daemon.returncode == 0

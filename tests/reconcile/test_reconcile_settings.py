@@ -152,7 +152,7 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
     monkeypatch.setattr(lake.lake.reconciler, "_catch_up", busy_once)
     with ThreadPoolExecutor(1) as pool:
         loop = pool.submit(lake.lake.reconciler.run_on_schedule, stopping, begin, ended.append, told.append)
-        loop.result(30)
+        loop.result(120)
     assert [e.message for e in told] == ["the ledger is busy"]
     assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()
     lake.lake.close()

@@ -25,7 +25,7 @@ from strandline.types import Seq, SeqRange
 from tests.reconcile.test_crash import go_on, stopped_at
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ class Successor:
 
     def __init__(self, lake: WholeLake) -> None:
         with lake.lake.ledger.write() as connection:
-            connection.exec_driver_sql("UPDATE sweep_lease SET until = 0")
+            connection.exec_driver_sql("UPDATE sweep_lease SET token = NULL, until = NULL")
         lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
         assert isinstance(lease, SweepLease)
         orphan = lake.put("in-hand.parquet")

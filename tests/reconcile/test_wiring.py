@@ -111,7 +111,7 @@ def test_what_lies_in_unknown_folders_is_touched_only_if_that_is_allowed(tmp_pat
 def test_purge_is_exact_to_the_second(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.puts(2)
     run = lake.run(ACT)
-    held = max(file.changed_at for file in lake.swept(run.id))
+    held = max(file.begun_at for file in lake.swept(run.id))
     now: list[datetime] = []
     monkeypatch.setattr(quarantine, "utc_now", lambda: now[-1])
     for seconds, purged in ((-1, 0), (1, 2)):

@@ -131,9 +131,9 @@ def test_a_worker_that_hangs_or_dies_fails_its_task_and_the_others_go_on(tmp_pat
 
     paths = [fifo, *(str(tmp_path / f"gone{n}") for n in range(20))]
     with Pool() as pool:
-        pool.run("manifest", [(p, None, None, None) for p in paths], lambda t, p: None, on_end, timeout_seconds=1)
+        pool.run("manifest", [(p, None, None, None) for p in paths], lambda t, p: None, on_end, timeout_seconds=10)
         assert ends.pop(fifo) == "timeout" and set(ends.values()) == {"missing"} and len(ends) == 20
-        pool.run("manifest", [(paths[1], None, None, None)], lambda t, p: None, on_end, timeout_seconds=5)
+        pool.run("manifest", [(paths[1], None, None, None)], lambda t, p: None, on_end, timeout_seconds=60)
 
 
 def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,8 @@ def test_a_worker_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypat
         return ()
 
     with Pool(1) as pool:
-        tasks = [(fifo, None, None, None), ("/nowhere", None, None, None)]
-        pool.run("manifest", tasks, lambda t, p: None, on_end, timeout_seconds=1)
+        for path, seconds in ((fifo, 1), ("/nowhere", 60)):
+            pool.run("manifest", [(path, None, None, None)], lambda t, p: None, on_end, timeout_seconds=seconds)
     monkeypatch.undo()
     assert ends == ["timeout", "missing"] and len(left) == 2 and left[0].poll() is None
     left[0].kill()
@@ -209,7 +209,7 @@ def test_a_manifest_that_is_cut_or_changed_is_never_a_shorter_answer(some_lake: 
         Path(paths[-1]).write_bytes(content)
     wanted = [ListedManifest(path, 1, 0, 1) for path in paths]
     with Pool() as pool:
-        found = ManifestReading(pool, timeout_seconds=20).read_manifests(wanted, dict.fromkeys(paths))  # type: ignore[arg-type]
+        found = ManifestReading(pool, timeout_seconds=60).read_manifests(wanted, dict.fromkeys(paths))  # type: ignore[arg-type]
     assert found[paths[0]].problem is None and len(found[paths[0]].data) == 1
     assert all(f.problem is not None or len(f.data) == 1 for f in found.values())
     assert sum(f.problem is not None for f in found.values()) > 60
@@ -220,7 +220,7 @@ def test_fewer_entries_than_the_list_says_are_a_problem(some_lake: SomeLake) -> 
     some_lake.append()
     (path,) = map(str, manifests_of(some_lake))
     with Pool() as pool:
-        reading = ManifestReading(pool, timeout_seconds=20)
+        reading = ManifestReading(pool, timeout_seconds=60)
         assert reading.read_manifests([ListedManifest(path, 2, 0, 1)], {path: None})[path].problem is not None  # type: ignore[dict-item]
         assert reading.read_manifests([ListedManifest(path, 1, 0, 1)], {path: None})[path].problem is None  # type: ignore[dict-item]
         gone = f"{path}.gone"

@@ -117,7 +117,7 @@ def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
         def _ask(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=20)
+            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=60)
             try:
                 upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Mapping[str, Any]]
 
-LEASE_SECONDS = 1
+LEASE_SECONDS = 60
+"""So long that nobody who lives is superseded on a machine that is slow."""
 _OBJECT = re.compile(r"(\d{19})-(\d{19})\.(parquet|jsonl\.zst)")
 _MARK = re.compile(r"(\d{19})\.json")
 
@@ -200,10 +200,9 @@ class Delivered:
         there before is as it was."""
         self.ingest()
         death()
-        died_at = time.monotonic()
         left = self.sinks[sink].see()
         self.ingest()
-        time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
+        outlive_lease(self.lake)
         with strandline.open(self.lake.config.home) as successor:
             [report] = successor.tick(sink).sinks
         assert report.did == "delivered", report
@@ -220,6 +219,14 @@ class Delivered:
     @property
     def expected(self) -> list[tuple[int, int]]:
         return [(n, n) for n in range(1, self.rows + 1)]
+
+
+def outlive_lease(lake: Lake) -> None:
+    """As if the lease of every sink had run out."""
+    with lake.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE sink SET lease_until = lease_until - 3600000000 WHERE lease_until IS NOT NULL"
+        )
 
 
 def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:

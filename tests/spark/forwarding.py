@@ -26,7 +26,7 @@ SETTINGS = {
     "forward": {"allow": ["127.0.0.1"]},  # refused unless the settings name it
     "receive": {"batch_wait_seconds_max": 0},
 }
-_START_SECONDS_MAX = 30
+_START_SECONDS_MAX = 120
 
 
 @dataclass

@@ -68,7 +68,7 @@ class Shore(Delivered):
     def drain(self) -> None:
         """What others left half done is gone on with when its lease has run out. Nobody waits for a turn after a
         failure."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not self.is_done:
             with self.lake.ledger.write() as connection:
                 connection.exec_driver_sql("UPDATE sink SET retry_at = NULL")

@@ -7,7 +7,6 @@ import importlib.util
 import itertools
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ import strandline
 from strandline import failpoints
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
-from tests.spark.deliveries import LEASE_SECONDS, Received, dies_at
+from tests.spark.deliveries import Received, dies_at, outlive_lease
 from tests.spark.shore import Shore, open_shore
 from tests.spark.upkeep import compact_as_anyone, expire_as_anyone
 
@@ -125,7 +124,6 @@ def test_a_deliverer_that_died_is_gone_on_from_though_the_table_was_maintained_s
     shore.ingest()
     promised = [seq for seq, _ in shore.known[-10:]]
     dies_at(shore, sink, at, monkeypatch)
-    died_at = time.monotonic()
     held = shore.sinks[sink].see()
     for other in set(shore.sinks) - {sink}:
         shore.lake.tick(other)
@@ -134,7 +132,7 @@ def test_a_deliverer_that_died_is_gone_on_from_though_the_table_was_maintained_s
     # They may be at the sink already: nobody knows, until it is asked.
     assert set(promised) <= set(shore.left()), "retention waits for what a dead deliverer has promised"
     shore.ingest()
-    time.sleep(max(0.0, died_at + LEASE_SECONDS + 0.1 - time.monotonic()))
+    outlive_lease(shore.lake)
     shore.drain()
     after = shore.sinks[sink].see()
     assert after.rows == shore.wanted(sink)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,13 +17,14 @@ from strandline.tables.spark_tables import SparkTables
 from strandline.types import SEQ_COLUMN, BlockKind, History, Reserved
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, create, new_lake, numbers, open_blocks, owned, sql, status, values
+from tests.spark.protocol import outlive_lease
 
 STEP_ROWS = 10
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Lake]:
-    with new_lake(tmp_path_factory.mktemp("adopt"), make_home, lease_seconds=1, adopt_rows_max=STEP_ROWS) as lake:
+    with new_lake(tmp_path_factory.mktemp("adopt"), make_home, adopt_rows_max=STEP_ROWS) as lake:
         create(lake, "first", {"n": "long"})  # makes the namespace
         yield lake
 
@@ -183,7 +183,7 @@ def test_a_pass_that_broke_off_anywhere_is_finished_by_the_next(lake: Lake, poin
     if point not in ("adopt.after_mark", "settle.after_mark"):
         assert len(left) == 1 and left[0].head.kind is BlockKind.ADOPTED
         assert lake.recover().abandoned == [], "such a block is never given up by lease"
-        time.sleep(1.1)
+        outlive_lease(lake)
     lake.adopt_dataset(name)
     assert len(numbered(lake, name)) == 21 and content(lake, name) == before
     assert sorted(values(lake, name)) == list(range(21))
@@ -319,6 +319,20 @@ def test_a_pass_that_slept_before_it_made_its_branch_and_lands_while_it_is_taken
     found = numbered(lake, "slept")
     assert content(lake, "slept") == before and all(seq in held.head.rows for seq in found.values())
     assert not open_blocks(lake, "slept") and len(values(lake, "slept")) == len(before), "a sink would get them"
+
+
+def test_a_pass_that_broke_off_and_whose_rows_were_deleted_since_does_not_hold_the_seal(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are still there, with no row left in them to be numbered."""
+    legacy(lake, "emptied", files=2, properties="'write.delete.mode'='merge-on-read'")
+    adopt_nothing(lake, "emptied", monkeypatch)
+    prepare(lake, "emptied")
+    sql(lake, "DELETE FROM lake.default.emptied WHERE n % 2 IN (0, 1)")
+    assert sql(lake, "SELECT count(*) FROM lake.default.emptied.data_files")[0][0] == 2
+    assert lake.adopt_dataset("emptied").rows == 0 and not open_blocks(lake, "emptied")
+    lake.append("emptied", numbers(lake, 100, 101))
+    assert sorted(values(lake, "emptied")) == [100, 101]
 
 
 def test_a_dead_pass_that_commits_after_all_before_it_is_taken_over_wins(

@@ -240,7 +240,7 @@ def test_a_staged_block_is_left_alone_and_can_be_published_afterwards(lake: Lake
     run(lake)
     assert branches(lake) == [staged]
     assert ids(lake) == list(range(ROWS))
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert_sound(lake, list(range(ROWS + 10)))
 

@@ -6,7 +6,6 @@ one JVM serves for all points; tests/e2e/test_deliver_crash.py kills real proces
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -19,7 +18,6 @@ from strandline.ledger import sinks
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
-    LEASE_SECONDS,
     Delivered,
     Destination,
     Settings,
@@ -31,6 +29,7 @@ from tests.spark.deliveries import (
     in_table,
     keys_of,
     make_lake,
+    outlive_lease,
 )
 from tests.spark.forwarding import ROWS, SETTINGS, open_end
 from tests.spark.lakes import create
@@ -160,7 +159,7 @@ def test_a_replay_that_dies_at_any_step_loses_and_doubles_nothing(
         dead.setattr(sinks, "release", lambda *_, **__: False)
         with pytest.raises(failpoints.FailpointError, match=point):
             to.lake.delivery.replay(sink, bad)
-    time.sleep(LEASE_SECONDS + 0.1)
+    outlive_lease(to.lake)
     with strandline.open(to.lake.config.home) as successor:
         assert not successor.delivery.replay(sink, bad).failed
     assert to.sinks[sink].see().rows == sorted(taken + [(n, n) for n in bad])

@@ -43,11 +43,11 @@ def daemon(lake: Lake) -> Iterator[None]:
         yield
     finally:
         stopping.set()
-        loop.join(60)
+        loop.join(200)
         assert not loop.is_alive()
 
 
-def wait_for(fact: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(fact: Callable[[], bool], seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while not fact():
         assert time.monotonic() < deadline, "it never came true"

@@ -53,7 +53,7 @@ def lake(
 )
 def test_a_dead_writer_is_settled(lake: Lake, point: str) -> None:
     crash_at(lake, point, lambda: lake.append("events", frame(lake, 0), batch_id="a"))
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + BATCH)
@@ -81,7 +81,7 @@ def test_old_rows_are_numbered_and_others_rows_are_counted(lake: Lake) -> None:
     lake.spark.sql("CREATE TABLE lake.default.old (id BIGINT, text STRING) USING iceberg")
     frame(lake, 0, 30).writeTo("lake.default.old").append()
     crash_at(lake, "adopt.after_commit", lambda: lake.adopt_dataset("old"))
-    outlive_lease()
+    outlive_lease(lake)
     lake.adopt_dataset("old")
     assert_sound(lake, list(range(30)), "old")
     lake.spark.sql("INSERT INTO lake.default.events VALUES (777777, 5, 'made up')")

@@ -106,7 +106,7 @@ def test_a_branch_that_may_still_have_a_writer_survives_and_is_published_later(l
     crash_at(lake, "stage.after_commit", lambda: lake.append("events", frame(lake, 100), batch_id="a"))
     assert run(lake).branches_kept == 1
     assert len(branches(lake)) == 1 and ids(lake) == BEFORE
-    outlive_lease()
+    outlive_lease(lake)
     run(lake)
     assert_sound(lake, BEFORE + list(range(100, 110)))
 
@@ -144,7 +144,7 @@ def test_an_expiry_that_dies_leaves_the_table_whole(lake: Lake, point: str) -> N
 def test_anyones_expiry_in_the_middle_of_a_batch_harms_nothing(lake: Lake, point: str) -> None:
     crash_at(lake, point, lambda: lake.append("events", frame(lake, 100), batch_id="a"))
     expire_everything(lake)
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     expire_everything(lake)
     lake.append("events", frame(lake, 100), batch_id="a")

@@ -86,7 +86,7 @@ def rows_in(bodies: list[Request]) -> int:
     return sum(len(b.numbers) for b in bodies)
 
 
-def eventually(what: Callable[[], object], seconds_max: float = 10) -> bool:
+def eventually(what: Callable[[], object], seconds_max: float = 50) -> bool:
     deadline = time.monotonic() + seconds_max
     while not what() and time.monotonic() < deadline:
         time.sleep(0.01)

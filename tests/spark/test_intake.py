@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from strandline.errors import RefusedError
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
 from strandline.ledger import senders
+from strandline.ledger.engine import utc_now
 from strandline.receive.body import Packed, read_body
 from strandline.receive.intake import Intake
 from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn
@@ -106,8 +108,10 @@ def test_files_are_removed_when_their_rows_are_published_and_not_before(sender: 
     assert values(sender) == [1, 2, 3]
 
 
-def test_rows_wait_for_others_until_there_are_enough_or_it_takes_too_long(tmp_path: Path, make_home: MakeHome) -> None:
-    make_home(tmp_path, {"receive": {"batch_wait_seconds_max": 1.0, "batch_rows_max": 10}})
+def test_rows_wait_for_others_until_there_are_enough_or_it_takes_too_long(
+    tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path, {"receive": {"batch_wait_seconds_max": 600, "batch_rows_max": 10}})
     with strandline.init_lake(tmp_path) as lake:
         create(lake, "waits", {"n": "long"})
         sender = Sender(lake, "waits")
@@ -117,7 +121,7 @@ def test_rows_wait_for_others_until_there_are_enough_or_it_takes_too_long(tmp_pa
         assert [r.rows for r in sender.ingest()] == [10]
         sender.bring([10])
         assert sender.ingest() == []
-        time.sleep(1.1)
+        monkeypatch.setattr("strandline.receive.intake.utc_now", lambda: utc_now() + timedelta(seconds=601))
         assert [r.rows for r in sender.ingest()] == [1]
         assert values(sender) == list(range(11))
 
@@ -139,7 +143,7 @@ def test_two_intakes_over_one_ledger_ingest_each_row_once(sender: Sender) -> Non
             expected += rows
             names.append(sender.bring(rows))
             time.sleep(0.05)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while any(sender.spool.exists(n) for n in names if n) and time.monotonic() < deadline:
             time.sleep(0.1)
         stopping.set()

@@ -146,7 +146,7 @@ def test_a_batch_that_came_again_after_the_copy_is_not_doubled_by_its_revived_fi
     assert blocks.abandon(lake.ledger, lake.witness, low, "a test")
     lake.append("events", frame(lake, 0), batch_id="a")
     restore_ledger(lake, copy)
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + list(range(10)))

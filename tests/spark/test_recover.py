@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, po
     if point != "settle.after_mark":
         assert set(states(lake)) & {"reserved", "staged"}, "the crash left nothing open"
         assert lake.sealed("events") == 10, "the seal passed an open block"
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert states(lake)[-1] == FATES[point]
     assert_sound(lake, BEFORE + (BATCH if FATES[point] == "published" else []))
@@ -76,9 +77,9 @@ def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, po
 )
 def test_a_recoverer_that_died_is_recovered_from(lake: Lake, point: str) -> None:
     crash_at(lake, "stage.after_branch", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
-    outlive_lease()
+    outlive_lease(lake)
     crash_at(lake, point, lake.recover)
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert_sound(lake, BEFORE)
     assert states(lake).count("abandoned") == 1
@@ -90,6 +91,7 @@ def test_offering_the_batch_again_settles_its_dead_writer_without_a_recovery_run
     crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
     assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
     crash_at(lake, "stage.before_commit", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    threading.Timer(1, outlive_lease, (lake,)).start()
     assert not lake.append("events", frame(lake, 20), batch_id="b").duplicate  # waits for the lease to end
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
 
@@ -168,7 +170,7 @@ def test_a_zombie_that_died_after_staging_leaves_a_stray_branch_that_recovery_re
 
 def test_a_writer_that_was_away_after_staging_finds_its_batch_published_by_recovery(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    outlive_lease()
+    outlive_lease(lake)
     assert lake.recover().published == [held.head.rows]
     assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
     published = settle.after_lost_mark(lake.work, lake.dataset("events"), held.head)
@@ -188,7 +190,7 @@ def test_publishing_twice_or_ten_times_publishes_once(lake: Lake) -> None:
 def test_a_person_who_fast_forwards_our_branch_by_hand_does_no_harm(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
     lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert_sound(lake, BEFORE + BATCH)
     held, snapshot = staged_by_hand(lake, "b", 20)
@@ -233,7 +235,7 @@ def test_a_staged_block_whose_branch_was_dropped_by_hand_is_held_said_and_voided
 def test_a_reserved_block_whose_branch_was_dropped_by_hand_is_abandoned(lake: Lake) -> None:
     held, _ = staged_by_hand(lake, "a", 0)
     lake.spark.sql(f"ALTER TABLE lake.default.events DROP BRANCH {held.head.branch}")
-    outlive_lease()
+    outlive_lease(lake)
     assert lake.recover().abandoned == [held.head.rows]
     assert_sound(lake, BEFORE)
 

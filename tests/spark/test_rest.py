@@ -15,6 +15,7 @@ import strandline
 from strandline import Lake
 from strandline.errors import CommitUnknown, FailedError, StorageError, StrandlineError, Superseded
 from strandline.tables import floor, upkeep
+from strandline.types import BRANCH_PREFIX
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.rest_catalog import RestCatalogs
@@ -218,6 +219,18 @@ def test_a_snapshot_that_main_is_set_back_to_while_it_is_expired_keeps_its_files
     with pytest.raises(FailedError, match="main went with them"):
         between.lake.maintenance.expire(name, older_than=timedelta(0), keep_min=1)
     assert len(done) == 1 and all(Path(file.removeprefix("file:")).exists() for file in files) and len(files) > 1
+
+
+def test_a_block_that_is_published_while_snapshots_are_expired_is_no_reference_that_was_lost(between: Between) -> None:
+    """With the commit that publishes it its branch goes."""
+    name, tables = between.create(), between.lake.tables()
+    between.append(name)
+    between.append(name)
+    tables.create_branch(f"default.{name}", branch := f"{BRANCH_PREFIX}0")
+    done = between.meanwhile(name, 0, lambda: tables.remove_branch(f"default.{name}", branch))
+    between.lake.maintenance.expire(name, older_than=timedelta(0), keep_min=1)
+    assert len(done) == 1 and len(sql(between.lake, f"SELECT * FROM lake.default.{name}.snapshots")) == 1
+    between.is_sound(name)
 
 
 def test_a_catalog_that_goes_away_while_a_block_is_published_leaves_it_to_be_settled(between: Between) -> None:

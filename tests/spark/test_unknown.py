@@ -104,7 +104,7 @@ def test_a_staged_write_whose_answer_is_lost_is_read_back(
         with pytest.raises(CommitUnknown):
             lake.append("events", frame(lake, 0), batch_id="a")
     monkeypatch.undo()
-    outlive_lease()
+    outlive_lease(lake)
     lake.recover()
     assert lake.append("events", frame(lake, 0), batch_id="a").duplicate == landed
     assert_sound(lake, BEFORE + list(range(10)))

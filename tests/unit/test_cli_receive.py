@@ -162,11 +162,11 @@ def test_the_receiver_says_where_it_listens_starts_no_jvm_and_ends_cleanly(home:
     with started(home, "--port", "0", "--json") as (process, first):
         told = json.loads(first)
         assert (told["event"], told["datasets"]) == ("listening", ["default.events"])
-        answer = httpx.get(f"{told['url']}/v1/health")
+        answer = httpx.get(f"{told['url']}/v1/health", timeout=60)
         assert (answer.status_code, answer.json()) == (200, {"ok": True})
         assert answer.headers["Strandline-Receiver"] == "1"
         process.send_signal(number)
-        rest, loaded = process.communicate(timeout=30)
+        rest, loaded = process.communicate(timeout=60)
     assert process.returncode == 0, loaded
     assert [json.loads(line)["event"] for line in rest.splitlines()] == ["stopping", "stopped"]
     assert loaded.splitlines()[-1] == "no JVM"
@@ -177,10 +177,10 @@ def test_a_body_that_is_answered_is_in_the_spool_and_in_status(home: Path, capsy
     with started(home, "--port", "0", "--no-ingest", "--host", "127.0.0.1") as (process, first):
         url = first.split("url=")[1].split()[0]
         headers = {"Authorization": f"Bearer {secret}", "Idempotency-Key": "k", "Content-Type": "application/x-ndjson"}
-        answer = httpx.post(f"{url}/v1/datasets/events/rows", content=ROW, headers=headers)
+        answer = httpx.post(f"{url}/v1/datasets/events/rows", content=ROW, headers=headers, timeout=60)
         assert answer.status_code == 202, answer.text
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     [told] = document(capsys, "status")["receive"]
     assert (told["bodies"], told["rows"]) == (1, 1)
 

@@ -575,7 +575,7 @@ def test_the_daemon_ends_cleanly_on_a_signal_and_starts_no_jvm_while_nothing_is_
         time.sleep(1.5)  # more than one tick
         assert daemon.poll() is None
         daemon.send_signal(number)
-        rest, loaded = daemon.communicate(timeout=30)
+        rest, loaded = daemon.communicate(timeout=60)
     finally:
         daemon.kill()
     assert daemon.returncode == 0, loaded

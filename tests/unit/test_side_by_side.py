@@ -64,7 +64,7 @@ def test_each_chunk_is_sent_once_and_answered_in_its_place(sender: Sender, sende
 
 def test_two_are_on_their_way_at_once() -> None:
     def meet(sender: Sender, n: int, rows: pa.Table) -> int:
-        MEETING.wait(20)  # breaks if the other one is not sent before this one has ended
+        MEETING.wait(60)  # breaks if the other one is not sent before this one has ended
         return n
 
     assert list(sent(Pair(), chunks(6), meet)) == list(range(6))
