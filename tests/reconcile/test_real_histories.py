@@ -29,7 +29,11 @@ from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 pytestmark = pytest.mark.timeout(900)
 
 HISTORIES = 56
+HISTORIES_MAX = 5 * HISTORIES
+"""Names of files are not the same in every run, so neither is what happens: if something did not, there are more."""
 SHARDS = 4
+OTHERS = {"append", "stray", "register", "delete", "expire", "branch", "lose", "rewrite", "compact"}
+EVENTS = OTHERS | {"register_this"}
 LATER = 150
 
 
@@ -177,7 +181,13 @@ def test_no_live_file_of_a_real_table_is_touched_and_every_aged_orphan_is_found(
 ) -> None:
     ended: Counter[str] = Counter()
     happened: set[str] = set()
-    for seed in range(shard, HISTORIES, SHARDS):
+
+    def has_everything_happened() -> bool:
+        return happened >= EVENTS and ended["WHOLE"] > 0 and ended["SOMEHOW"] > 0 and ended["KILLED"] > 0
+
+    for seed in range(shard, HISTORIES_MAX, SHARDS):
+        if seed >= HISTORIES and has_everything_happened():
+            break
         history = History(lake, seed)
         beside.append(history)
         try:
@@ -188,9 +198,7 @@ def test_no_live_file_of_a_real_table_is_touched_and_every_aged_orphan_is_found(
             beside.clear()
             forget(history)
         happened |= set(history.happened)
-    assert ended["WHOLE"] and ended["SOMEHOW"] and ended["KILLED"], ended
-    others = {"append", "stray", "register", "delete", "expire", "branch", "lose", "rewrite", "compact"}
-    assert others | {"register_this"} <= happened, happened
+    assert has_everything_happened(), (ended, happened)
 
 
 def forget(history: History) -> None:

@@ -10,8 +10,10 @@ import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -106,6 +108,22 @@ def test_pyiceberg_reads_and_writes_the_same_catalog_file(lake_home: MakeLake) -
     assert table.scan().to_arrow().num_rows == 3
     table.append(table.scan().to_arrow())
     assert session.table(f"{CATALOG}.a.t").count() == 6
+
+
+def test_no_package_is_looked_for_among_the_classes(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look goes through all jars."""
+    asked, ask = list[str](), JavaPackage.__getattr__
+
+    def noted(package: JavaPackage, name: str) -> Any:
+        asked.append(f"{package._fqn}.{name}")
+        return ask(package, name)
+
+    monkeypatch.setattr(JavaPackage, "__getattr__", noted)
+    jvm: Any = spark._jvm
+    assert (
+        jvm.org.apache.iceberg.types.Types.LongType.get().toString() == "long" and jvm.java.util.ArrayList().size() == 0
+    )
+    assert asked == ["org.apache.iceberg.types.Types", "java.util.ArrayList"]
 
 
 def test_a_busy_catalog_is_waited_for(lake_home: MakeLake) -> None:
