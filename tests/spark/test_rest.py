@@ -228,7 +228,7 @@ def test_a_block_that_is_published_while_snapshots_are_expired_is_no_reference_t
     between.append(name)
     tables.create_branch(f"default.{name}", branch := f"{BRANCH_PREFIX}0")
     done = between.meanwhile(name, 0, lambda: tables.remove_branch(f"default.{name}", branch))
-    between.lake.maintenance.expire(name, older_than=timedelta(0), keep_min=1)
+    upkeep.expire_snapshots(tables, f"default.{name}", cutoff_ms=int(time.time() * 1000), keep_min=1)
     assert len(done) == 1 and len(sql(between.lake, f"SELECT * FROM lake.default.{name}.snapshots")) == 1
     between.is_sound(name)
 
