@@ -53,7 +53,7 @@ from strandline.tables.metadata import (
     NUMBERED_SINCE_PROPERTY,
 )
 from strandline.tables.partitioning import parse_partition_by
-from strandline.tables.pointer import TableGlance, glance_of
+from strandline.tables.pointer import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
     from strandline.tables.schema import Column
 
-CATALOG_NAME = "lake"
-BUSY_TIMEOUT_SECONDS = 60
 OPEN_ATTEMPTS_MAX = 5
 COMMIT_ATTEMPTS_MAX = 20
 FORMAT_VERSION = 2

@@ -18,7 +18,7 @@ from strandline.tables.identifier import full_name, parse_identifier
 from strandline.tables.metadata import SnapshotView, TableView, parse_view
 
 CATALOG_NAME = "lake"
-BUSY_TIMEOUT_SECONDS = 60.0
+BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ_ATTEMPTS = 3
 
