@@ -23,6 +23,8 @@ from strandline.section import Section
 
 CONFIG_NAME = "strandline.toml"
 
+_POSTGRES = ("postgresql://", "postgres://")
+
 
 class WarehouseSettings(Section):
     """Where table files, the witness and the lake's own folders live."""
@@ -290,17 +292,26 @@ class LakeConfig:
         return self.path(self.settings.warehouse.url.removeprefix("file://"))
 
     @property
-    def ledger_url(self) -> str:
-        """As SQLAlchemy wants it."""
-        url = resolve_secret(self.settings.ledger.url) or ""
-        if url.startswith(("postgresql://", "postgres://")):
-            return "postgresql+psycopg://" + url.partition("://")[2]
+    def ledger_file(self) -> Path | None:
+        """The SQLite file, whatever characters its path has, or None where the ledger is in PostgreSQL."""
+        url = self._ledger
+        if url.startswith(_POSTGRES):
+            return None
         if "://" in url and not url.startswith("sqlite:///"):
             raise ConfigError(
                 f"ledger.url names a database that is not supported: {url.partition('://')[0]}",
                 hint="Use a SQLite file or postgresql://…",
             )
-        return "sqlite:///" + str(self.path(url.removeprefix("sqlite:///")))
+        return self.path(url.removeprefix("sqlite:///"))
+
+    @property
+    def ledger_url(self) -> str:
+        """The PostgreSQL database, as SQLAlchemy wants it."""
+        return "postgresql+psycopg://" + self._ledger.partition("://")[2]
+
+    @property
+    def _ledger(self) -> str:
+        return resolve_secret(self.settings.ledger.url) or ""
 
 
 def find_config(explicit: str | Path | None, environ: Mapping[str, str], here: Path) -> Path:

@@ -15,8 +15,9 @@ from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
 from strandline.config import LakeConfig
-from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable
+from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError
 from strandline.ledger import blocks, schema_maintain, schema_receive, schema_reconcile  # noqa: F401  # all tables
+from strandline.ledger.backup import copy_ledger
 from strandline.ledger.engine import REVISIONS, Ledger
 from strandline.ledger.schema import metadata
 from tests.ledger.conftest import LAKE, Bench
@@ -133,6 +134,61 @@ def test_a_copy_made_while_others_write_is_whole(sqlite_bench: Bench, tmp_path: 
             assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             last, top = copy.execute("SELECT last, (SELECT max(hi) FROM block) FROM sequence").fetchone()
             assert top is None or top == last
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?mode=memory", "a%41", "a%2Fb", "a b ü", "a&b=c;d"])
+def test_a_ledger_and_its_copies_lie_exactly_where_their_paths_say(
+    tmp_path: Path, make_home: Callable[..., LakeConfig], name: str
+) -> None:
+    config = make_home(tmp_path / name, {"ledger": {"url": f"{name}.db"}})
+    old = Ledger(config)
+    _create_at(old, REVISIONS[-2])
+    with old.write() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)"
+        )
+    migrated = old.open()
+    assert migrated is not None and migrated.copy == tmp_path / name / f"{name}.db.v{REVISIONS[-2]}.bak"
+    old.backup(tmp_path / name / f"copy {name}.db")
+    found = {f.name for f in (tmp_path / name).iterdir()} - {"strandline.toml", f"{name}.db-journal"}
+    assert found == {f"{name}.db", migrated.copy.name, f"copy {name}.db"}
+    assert [f.name for f in tmp_path.iterdir()] == [name], "nothing lies elsewhere"
+    for copy, revision in ((migrated.copy, REVISIONS[-2]), (tmp_path / name / f"copy {name}.db", REVISIONS[-1])):
+        with sqlite3.connect(copy) as connection_to_copy:
+            assert connection_to_copy.execute("SELECT last FROM sequence").fetchone() == (41,)
+            assert connection_to_copy.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
+
+
+def test_a_copy_that_is_not_what_the_ledger_is_gets_no_name(sqlite_bench: Bench, tmp_path: Path) -> None:
+    bench = sqlite_bench
+    path = bench.ledger.path
+    assert path is not None
+    for n in range(200):
+        bench.reserve(f"batch-{n}")
+    with sqlite3.connect(path) as connection:
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+        index = "SELECT rootpage FROM sqlite_master WHERE name = 'one_block_of_a_number'"
+        (page,) = connection.execute(index).fetchone()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: (page - 1) * size + 100] + b"\xff" * 300 + whole[(page - 1) * size + 400 :])
+    with pytest.raises(LedgerUnreadable, match="damaged"):
+        bench.ledger.backup(tmp_path / "copy.db")
+    assert {f.name for f in tmp_path.iterdir()} == {"lake"}, "neither the copy nor a part of it is left"
+
+
+def test_a_copy_before_a_migration_is_never_one_of_the_migrated_ledger(sqlite_bench: Bench, tmp_path: Path) -> None:
+    assert sqlite_bench.ledger.path is not None
+    copied = copy_ledger(
+        sqlite_bench.ledger.path, tmp_path / "copy.db", busy_seconds=1, replace=True, revision=REVISIONS[0]
+    )
+    assert not copied and not (tmp_path / "copy.db").exists()
+
+
+def test_a_backup_replaces_nothing(sqlite_bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "copy.db").write_text("mine")
+    with pytest.raises(StorageError, match="already"):
+        sqlite_bench.ledger.backup(tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "mine"
 
 
 def test_durability_is_what_the_design_asks_for(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 import time
@@ -21,6 +20,7 @@ from sqlalchemy.pool import QueuePool
 from strandline.config import LakeConfig
 from strandline.errors import LedgerBusy, LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
 from strandline.ledger import schema
+from strandline.ledger.backup import copy_ledger, sqlite_uri
 
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
@@ -64,27 +64,22 @@ class Ledger:
 
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
-        self.url = sa.make_url(config.ledger_url)
-        self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = self._sqlite_engine() if self.is_sqlite else self._postgres_engine()
-
-    @property
-    def path(self) -> Path | None:
-        return Path(self.url.database) if self.is_sqlite and self.url.database else None
+        self.path = config.ledger_file
+        """The SQLite file; None for PostgreSQL."""
+        self.is_sqlite = self.path is not None
+        self.engine = self._postgres_engine() if self.path is None else self._sqlite_engine(self.path)
 
     @property
     def place(self) -> str:
         """For people: a path, or an address without its password."""
-        return str(self.path) if self.path is not None else self.url.render_as_string(hide_password=True)
+        return str(self.path) if self.path is not None else self.engine.url.render_as_string(hide_password=True)
 
-    def _sqlite_engine(self) -> sa.Engine:
-        path = str(self.url.database)
+    def _sqlite_engine(self, path: Path) -> sa.Engine:
         busy_seconds = self.config.settings.ledger.busy_timeout_seconds
 
         def connect() -> sqlite3.Connection:
-            quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = sqlite3.connect(
-                f"file:{quoted}?mode=rw", uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
+                sqlite_uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
             )
             cursor = connection.cursor()
             # PERSIST is DELETE without making a file anew, and syncing its folder, for every transaction.
@@ -110,7 +105,7 @@ class Ledger:
         return engine
 
     def _postgres_engine(self) -> sa.Engine:
-        engine = sa.create_engine(self.url, pool_size=4, max_overflow=60)
+        engine = sa.create_engine(self.config.ledger_url, pool_size=4, max_overflow=60)
         _ping_after_idling(engine)
         timeout_ms = self.config.settings.ledger.busy_timeout_seconds * 1000
 
@@ -197,7 +192,10 @@ class Ledger:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-        self._upgrade(lake)
+        try:
+            self._upgrade(lake)
+        except IntegrityError as e:
+            raise LedgerUnreadable(f"another process has just made a ledger at {self.place}") from e
 
     def open(self) -> Migrated | None:
         """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
@@ -211,32 +209,30 @@ class Ledger:
                 f"the ledger has version {found}, this program knows up to {REVISIONS[-1]}",
                 hint="Use the newer version of Strandline that made it.",
             )
-        copy = None if self.path is None else self.path.with_name(f"{self.path.name}.v{found}.bak")
-        if copy is not None:
-            self.backup(copy)
+        copy = None if self.path is None else self._copy_before_migration(self.path, found)
         self._upgrade()
         return Migrated(found, REVISIONS[-1], copy)
 
+    def _copy_before_migration(self, path: Path, found: str) -> Path | None:
+        """The copy of the ledger at version `found`; None where another process has migrated it meanwhile."""
+        copy = path.with_name(f"{path.name}.v{found}.bak")
+        with self._translated():
+            copied = copy_ledger(path, copy, busy_seconds=self._busy_seconds, replace=True, revision=found)
+        return copy if copied else None
+
     def backup(self, target: Path) -> None:
-        """A consistent copy of a SQLite ledger, whoever writes to it meanwhile; whole or not there."""
+        """A consistent copy of a SQLite ledger, whoever writes to it meanwhile; whole or not there. It is opened and
+        compared before it gets its name, and replaces nothing."""
         if self.path is None:
             raise StorageError("a PostgreSQL ledger is backed up with PostgreSQL's own tools", hint="Use pg_dump.")
         if not self.path.exists():
             raise LedgerMissing(f"there is no ledger at {self.path}", hint=REBUILD_HINT)
-        part = target.with_name(target.name + ".part")
-        part.unlink(missing_ok=True)
-        source = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
-        copy = sqlite3.connect(part)
-        try:
-            source.backup(copy)
-        except sqlite3.DatabaseError as e:
-            raise LedgerUnreadable(f"{self.path} cannot be copied: {e}", hint=REBUILD_HINT) from e
-        finally:
-            copy.close()
-            source.close()
-        with part.open("rb") as handle:
-            os.fsync(handle.fileno())
-        part.replace(target)
+        with self._translated():
+            copy_ledger(self.path, target, busy_seconds=self._busy_seconds, replace=False)
+
+    @property
+    def _busy_seconds(self) -> int:
+        return self.config.settings.ledger.busy_timeout_seconds
 
     def _upgrade(self, new_lake: str | None = None) -> None:
         """To the newest version, whole or not at all; a new ledger gets its sequence in the same transaction."""
@@ -244,7 +240,7 @@ class Ledger:
         from alembic.config import Config
 
         settings = Config()
-        settings.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        settings.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         with self.write() as connection:
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
@@ -256,12 +252,10 @@ class Ledger:
         self.engine.dispose()
 
 
-def _keep_only_untouched(engine: sa.Engine, path: str) -> None:
+def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
     """A connection is used again only while the file is exactly as it left it; else the file is opened anew. A ledger
     that was restored under a running process is then simply read: never through pages of the old one, and never
     written to through a file that no longer has a name."""
-
-    file = Path(path)
 
     def now() -> tuple[int, ...] | None:
         try:

@@ -1,0 +1,97 @@
+"""A copy of a SQLite ledger: made at one moment, opened and compared, and only then given its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from strandline.durable import sync_folder
+from strandline.errors import LedgerUnreadable, StorageError
+
+
+def sqlite_uri(path: Path, mode: str) -> str:
+    """The address of exactly this file: `#`, `?` and `%` are characters of its name and nothing else."""
+    return f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
+
+
+def copy_ledger(
+    path: Path, target: Path, *, busy_seconds: float, replace: bool, revision: str | None = None
+) -> bool:
+    """Copy the ledger to `target`. False, and nothing is written, where a `revision` is asked for and the ledger has
+    another one by now. `sqlite3.Error` where the ledger is locked or cannot be read; `LedgerUnreadable` where the copy
+    is not what the ledger was. Then, too, `target` is as it was."""
+    with _unnamed_copy(target) as part:
+        with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True, timeout=busy_seconds)) as source:
+            source.isolation_level = None
+            # The shared lock is held until both are compared: what is compared is what was copied.
+            source.execute("BEGIN")
+            expected = _content(source)
+            with closing(sqlite3.connect(sqlite_uri(part, "rw"), uri=True)) as copy:
+                source.backup(copy)
+        with closing(sqlite3.connect(sqlite_uri(part, "ro"), uri=True)) as copy:
+            found = _checked_revision(copy, expected, path)
+            if revision is not None and found != revision:
+                return False
+        shutil.copymode(path, part)
+        with part.open("rb") as handle:
+            os.fsync(handle.fileno())
+        if replace:
+            part.replace(target)
+        else:
+            _name(part, target)
+    sync_folder(target.absolute().parent)
+    return True
+
+
+@contextmanager
+def _unnamed_copy(target: Path) -> Iterator[Path]:
+    """An empty file beside `target` that only its owner reads, gone at the end unless it was renamed."""
+    part = target.absolute().with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as e:
+        raise StorageError(f"the copy cannot be written: {e}") from e
+    try:
+        yield part
+    finally:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            part.with_name(part.name + suffix).unlink(missing_ok=True)
+
+
+def _name(part: Path, target: Path) -> None:
+    try:
+        os.link(part, target)  # unlike a rename, a link never replaces
+    except FileExistsError as e:
+        raise StorageError(f"there is something at {target} already") from e
+
+
+_Content = tuple[list[tuple[object, ...]], dict[str, int], list[tuple[object, ...]]]
+
+
+def _content(connection: sqlite3.Connection) -> _Content:
+    """The schema, how many rows each table has, and the counter."""
+    made = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+    tables = [str(name) for kind, name, _ in made if kind == "table"]
+    counts = {name: int(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]) for name in tables}
+    counter = connection.execute("SELECT * FROM sequence").fetchall() if "sequence" in tables else []
+    return made, counts, counter
+
+
+def _checked_revision(copy: sqlite3.Connection, expected: _Content, path: Path) -> str:
+    """The version that the copy says it has; `LedgerUnreadable` where it is damaged or holds something else."""
+    hint = "The copy was not kept. Check the disk, and the ledger itself with `strandline doctor`."
+    found = copy.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != ("ok",):
+        raise LedgerUnreadable(f"the copy of {path} is damaged: {found[0] if found else 'it says nothing'}", hint=hint)
+    if _content(copy) != expected:
+        raise LedgerUnreadable(f"the copy of {path} does not hold what the ledger holds", hint=hint)
+    revision = copy.execute("SELECT version_num FROM alembic_version").fetchone() if expected[2] else None
+    if revision is None:
+        raise LedgerUnreadable(f"{path} is not a ledger: it has no counter, or no version", hint=hint)
+    return str(revision[0])
