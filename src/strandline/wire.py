@@ -47,6 +47,8 @@ class Answer(StrEnum):
     """409: the same key is being taken in right now."""
     OTHER_BODY = "other_body"
     """422, with the stored `digest`: the key was used for another body."""
+    NOT_CLAIMED = "not_claimed"
+    """409, with the `generation` that was claimed last (None: none): the sender claims the next one first."""
     BAD_BODY = "bad_body"
     """400, with `line`, from 1 (None where it is not about one) and `why`."""
     BAD_DIGEST = "bad_digest"
@@ -62,7 +64,7 @@ class Answer(StrEnum):
     NO_TOKEN = "no_token"
     """401."""
     NOT_ALLOWED = "not_allowed"
-    """403: the token is not for this dataset."""
+    """403: the token is not for this dataset, or not for this sender's lanes."""
     NO_DATASET = "no_dataset"
     """404."""
 

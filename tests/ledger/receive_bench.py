@@ -67,6 +67,19 @@ class Receiving:
     def record(self, *bodies: Body) -> list[Decision]:
         return received.record(self.ledger, bodies)
 
+    def claim(self, lane: LaneName = SENDER, token: Token | None = None) -> senders.SourceRecord | None:
+        with self.ledger.write() as connection:
+            return senders.claim(
+                connection,
+                self.dataset.id,
+                lane.lake,
+                lane.dataset,
+                instance=lane.instance,
+                table_uuid="u",
+                generation=lane.generation,
+                owner=(token or self.token).owner,
+            )
+
     def accept(self, *identities: Identity | str, rows: int | None = None) -> list[Body]:
         """All of them new."""
         made = [self.body(identity, rows=rows) for identity in identities]
@@ -124,7 +137,9 @@ def new_receiving(bench: Bench) -> Receiving:
     dataset = bench.add_dataset(f"default.r{number}")
     with bench.ledger.write() as connection:
         token, _ = tokens.create(connection, f"token-{number}", None)
-    return Receiving(bench.ledger, dataset, token)
+    made = Receiving(bench.ledger, dataset, token)
+    assert made.claim() is not None
+    return made
 
 
 def at_once(bench: Bench, work: Sequence[Callable[[Ledger], Any]]) -> list[Any]:

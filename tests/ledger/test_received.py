@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
@@ -20,6 +21,7 @@ from sqlalchemy import event
 from strandline.config import CONFIG_NAME
 from strandline.ledger import batches, datasets, received, senders, tokens
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.owners import NotClaimed, NotOwner
 from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, Repeat
 from strandline.ledger.senders import PlacedBody
 from strandline.types import Seq, SeqRange, merge_ranges
@@ -106,17 +108,56 @@ def test_lanes_of_other_senders_are_their_own(receiving: Receiving, shared: Benc
     other = new_receiving(shared)
     lanes = [
         SENDER,
-        replace(SENDER, lake="third-lake"),
-        replace(SENDER, instance="another sink"),
-        replace(SENDER, generation=2),
-        replace(SENDER, dataset="default.other"),
         replace(SENDER, partition="k=a"),
         replace(SENDER, partition="k=A"),
+        replace(SENDER, lake="third-lake"),
+        replace(SENDER, dataset="default.other"),
     ]
+    for lane in lanes[3:]:
+        receiving.claim(lane)
     bodies = [receiving.body(by_range(1, 10, lane)) for lane in lanes]
-    bodies.append(receiving.body(by_range(1, 10), dataset=other.dataset.id))
-    assert [type(d) for d in receiving.record(*bodies)] == [New] * 8
-    assert [type(d) for d in receiving.record(*bodies)] == [Repeat] * 8
+    bodies.append(receiving.body(by_range(1, 10), dataset=other.dataset.id, token=other.token))
+    assert [type(d) for d in receiving.record(*bodies)] == [New] * 6
+    assert [type(d) for d in receiving.record(*bodies)] == [Repeat] * 6
+    second = replace(SENDER, generation=2)
+    receiving.claim(second)
+    assert [type(d) for d in receiving.record(receiving.body(by_range(1, 10, second)))] == [New]
+
+
+def test_a_lane_takes_rows_from_its_owner_alone_in_the_generation_that_was_claimed(
+    receiving: Receiving, shared: Bench
+) -> None:
+    other = new_receiving(shared)
+    [kept] = receiving.accept(by_range(1, 10))
+    bodies = [
+        receiving.body(by_range(1, 2**63 - 1), token=other.token),
+        receiving.body(by_range(1, 10), token=other.token),
+        receiving.body(by_range(11, 20, replace(SENDER, instance="another sink"))),
+        receiving.body(by_range(11, 20, replace(SENDER, lake="nobody's"))),
+        receiving.body(by_range(11, 20, replace(SENDER, generation=2))),
+        receiving.body(by_range(11, 20)),
+    ]
+    decisions = receiving.record(*bodies)
+    assert decisions[:5] == [NotOwner()] * 3 + [NotClaimed(None), NotClaimed(1)] and isinstance(decisions[5], New)
+    assert receiving.known(by_range(1, 10, replace(SENDER, instance="another sink"))) == NotOwner()
+    receiving.claim(replace(SENDER, generation=2))
+    late = receiving.record(receiving.body(by_range(21, 30)), receiving.body(by_range(1, 10)))
+    assert late == [NotClaimed(2), Repeat(10, kept.digest, (span(1, 10),))]
+    assert receiving.held() == [span(1, 10), span(11, 20)]
+
+
+def test_a_record_from_before_owners_were_kept_is_its_that_claims_it_next(receiving: Receiving, shared: Bench) -> None:
+    lane = replace(SENDER, lake="older")
+    with receiving.ledger.write() as connection:
+        values = "(:dataset, 'older', 'default.source', 'sink-instance', 'u', 3, 0)"
+        columns = "(dataset_id, lake, source_dataset, instance, table_uuid, generation, created_at)"
+        connection.execute(sa.text(f"INSERT INTO source {columns} VALUES {values}"), {"dataset": receiving.dataset.id})
+    body = receiving.body(by_range(1, 10, replace(lane, generation=3)))
+    assert receiving.record(body) == [NotClaimed(3)]
+    stranger = new_receiving(shared).token
+    for again in (receiving.claim(replace(lane, generation=3)), receiving.claim(replace(lane, generation=3), stranger)):
+        assert again is not None and (again.generation, again.owner) == (3, receiving.token.id)
+    assert [type(d) for d in receiving.record(body)] == [New]
 
 
 def test_what_a_sender_asks_for_is_what_its_lanes_hold_beyond_a_number(receiving: Receiving) -> None:
@@ -395,7 +436,7 @@ def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(share
         receiving.accept(*(by_range(40_001 + 10 * n, 40_010 + 10 * n) for n in range(32)), *map(str, range(32)))
     finally:
         event.remove(receiving.ledger.engine, "before_cursor_execute", count)
-    assert len(asked) <= 7, asked
+    assert len(asked) <= 8, asked
     with receiving.ledger.read() as connection:
         raw = connection.connection.dbapi_connection
         raw.set_progress_handler(lambda: looked.__setitem__(0, looked[0] + 1), 1)  # type: ignore[union-attr]
@@ -466,28 +507,35 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
                 instance=instance,
                 table_uuid=uuid,
                 generation=generation,
+                owner=receiving.token.owner,
             )
+            assert found is not None
             assert found == senders.claimed(connection, receiving.dataset.id, lake, "default.source")
         return found.instance, found.generation
 
     with receiving.ledger.read() as connection:
         assert senders.claimed(connection, receiving.dataset.id, "lake a", "default.source") is None
+    assert claim("one", 1) == ("one", 1)
     assert claim("one", 2) == ("one", 2)
-    assert claim("one", 5) == ("one", 5)
-    assert claim("one", 3) == ("one", 5)
-    assert claim("two", 9) == ("one", 5), "another's record is told and not touched"
-    assert claim("one", 9, uuid="made anew") == ("one", 5)
+    assert claim("one", 4) == ("one", 2), "generations go up by one step"
+    assert claim("one", 1) == ("one", 2)
+    assert claim("two", 3) == ("one", 2), "another's record is told and not touched"
+    assert claim("one", 3, uuid="made anew") == ("one", 2)
     assert claim("two", 1, lake="lake b") == ("two", 1), "several lakes may feed one dataset"
-    assert receiving.is_refused("UPDATE source SET generation = 1 WHERE dataset_id = :dataset AND generation = 5")
-    assert receiving.is_refused("UPDATE source SET instance = 'x' WHERE dataset_id = :dataset")
+    for change in ("generation = 1", "generation = 4", "instance = 'x'", "owner_id = 999", "owner_id = NULL"):
+        statement = f"UPDATE source SET {change} WHERE dataset_id = :dataset AND generation = 2"
+        assert receiving.is_refused(statement), change
 
 
 def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, shared: Bench) -> None:
     def claim(instance: str, ledger: Ledger) -> str:
         with ledger.write() as connection:
-            return senders.claim(
-                connection, receiving.dataset.id, "l", "d", instance=instance, table_uuid="u", generation=1
-            ).instance
+            made = senders.claim(
+                connection, receiving.dataset.id, "l", "d",
+                instance=instance, table_uuid="u", generation=1, owner=receiving.token.owner,
+            )  # fmt: skip
+            assert made is not None
+            return made.instance
 
     told = at_once(shared, [lambda ledger, n=n: claim(f"instance {n}", ledger) for n in range(4)])  # type: ignore[misc]
     assert len(set(told)) == 1

@@ -23,7 +23,7 @@ from strandline import failpoints, wire
 from strandline.config import LakeConfig
 from strandline.errors import NoSuchDataset
 from strandline.ingest.sources.body import read_json_lines
-from strandline.ledger import datasets, tokens
+from strandline.ledger import datasets, senders, tokens
 from strandline.ledger.engine import Ledger
 from strandline.ledger.schema_receive import received
 from strandline.receive.app import create_app
@@ -98,9 +98,9 @@ class Bench:
                         found += part.to_pylist()
         return found
 
-    def add_token(self, name: str, only: Sequence[str] | None = None) -> str:
+    def add_token(self, name: str, only: Sequence[str] | None = None, replaces: str | None = None) -> str:
         with self.ledger.write() as connection:
-            return tokens.create(connection, name, only)[1]
+            return tokens.create(connection, name, only, replaces=replaces)[1]
 
 
 @dataclass
@@ -126,8 +126,9 @@ class Client:
     def send(
         self, body: Any, key: str | None = None, *, rows: SeqRange | None = None, url: str | None = None, **other: str
     ) -> httpx.Response:
-        content = lines(body) if isinstance(body, list) else body
-        return self.http.post(url or self.url, content=content, headers=self.headers(key, rows, **other))
+        if isinstance(body, list):
+            body = lines(body if rows is None else numbered(body, rows))
+        return self.http.post(url or self.url, content=body, headers=self.headers(key, rows, **other))
 
     def ask(self, what: str, **question: Any) -> httpx.Response:
         return self.http.post(f"{self.url}/{what}", json=question, headers={"Authorization": f"Bearer {self.token}"})
@@ -139,6 +140,11 @@ class Client:
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def numbered(rows: Sequence[Mapping[str, Any]], within: SeqRange) -> list[dict[str, Any]]:
+    """As a sender of Strandline's has them: with their numbers, from the first of the range on."""
+    return [{"_ingest_seq": n} | dict(row) for n, row in enumerate(rows, within.lo)]
 
 
 def some(count: int, start: int = 1) -> list[dict[str, Any]]:
@@ -190,7 +196,9 @@ def open_bench(config: LakeConfig) -> Bench:
     folder.mkdir(parents=True, exist_ok=True)
     with ledger.write() as connection:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
-        _, secret = tokens.create(connection, "first", None)
+        token, secret = tokens.create(connection, "first", None)
+        own = {"instance": LANE.instance, "table_uuid": "u", "generation": 1, "owner": token.owner}
+        senders.claim(connection, dataset.id, LANE.lake, LANE.dataset, **own)
     return Bench(config, ledger, dataset, secret, {dataset.name: COLUMNS})
 
 

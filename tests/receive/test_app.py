@@ -24,7 +24,7 @@ from strandline.receive import targets
 from strandline.receive.taking import Taking
 from strandline.tables.schema_file import parse_columns
 from strandline.wire import Answer, RangeIdentity
-from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, some, span
+from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
 
 
 def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any]:
@@ -72,10 +72,9 @@ def test_a_body_without_rows_is_remembered_and_leaves_no_file(bench: Bench, clie
 def test_the_number_of_a_strandline_sender_is_taken_off_and_refused_from_anyone_else(
     bench: Bench, client: Client
 ) -> None:
-    numbered = [{"_ingest_seq": 7} | row for row in some(1)]
-    why = _said(client.send(numbered, "k"), 400, Answer.BAD_BODY)
+    why = _said(client.send(numbered(some(1), span(7, 7)), "k"), 400, Answer.BAD_BODY)
     assert why["line"] == 1 and "_ingest_seq" in why["why"]
-    _said(client.send(numbered, rows=span(7, 7)), 202, Answer.ACCEPTED)
+    _said(client.send(some(1), rows=span(7, 7)), 202, Answer.ACCEPTED)
     table = pa.Table.from_pylist([{"_ingest_seq": 8} | row for row in some(1, 2)])
     _said(client.send(arrow(table), rows=span(8, 8), Content_Type=wire.ARROW), 202, Answer.ACCEPTED)
     assert bench.rows() == some(2)
@@ -145,11 +144,13 @@ def test_a_range_is_new_a_repeat_or_a_conflict(bench: Bench, client: Client) -> 
 
 
 def test_ranges_of_two_lakes_do_not_meet(bench: Bench, client: Client) -> None:
+    own = {"dataset": LANE.dataset, "instance": LANE.instance, "table_uuid": "u", "generation": 1}
     for lake in ("lake-a", "lake-ü"):
+        _said(client.ask("claim", lake=lake, **own), 200, Answer.ACCEPTED)
         headers = wire.identity_headers(RangeIdentity(replace(LANE, lake=lake), span(1, 2)))
         sent = client.headers() | headers
         raw = [(name.encode(), value.encode()) for name, value in sent.items()]
-        answer = client.http.post(client.url, content=lines(some(2)), headers=raw)
+        answer = client.http.post(client.url, content=lines(numbered(some(2), span(1, 2))), headers=raw)
         assert _said(answer, 202, Answer.ACCEPTED)["repeat"] is False
     held = client.ask("held", lake="lake-ü", instance="sink-1", generation=1, dataset="default.events", lanes=[
         {"partition": "", "after": None}
@@ -421,16 +422,93 @@ def test_a_column_that_became_required_is_seen_soon(
 
 
 def test_the_record_of_a_sender_is_written_once_and_its_generation_only_raised(client: Client) -> None:
-    own = {"lake": "lake-a", "dataset": "default.events"}
+    own = {"lake": "lake-c", "dataset": "default.events"}
     assert client.ask("claimed", **own).json()["claim"] is None
     mine = own | {"instance": "sink-1", "table_uuid": "u"}
-    for generation, stands in ((2, 2), (5, 5), (3, 5)):
-        told = client.ask("claim", **mine, generation=generation).json()
-        assert (told["claim"], told["generation"]) == (mine, stands)
+    for generation, stands in ((2, None), (2**63 - 1, None), (1, 1), (3, 1), (2, 2), (1, 2), (2**63 - 1, 2), (3, 3)):
+        answer = client.ask("claim", **mine, generation=generation)
+        assert answer.json()["generation"] == stands, generation
+        if generation > (stands or 0):
+            _said(answer, 409, Answer.NOT_CLAIMED)
+        else:
+            assert _said(answer, 200, Answer.ACCEPTED)["claim"] == mine
     other = client.ask("claim", **(mine | {"instance": "sink-2"}), generation=9).json()
-    assert (other["claim"], other["generation"]) == (mine, 5)
-    assert client.ask("claimed", **own).json()["generation"] == 5
+    assert (other["claim"], other["generation"]) == (mine, 3)
+    assert client.ask("claimed", **own).json()["generation"] == 3
     assert client.ask("claimed", **(own | {"lake": "lake-b"})).json()["claim"] is None
+
+
+def test_a_lane_belongs_to_the_token_that_claimed_it(bench: Bench, client: Client) -> None:
+    """One that is allowed for the dataset could make every later body of the real sender a repeat."""
+    other = replace(client, token=bench.add_token("other"))
+    everything = span(1, 2**63 - 1)
+    _said(other.send(some(1), rows=everything), 403, Answer.NOT_ALLOWED)
+    own = {"lake": LANE.lake, "dataset": LANE.dataset}
+    sender = own | {"instance": LANE.instance, "generation": 1}
+    for what, question in (
+        ("claimed", own),
+        ("claim", own | {"instance": LANE.instance, "table_uuid": "u", "generation": 2}),
+        ("held", sender | {"lanes": [{"partition": ""}]}),
+        ("inspect", sender | {"partition": "", "lo": 1, "hi": 2}),
+    ):
+        _said(other.ask(what, **question), 403, Answer.NOT_ALLOWED)
+    assert bench.recorded() == [] and bench.files() == []
+    assert _said(client.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)["repeat"] is False
+    _said(other.send(some(3), rows=span(1, 3)), 403, Answer.NOT_ALLOWED)
+    assert client.ask("claimed", **own).json()["generation"] == 1
+
+
+def test_a_token_that_replaces_another_owns_its_lanes_and_keys(bench: Bench, client: Client) -> None:
+    _said(client.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)
+    _said(client.send(some(2, 4), "k"), 202, Answer.ACCEPTED)
+    new = replace(client, token=bench.add_token("second", replaces="first"))
+    assert _said(new.send(some(3), rows=span(1, 3)), 202, Answer.ACCEPTED)["repeat"]
+    assert _said(new.send(some(2, 4), "k"), 202, Answer.ACCEPTED)["repeat"]
+    assert _said(client.send(some(1, 6), rows=span(4, 4)), 202, Answer.ACCEPTED)["repeat"] is False
+    with bench.ledger.write() as connection:
+        assert tokens.revoke(connection, "first")
+    _said(client.send(some(1, 7), rows=span(5, 5)), 401, Answer.NO_TOKEN)
+    third = replace(client, token=bench.add_token("third", replaces="second"))
+    for one in (new, third):
+        assert _said(one.send(some(1, 6), rows=span(4, 4)), 202, Answer.ACCEPTED)["repeat"]
+    _said(third.send(some(1, 7), rows=span(5, 5)), 202, Answer.ACCEPTED)
+    assert bench.rows() == some(7)
+
+
+def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench, client: Client) -> None:
+    _said(client.send(some(2), rows=span(1, 2)), 202, Answer.ACCEPTED)
+
+    def send(generation: int, lo: int) -> httpx.Response:
+        headers = wire.identity_headers(RangeIdentity(replace(LANE, generation=generation), span(lo, lo + 1)))
+        body = lines(numbered(some(2, lo), span(lo, lo)))
+        return client.http.post(client.url, content=body, headers=client.headers() | headers)
+
+    assert _said(send(2, 3), 409, Answer.NOT_CLAIMED)["generation"] == 1
+    own = {"lake": LANE.lake, "dataset": LANE.dataset, "instance": LANE.instance, "table_uuid": "u"}
+    _said(client.ask("claim", **own, generation=2), 200, Answer.ACCEPTED)
+    assert _said(send(1, 3), 409, Answer.NOT_CLAIMED)["generation"] == 2
+    assert _said(send(1, 1), 202, Answer.ACCEPTED)["repeat"]
+    _said(send(2, 3), 202, Answer.ACCEPTED)
+    assert bench.rows() == some(4)
+
+
+@pytest.mark.parametrize("form", [wire.JSON_LINES, wire.ARROW])
+@pytest.mark.parametrize(
+    ("numbers", "row"),
+    [([], None), ([4, 5], 1), ([5, 5], 2), ([6, 5], 2), ([5, 9], 2), ([5, 6, 9], 3), ([None, 5], 1), (None, None)],
+)
+def test_a_range_has_rows_whose_numbers_strictly_increase_inside_it(
+    bench: Bench, client: Client, form: str, numbers: list[int | None] | None, row: int | None
+) -> None:
+    rows: list[dict[str, Any]] = some(2) if numbers is None else [
+        {"_ingest_seq": number} | one for number, one in zip(numbers, some(len(numbers)), strict=True)
+    ]  # fmt: skip
+    schema = pa.schema({"_ingest_seq": pa.int64(), "id": pa.int64(), "text": pa.string()})
+    table = pa.Table.from_pylist(rows, None if numbers is None else schema)
+    body = lines(rows) if form == wire.JSON_LINES else arrow(table)
+    told = _said(client.send(body, rows=span(5, 8), Content_Type=form), 400, Answer.BAD_BODY)
+    assert told["line"] in (row, 1 if numbers is None else row)
+    assert bench.recorded() == [] and bench.files() == []
 
 
 def test_what_is_held_is_told_by_lane_beyond_a_number(client: Client) -> None:
@@ -438,7 +516,8 @@ def test_what_is_held_is_told_by_lane_beyond_a_number(client: Client) -> None:
     sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
     lanes = [{"partition": "", "after": None}, {"partition": "", "after": 5}, {"partition": "day=1", "after": None}]
     told = client.ask("held", **sender, lanes=lanes).json()["lanes"]
-    everything = [[n, n + 4, 5, sent[n]["digest"], len(lines(some(5, n)))] for n in (1, 6, 11)]
+    size = {n: len(lines(numbered(some(5, n), span(n, n)))) for n in sent}
+    everything = [[n, n + 4, 5, sent[n]["digest"], size[n]] for n in (1, 6, 11)]
     assert [lane["ranges"] for lane in told] == [everything, everything[1:], []]
 
 

@@ -39,7 +39,7 @@ def _columns(*types: str) -> tuple[Column, ...]:
 
 
 def _read(body: bytes, columns: tuple[Column, ...], form: str = wire.JSON_LINES, **other: Any) -> pa.Table:
-    packed = Packed(body, form, other.get("encoding", "identity"), other.get("numbered", False))
+    packed = Packed(body, form, other.get("encoding", "identity"), other.get("numbers"))
     return read_body(packed, columns, other.get("bytes_max", 64 * MIB), read_json_lines)
 
 

@@ -47,11 +47,13 @@ def seqs(lo: int, hi: int) -> SeqRange:
     return SeqRange(Seq(lo), Seq(hi))
 
 
-def ready(made: Made, place: str = "one", *, generation: int = 1, token: str = TOKEN) -> Sink:
+def ready(
+    made: Made, place: str = "one", *, generation: int = 1, token: str = TOKEN, instance: str = ADDRESS.instance
+) -> Sink:
     """Opened, prepared, claimed and fenced, as a deliverer does it."""
     sink = made.open(place=place, generation=generation)
     sink.prepare(COLUMNS)
-    sink.claim(Claim(LAKE, ADDRESS.instance, DATASET, "table-uuid"), generation)
+    sink.claim(Claim(LAKE, instance, DATASET, "table-uuid"), generation)
     sink.fence(token)
     return sink
 
@@ -220,7 +222,7 @@ class SinkContract:
         assert all(len(held.ranges) == 1 for held in sink.held([(lane, None) for lane in lanes]))
 
     def test_two_instances_in_two_places_know_nothing_of_each_other(self, made: Made) -> None:
-        one, two = ready(made, "one"), ready(made, "two")
+        one, two = ready(made, "one"), ready(made, "two", instance="instance-2")
         assert one.destination != two.destination
         there = replace(ADDRESS, instance="instance-2")
         landed(one.sender(TOKEN), parcel(one.form, ADDRESS, 1, 5))

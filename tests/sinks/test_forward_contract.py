@@ -18,7 +18,8 @@ import pytest
 
 from strandline.config import ForwardSettings
 from strandline.deliver.kinds import find_kind, resolve
-from strandline.deliver.sink import Address, Claim, Landed, Refused, Sink, SinkContext, TryLater
+from strandline.deliver.sink import Address, Claim, Claimed, Landed, Refused, Sink, SinkContext, TryLater
+from strandline.errors import StorageError
 from strandline.founding import init_lake
 from strandline.lake import Lake
 from strandline.ledger import senders
@@ -164,7 +165,11 @@ def test_a_token_that_was_replaced_is_taken_up_without_a_restart(receiving: Rece
     receiving.lake.receiver.revoke_token(receiving.mark)
     outcome = sender.send(parcel(sink.form, ADDRESS, 6, 9))
     assert isinstance(outcome, TryLater) and "401" in outcome.why
-    receiving.token.write_text(receiving.lake.receiver.create_token(f"{receiving.mark}-anew")[1])
+    create = receiving.lake.receiver.create_token
+    receiving.token.write_text(create(f"{receiving.mark}-other")[1])
+    outcome = sender.send(parcel(sink.form, ADDRESS, 6, 9))
+    assert isinstance(outcome, TryLater) and "--replaces" in outcome.why
+    receiving.token.write_text(create(f"{receiving.mark}-anew", replaces=receiving.mark)[1])
     assert isinstance(sender.send(parcel(sink.form, ADDRESS, 6, 9)), Landed)
     assert [h.rows for h in sink.held([(ADDRESS, None)])[0].ranges] == [seqs(1, 5), seqs(6, 9)]
 
@@ -174,3 +179,13 @@ def test_a_dataset_that_is_not_there_is_told_and_nothing_is_refused(receiving: R
     with pytest.raises(Exception, match="404"):
         sink.claimed()
     assert isinstance(sink.sender(TOKEN).send(parcel(sink.form, ADDRESS, 1, 5)), TryLater)
+
+
+def test_a_receiver_that_has_not_seen_the_generations_before_is_led_through_them(receiving: Receiving) -> None:
+    """The sink was reset more than once meanwhile, or the receiver has a new ledger."""
+    made = Made(receiving.sink, receiving.numbers, None)
+    sink = ready(made, generation=4)
+    assert sink.claimed() == Claimed(Claim(LAKE, ADDRESS.instance, DATASET, "table-uuid"), 4)
+    landed(sink.sender(TOKEN), parcel(sink.form, replace(ADDRESS, generation=4), 1, 5))
+    with pytest.raises(StorageError, match="generation 4"):
+        sink.claim(Claim(LAKE, ADDRESS.instance, DATASET, "table-uuid"), 2**62)

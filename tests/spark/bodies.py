@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.ledger import received, tokens
+from strandline.ledger import received, senders, tokens
 from strandline.ledger.received import Body, New
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.types import Seq, SeqRange
@@ -32,6 +32,8 @@ class Sender:
         self.spool = open_spool(lake.config)
         with lake.ledger.write() as connection:
             self.token, _ = tokens.create(connection, f"sender-of-{dataset}", None)
+            own = {"instance": LANE.instance, "table_uuid": "u", "generation": 1, "owner": self.token.owner}
+            senders.claim(connection, self.dataset.id, LANE.lake, LANE.dataset, **own)
         self.sent = 0
 
     def bring(self, rows: Sequence[Any] | pa.Table, identity: Identity | None = None) -> str | None:

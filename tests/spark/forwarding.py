@@ -90,10 +90,10 @@ def open_end(
 
 
 def token_file(end: Receiving, folder: Path, name: str) -> Path:
-    """Of a token for all datasets, by which one sink is let in."""
+    """Of a token for all datasets, by which one sink is let in; one that is there is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    path.write_text(end.lake.receiver.create_token(name)[1] + "\n")
+    path.write_text(end.lake.receiver.create_token(name, replaces=name if path.exists() else None)[1] + "\n")
     return path
 
 

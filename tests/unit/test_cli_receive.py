@@ -66,6 +66,8 @@ def test_a_revoked_token_is_shown_as_such_and_its_name_is_free_again(
 ) -> None:
     secret = document(capsys, "token", "create", "collector")["secret"]
     assert error(capsys, "token", "create", "collector", code=3)["message"].startswith("there is a token")
+    assert "to replace" in error(capsys, "token", "create", "next", "--replaces", "nobody", code=3)["message"]
+    assert document(capsys, "token", "create", "next", "--dataset", "events", "--replaces", "collector")["secret"]
     assert document(capsys, "token", "revoke", "collector") == {"name": "collector", "revoked": True}
     with open_lake(home) as lake, lake.ledger.read() as connection:
         assert tokens.find(connection, secret) is None

@@ -34,12 +34,26 @@ def create(
             show_default="every dataset",
         ),
     ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option(
+            "--replaces",
+            metavar="OLD",
+            help="Take over what the token OLD has claimed and sent, and its datasets unless others are named. Both "
+            "are good until OLD is revoked.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a token. Its secret is printed now and never again: only a hash of it is kept."""
+    """Make a token. Its secret is printed now and never again: only a hash of it is kept.
+
+    A sender's lanes and a client's keys belong to the token that they came with. To change a secret, make a token that
+    replaces the old one, give it to the sender, and then revoke the old one.
+    """
     with opened(config) as lake:
-        made, secret = lake.receiver.create_token(name, dataset or None)
+        made, secret = lake.receiver.create_token(name, dataset or None, replaces=replaces)
     document = token_document(made) | {"secret": secret}
     Output(as_json=json).show(document, done(f"Token {made.name}, for {_for(made)}"), Text(secret))
 

@@ -1,14 +1,15 @@
 """Bodies that were received: by whose identity, what was in them, and which of them are repeats.
 
 A range of a sender's lane is new if it is disjoint from all that the lane holds, a repeat if what it holds covers it,
-and anything else overlaps. So the ranges of a lane are disjoint, and only the one that begins last below a number can
+and anything else overlaps. A lane takes rows from its owner alone, in the generation that was claimed last (`owners`).
+So the ranges of a lane are disjoint, and only the one that begins last below a number can
 reach over it. A key of a token's is new once. Ranges are kept for ever; keys are forgotten when no client can ask any
 more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NewType
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from strandline.errors import LedgerUnreadable
 from strandline.ledger import schema
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
+from strandline.ledger.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, received
 from strandline.ledger.tokens import TokenId
@@ -36,7 +38,7 @@ class Body:
     dataset: DatasetId
     identity: Identity
     token: TokenId
-    """Whose key it is. A range is the same whoever brings it."""
+    """Who brings it. Its key, or its lane, is the owner's of this token."""
     rows: int
     digest: str
     size: int
@@ -84,7 +86,7 @@ class Gone:
     what: Literal["token", "dataset"]
 
 
-Decision = New | Repeat | Overlaps | OtherBody | Gone
+Decision = New | Repeat | Overlaps | OtherBody | Gone | NotOwner | NotClaimed
 
 
 def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
@@ -95,20 +97,21 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
         return []
     now = utc_now()
     with ledger.write() as connection:
-        decided: dict[int, Decision] = dict(_gone(connection, bodies))
+        owners = {row.id: TokenId(row.owner) for row in _good_tokens(connection, bodies)}
+        decided: dict[int, Decision] = dict(_gone(connection, bodies, owners))
         live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
         ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
         keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
         # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
         if ranges:
-            decided |= _record_ranges(connection, ranges, now)
+            decided |= _record_ranges(connection, ranges, owners, now)
         if keys:
-            decided |= _record_keys(connection, keys, now)
+            decided |= _record_keys(connection, keys, owners, now)
     return [decided[n] for n in range(len(bodies))]
 
 
 _GOOD_TOKENS = (
-    sa.select(api_token.c.id)
+    sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))
     .where(api_token.c.id.in_(sa.bindparam("ids", expanding=True)), api_token.c.revoked_at.is_(None))
     .order_by(api_token.c.id)
     .with_for_update(read=True)
@@ -121,9 +124,12 @@ _LIVE_DATASETS = (
 )
 
 
-def _gone(connection: sa.Connection, bodies: Sequence[Body]) -> dict[int, Gone]:
+def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.CursorResult[Any]:
+    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
+
+
+def _gone(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Gone]:
     """Whoever asked before may have asked a second ago: here it counts. Both stay as they are until this ends."""
-    tokens = set(connection.scalars(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})}))
     datasets = set(connection.scalars(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})}))
     found: dict[int, Gone] = {}
     for n, body in enumerate(bodies):
@@ -139,8 +145,13 @@ def known(
 ) -> Decision | None:
     """The answer to a body that cannot be read any more, if its identity has one already. None says nothing for
     certain, because another may record the same meanwhile."""
+    owner = owner_of(connection, token)
     if isinstance(identity, KeyIdentity):
-        return _by_key(connection, [(dataset, token, identity.key)], digest).get((dataset, token, identity.key))
+        return _by_key(connection, [(dataset, owner, identity.key)], digest).get((dataset, owner, identity.key))
+    claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
+    refused = judge(next(iter(claims.values()), None), identity.lane, owner)
+    if isinstance(refused, NotOwner):
+        return refused
     lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
     if not lanes:
         return None
@@ -167,20 +178,29 @@ _INSERTED = received.insert().returning(received.c.id, received.c.lane_id, recei
 
 
 def _record_ranges(
-    connection: sa.Connection, bodies: Sequence[tuple[int, Body, RangeIdentity]], now: datetime
+    connection: sa.Connection,
+    bodies: Sequence[tuple[int, Body, RangeIdentity]],
+    owners: Mapping[int, TokenId],
+    now: datetime,
 ) -> dict[int, Decision]:
+    claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, hold=True)
+    refused = {n: judge(claims.get(source_key(b, i)), i.lane, owners[b.token]) for n, b, i in bodies}
+    decided: dict[int, Decision] = {n: r for n, r in refused.items() if isinstance(r, NotOwner)}
+    bodies = [(n, b, i) for n, b, i in bodies if n not in decided]
+    if not bodies:
+        return decided
     lanes = keep_lanes(connection, {lane_key(b.dataset, i.lane) for _, b, i in bodies})
     by_lane: dict[int, list[SeqRange]] = {}
     for _, body, identity in bodies:
         by_lane.setdefault(lanes[lane_key(body.dataset, identity.lane)], []).append(identity.rows)
     held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
-    decided: dict[int, Decision] = {}
     new: dict[tuple[int, int], int] = {}
     values = []
     for n, body, identity in bodies:
         lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
         of_lane = held.setdefault(lane, {})
-        found = _decide(rows, of_lane.values())
+        # A repeat of an older generation changes nothing, and its sender may be told so.
+        found = _decide(rows, of_lane.values()) or refused[n]
         if found is not None:
             decided[n] = found
             continue
@@ -191,6 +211,10 @@ def _record_ranges(
         for row in connection.execute(_INSERTED, values):
             decided[new[row.lane_id, row.lo]] = New(ReceivedId(row.id))
     return decided
+
+
+def source_key(body: Body, identity: RangeIdentity) -> SourceKey:
+    return body.dataset, identity.lane.lake, identity.lane.dataset
 
 
 def _decide(rows: SeqRange, held: Iterable[HeldBody]) -> Repeat | Overlaps | None:
@@ -227,11 +251,14 @@ def _by_key(
 
 
 def _record_keys(
-    connection: sa.Connection, bodies: Sequence[tuple[int, Body, KeyIdentity]], now: datetime
+    connection: sa.Connection,
+    bodies: Sequence[tuple[int, Body, KeyIdentity]],
+    owners: Mapping[int, TokenId],
+    now: datetime,
 ) -> dict[int, Decision]:
     first: dict[_Key, tuple[int, Body]] = {}
     for n, body, identity in bodies:
-        first.setdefault((body.dataset, body.token, identity.key), (n, body))
+        first.setdefault((body.dataset, owners[body.token], identity.key), (n, body))
     values = [_values(first[key][1], now, token_id=key[1], key=key[2]) for key in sorted(first)]
     inserted = connection.execute(
         insert_into(connection, received)
@@ -243,7 +270,7 @@ def _record_keys(
     stored = _by_key(connection, (key for key in first if key not in new))
     decided: dict[int, Decision] = {}
     for n, body, identity in bodies:
-        key = (body.dataset, body.token, identity.key)
+        key = (body.dataset, owners[body.token], identity.key)
         winner, it = first[key]
         if n == winner and key in new:
             decided[n] = New(new[key])

@@ -21,6 +21,7 @@ api_token = Table(
     Column("name", Text, nullable=False),
     Column("hash", Text, nullable=False),
     Column("datasets", Text),  # a JSON list of names; NULL: every dataset
+    Column("owner_id", BigInteger),  # the first token of its line; NULL: itself
     Column("created_at", UtcMicros, nullable=False),
     Column("revoked_at", UtcMicros),
     Index("one_token_of_a_hash", "hash", unique=True),
@@ -37,11 +38,12 @@ source = Table(
     Column("instance", Text, nullable=False),
     Column("table_uuid", Text, nullable=False),
     Column("generation", BigInteger, nullable=False),
+    Column("owner_id", BigInteger),  # NULL: claimed before owners were kept
     Column("created_at", UtcMicros, nullable=False),
     CheckConstraint("generation >= 1", name="source_generation_positive"),
     Index("one_source_of_a_dataset", "dataset_id", "lake", "source_dataset", unique=True),
 )
-"""Which sink of which lake feeds a dataset of ours: the record that the sender asks for."""
+"""Which sink of which lake feeds a dataset of ours, and whose it is: the record that the sender asks for."""
 
 source_lane = Table(
     "source_lane",

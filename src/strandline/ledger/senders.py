@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from strandline.errors import LedgerUnreadable
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.ranges import HeldBody, holding, lane_key, lanes_of
 from strandline.ledger.schema_receive import receive_batch, received, source
+from strandline.ledger.tokens import TokenId
 from strandline.types import SEQ_MAX, DatasetId, Seq, SeqRange
 from strandline.wire import LaneName
 
@@ -36,6 +36,8 @@ class SourceRecord:
     instance: str
     table_uuid: str
     generation: int
+    owner: TokenId | None
+    """None: claimed before owners were kept, and not since."""
 
 
 def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
@@ -46,7 +48,7 @@ def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dat
     ).one_or_none()
     if row is None:
         return None
-    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation)
+    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation, row.owner_id)
 
 
 def claim(
@@ -58,32 +60,29 @@ def claim(
     instance: str,
     table_uuid: str,
     generation: int,
-) -> SourceRecord:
-    """Written if there is none; if it is this instance's, its generation is raised, never lowered. The record as it is
-    then, which may be another's."""
+    owner: TokenId,
+) -> SourceRecord | None:
+    """Written if there is none, for the first generation. If it is this owner's and this instance's, its generation is
+    raised by one step, never more and never lowered. The record as it is then, which may be another's; None: there was
+    none, and this is not the first generation."""
     own = {"instance": instance, "table_uuid": table_uuid}
+    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    if generation == 1:
+        connection.execute(
+            insert_into(connection, source)
+            .values(**at, **own, generation=1, owner_id=owner, created_at=utc_now())
+            .on_conflict_do_nothing()
+        )
     connection.execute(
-        insert_into(connection, source)
-        .values(
-            dataset_id=dataset,
-            lake=lake,
-            source_dataset=source_dataset,
-            generation=generation,
-            created_at=utc_now(),
-            **own,
+        source.update()
+        .where(
+            *(source.c[name] == value for name, value in (at | own).items()),
+            sa.or_(source.c.owner_id.is_(None), source.c.owner_id == owner),
+            source.c.generation.in_((generation, generation - 1)),
         )
-        .on_conflict_do_update(
-            index_elements=["dataset_id", "lake", "source_dataset"],
-            set_={"generation": generation},
-            where=(source.c.instance == instance)
-            & (source.c.table_uuid == table_uuid)
-            & (source.c.generation < generation),
-        )
+        .values(generation=generation, owner_id=owner)
     )
-    found = claimed(connection, dataset, lake, source_dataset)
-    if found is None:
-        raise LedgerUnreadable(f"the record of lake {lake}, dataset {source_dataset} is taken and cannot be read")
-    return found
+    return claimed(connection, dataset, lake, source_dataset)
 
 
 def held(

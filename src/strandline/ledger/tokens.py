@@ -1,4 +1,8 @@
-"""Tokens of those who may send to the receiver. Only a hash is kept: a secret is seen once, when it is made."""
+"""Tokens of those who may send to the receiver. Only a hash is kept: a secret is seen once, when it is made.
+
+Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another continues its line,
+so that a sender keeps what it sent when its secret is changed.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,8 @@ class Token:
     """None: every dataset, those to come too."""
     created_at: datetime
     revoked_at: datetime | None
+    owner: TokenId
+    """The first token of its line: keys and lanes belong to it."""
 
     def allows(self, dataset: str) -> bool:
         return self.revoked_at is None and (self.datasets is None or dataset in self.datasets)
@@ -38,7 +44,8 @@ class Token:
 
 def _token(row: Any) -> Token:
     datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
-    return Token(TokenId(row.id), row.name, datasets, row.created_at, row.revoked_at)
+    owner = TokenId(row.id if row.owner_id is None else row.owner_id)
+    return Token(TokenId(row.id), row.name, datasets, row.created_at, row.revoked_at, owner)
 
 
 def _hash(secret: str) -> str:
@@ -46,13 +53,18 @@ def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def create(connection: sa.Connection, name: str, datasets: Sequence[str] | None) -> tuple[Token, str]:
+def create(
+    connection: sa.Connection, name: str, datasets: Sequence[str] | None, *, replaces: str | None = None
+) -> tuple[Token, str]:
     """The token, and its secret, which nobody can ask for again. The names of datasets are not looked up: they may be
-    created later."""
+    created later. One that replaces another is for the same datasets, unless others are named."""
     if not name.strip():
         raise UsageError("a token needs a name")
     if datasets is not None and not datasets:
         raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
+    old = None if replaces is None else _latest(connection, replaces)
+    if old is not None and datasets is None:
+        datasets = old.datasets
     secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     made = connection.execute(
         insert_into(connection, api_token)
@@ -60,6 +72,7 @@ def create(connection: sa.Connection, name: str, datasets: Sequence[str] | None)
             name=name,
             hash=_hash(secret),
             datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
+            owner_id=None if old is None else old.owner,
             created_at=utc_now(),
         )
         .on_conflict_do_nothing()
@@ -70,6 +83,15 @@ def create(connection: sa.Connection, name: str, datasets: Sequence[str] | None)
             f"there is a token named {name} already", hint="Choose another name, or revoke that one first."
         )
     return _token(made), secret
+
+
+def _latest(connection: sa.Connection, name: str) -> Token:
+    """The last one of this name, revoked or not."""
+    query = sa.select(api_token).where(api_token.c.name == name).order_by(api_token.c.id.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise RefusedError(f"there is no token {name} to replace", hint="`strandline token list` shows them all.")
+    return _token(row)
 
 
 def every(connection: sa.Connection) -> list[Token]:

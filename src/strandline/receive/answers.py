@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from strandline.ledger.owners import NotClaimed, NotOwner
 from strandline.ledger.received import Decision, Gone, New, OtherBody, Overlaps, Repeat
 from strandline.types import SeqRange
 from strandline.wire import Answer
@@ -53,6 +54,10 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
             return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
         case Gone(what):
             return no_token() if what == "token" else no_dataset()
+        case NotOwner():
+            return not_owner()
+        case NotClaimed(generation):
+            return not_claimed(generation)
         case _:
             assert_never(decision)
 
@@ -101,6 +106,23 @@ def no_token() -> Reply:
 
 def not_allowed() -> Reply:
     return Reply(403, Answer.NOT_ALLOWED, "the token is not for this dataset")
+
+
+def not_owner() -> Reply:
+    why = (
+        "these lanes belong to another token or another sink; a new token takes them over with "
+        "`strandline token create NAME --replaces OLD` at the receiver"
+    )
+    return Reply(403, Answer.NOT_ALLOWED, why)
+
+
+def not_claimed(generation: int | None) -> Reply:
+    """The generation that was claimed last."""
+    if generation is None:
+        why = "no sink has claimed these lanes: a sender claims its first generation before it sends"
+    else:
+        why = f"generation {generation} of this sink was claimed last: another one is claimed first, one step at a time"
+    return Reply(409, Answer.NOT_CLAIMED, why, {"generation": generation})
 
 
 def no_dataset() -> Reply:

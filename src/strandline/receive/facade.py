@@ -50,12 +50,15 @@ class Receiver:
 
     # Tokens.
 
-    def create_token(self, name: str, only: Sequence[str] | None = None) -> tuple[Token, str]:
-        """The secret is told once, and never again: only its hash is kept."""
+    def create_token(
+        self, name: str, only: Sequence[str] | None = None, *, replaces: str | None = None
+    ) -> tuple[Token, str]:
+        """The secret is told once, and never again: only its hash is kept. One that replaces another owns what that one
+        has claimed and sent; both are good until the old one is revoked."""
         with self.bench.ledger.write() as connection:
             named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
-            made = tokens.create(connection, name, named)
-            audit.record(connection, "token_created", token=name, datasets=named)
+            made = tokens.create(connection, name, named, replaces=replaces)
+            audit.record(connection, "token_created", token=name, datasets=named, replaces=replaces)
         return made
 
     def every_token(self) -> list[Token]:

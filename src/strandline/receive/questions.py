@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from strandline.ledger import senders
+from strandline.ledger.engine import Connection
 from strandline.ledger.senders import SourceRecord
 from strandline.receive import answers
 from strandline.receive.answers import Reply, Turned
+from strandline.receive.callers import Caller
 from strandline.receive.taking import Taking
 from strandline.types import SEQ_MAX, Seq
 from strandline.wire import Answer, LaneName
@@ -63,38 +66,52 @@ class InspectQuestion(_Sender):
 
 
 async def claimed(taking: Taking, request: Request, name: str) -> Reply:
-    dataset = (await taking.caller(request, name)).dataset
+    caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimedQuestion)
 
     def ask() -> SourceRecord | None:
         with taking.ledger.read() as connection:
-            return senders.claimed(connection, dataset.id, asked.lake, asked.dataset)
+            return senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
 
-    return _claim_reply(await taking.look(ask))
+    found = await taking.look(ask)
+    if found is None:
+        return _told({"claim": None, "generation": None})
+    return _claim_reply(_own(found, caller))
 
 
 async def claim(taking: Taking, request: Request, name: str) -> Reply:
-    dataset = (await taking.caller(request, name)).dataset
+    caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimQuestion)
 
-    def ask() -> SourceRecord:
+    def ask() -> SourceRecord | None:
         with taking.ledger.write() as connection:
             return senders.claim(
                 connection,
-                dataset.id,
+                caller.dataset.id,
                 asked.lake,
                 asked.dataset,
                 instance=asked.instance,
                 table_uuid=asked.table_uuid,
                 generation=asked.generation,
+                owner=caller.token.owner,
             )
 
-    return _claim_reply(await taking.look(ask))
+    found = await taking.look(ask)
+    if found is None:
+        raise Turned(answers.not_claimed(None))
+    mine = (_own(found, caller).instance, found.table_uuid) == (asked.instance, asked.table_uuid)
+    if mine and found.generation < asked.generation:
+        raise Turned(answers.not_claimed(found.generation))
+    return _claim_reply(found)
 
 
-def _claim_reply(record: SourceRecord | None) -> Reply:
-    if record is None:
-        return _told({"claim": None, "generation": None})
+def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
+    if record.owner not in (None, caller.token.owner):
+        raise Turned(answers.not_owner())
+    return record
+
+
+def _claim_reply(record: SourceRecord) -> Reply:
     found = {
         "lake": record.lake,
         "instance": record.instance,
@@ -105,26 +122,39 @@ def _claim_reply(record: SourceRecord | None) -> Reply:
 
 
 async def held(taking: Taking, request: Request, name: str) -> Reply:
-    dataset = (await taking.caller(request, name)).dataset
+    caller = await taking.caller(request, name)
     asked = await _read(taking, request, HeldQuestion)
     lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
 
     def ask() -> list[Any]:
         with taking.ledger.read() as connection:
-            found = senders.held(connection, dataset.id, asked.lane(""), lanes)
+            _check_owner(connection, caller, asked)
+            found = senders.held(connection, caller.dataset.id, asked.lane(""), lanes)
         return [{"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane]} for lane in found]
 
     return _told({"lanes": await taking.look(ask)})
 
 
 async def inspect(taking: Taking, request: Request, name: str) -> Reply:
-    dataset = (await taking.caller(request, name)).dataset
+    caller = await taking.caller(request, name)
     asked = await _read(taking, request, InspectQuestion)
     if asked.lo > asked.hi:
         raise Turned(answers.bad_request("lo is above hi"))
     lane = asked.lane(asked.partition)
-    found = await taking.inspect(lambda: taking.parts.inspect(dataset, lane, Seq(asked.lo), Seq(asked.hi)))
-    return _told(dict(found))
+
+    def ask() -> Mapping[str, Any]:
+        with taking.ledger.read() as connection:
+            _check_owner(connection, caller, asked)
+        return taking.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
+
+    return _told(dict(await taking.inspect(ask)))
+
+
+def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
+    """What nobody has claimed holds nothing, and may be asked for."""
+    found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
+    if found is not None:
+        _own(found, caller)
 
 
 def _told(more: dict[str, Any]) -> Reply:

@@ -143,11 +143,11 @@ class Taking:
         except UsageError as e:
             raise Turned(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
         form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
-        key = (caller.dataset.id, caller.token.id, identity.key) if isinstance(identity, wire.KeyIdentity) else None
+        key = (caller.dataset.id, caller.token.owner, identity.key) if isinstance(identity, wire.KeyIdentity) else None
         with self.gate.entered(), self.gate.alone(key):
             data = await self.read(request)
-            numbered = isinstance(identity, wire.RangeIdentity)
-            packed = Packed(data, form, encoding, numbered)
+            numbers = identity.rows if isinstance(identity, wire.RangeIdentity) else None
+            packed = Packed(data, form, encoding, numbers)
             arrival = Arrival(caller, identity, packed, headers.get(wire.DIGEST.lower()))
             made = await self._in(self._working, lambda: self._spooled(arrival))
             if isinstance(made, Reply):

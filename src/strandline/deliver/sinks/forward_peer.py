@@ -23,6 +23,8 @@ LANES_AT_ONCE_MAX = 1000
 RECORD_BYTES_MAX = 256 << 20
 """Of an answer to a question: some two million ranges."""
 _ASKS_MAX = 2
+_GENERATION_STEPS_MAX = 1000
+"""More resets than that, which the receiver has not seen, are no sequence of resets."""
 _CANNOT_SAY = (401, 407, 408, 425, 429)
 """Whoever answers so may be a gateway before a receiver, so that nothing follows from the missing header."""
 
@@ -59,6 +61,21 @@ class Peer:
         return self._claimed(self._ask("claimed", {"lake": lake, "dataset": dataset}))
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
+        """A receiver takes generations one step at a time. One that has not seen those before this one is led through
+        them: the sink was reset twice, or the receiver's ledger is new."""
+        found = self._claim(claim, generation)
+        if isinstance(found, Claimed):
+            return found
+        if generation - found > _GENERATION_STEPS_MAX:
+            raise self._error(f"it has seen generation {found} of the sink, and this is {generation}")
+        for step in range(found + 1, generation + 1):
+            found = self._claim(claim, step)
+        if not isinstance(found, Claimed):
+            raise self._error(f"it does not take generation {generation} of the sink after generation {found}")
+        return found
+
+    def _claim(self, claim: Claim, generation: int) -> Claimed | int:
+        """Or the generation that it has seen last (0: none), where this one is more than a step beyond it."""
         question = {
             "lake": claim.lake,
             "instance": claim.instance,
@@ -66,7 +83,10 @@ class Peer:
             "table_uuid": claim.table_uuid,
             "generation": generation,
         }
-        found = self._claimed(self._ask("claim", question))
+        answer = self._request("POST", "claim", question)
+        if answer.from_receiver and answer.fields.get("outcome") == wire.Answer.NOT_CLAIMED:
+            return int(answer.fields.get("generation") or 0)
+        found = self._claimed(self._told(answer))
         if found is None:
             raise self._error("it was to note whose rows it gets, and did not")
         return found
@@ -110,7 +130,9 @@ class Peer:
     # --- asking ---
 
     def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
-        answer = self._request("POST", what, question)
+        return self._told(self._request("POST", what, question))
+
+    def _told(self, answer: Answer) -> dict[str, Any]:
         if not answer.from_receiver or not 200 <= answer.status < 300:
             raise self._error(explain(answer))
         self._check_version(answer)
