@@ -27,9 +27,16 @@ SEQ_COLUMN = "_ingest_seq"
 PARTITION_COLUMN = "_ingest_partition"
 """Not `_partition`, which is a metadata column of Iceberg's own and cannot be read beside a column of that name."""
 INTERNAL_COLUMNS = (SEQ_COLUMN, PARTITION_COLUMN)
+RESERVED_PREFIX = "_sl_"
+"""Frames of ours hold columns with such names beside those of a table, so no column of a table may have one."""
 
 SEQ_MAX = Seq(2**63 - 1)
 BRANCH_PREFIX = "sl_"
+
+
+def is_reserved(column: str) -> bool:
+    """Whether a user's column cannot have this name. Spark does not tell names apart by upper and lower case."""
+    return column.lower() in INTERNAL_COLUMNS or column.lower().startswith(RESERVED_PREFIX)
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline import failpoints
-from strandline.errors import RefusedError, SchemaError, StorageError, Superseded, TableUnfit
+from strandline.errors import FailedError, RefusedError, SchemaError, StorageError, Superseded, TableUnfit
 from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
 from strandline.ledger import blocks, sequence
@@ -153,7 +155,48 @@ def test_a_table_without_rows_is_adopted_and_used(lake: Lake) -> None:
     assert values(lake, "hollow") == [1]
 
 
+def test_columns_of_any_name_are_columns_and_mark_no_row(lake: Lake, tmp_path: Path) -> None:
+    """What marks a rejected row is said by the reader of files, never found by a column's name."""
+    columns = "n BIGINT, _reject STRING, _line BIGINT, _raw STRING, _metadata STRUCT<row_index: STRING>"
+    sql(lake, f"CREATE TABLE lake.default.odd_names ({columns}) USING iceberg")
+    row = ["id AS n", "if(id % 2 = 0, 'no', null) AS _reject", "id AS _line", "'r' AS _raw"]
+    row.append("struct('m' AS row_index) AS _metadata")
+    sql(lake, f"INSERT INTO lake.default.odd_names SELECT {', '.join(row)} FROM range(0, 10, 1, 1)")
+    assert lake.adopt_dataset("odd_names").rows == 10
+    assert lake.append("odd_names", lake.spark.range(10, 20).selectExpr(*row)).row_count == 10
+    lines = [{"n": 20, "_reject": "x", "_line": 7, "_raw": "y"}, {"n": "not a number", "_raw": "z"}, {"n": 21}]
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lake.spark.range(22, 24).selectExpr(*row).coalesce(1).write.parquet(str(tmp_path / "folder"))
+    [file] = (tmp_path / "folder").glob("*.parquet")
+    first, second = lake.ingest("odd_names", [tmp_path / "some.jsonl", file])
+    assert (first.error, first.rows, first.rejected, second.error, second.rows) == (None, 2, 1, None, 2)
+    assert first.rejects_path is not None and json.loads(first.rejects_path.read_text())["line"] == 2
+    assert sorted(values(lake, "odd_names")) == list(range(24))
+    assert {r["n"]: r["_reject"] for r, _ in lake.read_since("odd_names")}[2] == "no"
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_pass_that_would_lose_a_row_is_refused_before_its_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, deletes: bool
+) -> None:
+    legacy(lake, name := f"losing_{deletes}", files=1, properties="'write.delete.mode'='merge-on-read'")
+    if deletes:
+        sql(lake, f"DELETE FROM lake.default.{name} WHERE n = 3")
+    before, pin = content(lake, name), stamp.pin
+    with monkeypatch.context() as patched:
+        patched.setattr(stamp, "pin", lambda spark, df, **how: pin(spark, df.where("n <> 5"), **how))
+        with pytest.raises(FailedError, match=f"{len(before)} rows were read, and {len(before) - 1} were written"):
+            lake.adopt_dataset(name)
+    assert content(lake, name) == before and open_blocks(lake, name) == []
+    assert lake.adopt_dataset(name).rows == len(before) == len(numbered(lake, name))
+
+
 def test_what_cannot_be_adopted_is_refused_and_left_as_it_was(lake: Lake) -> None:
+    for column in ("_sl_number", "_Ingest_Seq"):
+        sql(lake, f"CREATE TABLE lake.default.taken (n BIGINT, {column} BIGINT) USING iceberg")
+        with pytest.raises(SchemaError, match=column):
+            lake.adopt_dataset("taken")
+        sql(lake, "DROP TABLE lake.default.taken")
     sql(lake, "CREATE TABLE lake.default.odd (n BIGINT, _ingest_seq STRING) USING iceberg")
     with pytest.raises(SchemaError, match="_ingest_seq"):
         lake.adopt_dataset("odd")

@@ -68,6 +68,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_reserved(lake: L
     for bad, what in [
         (good.withColumn("_ingest_seq", F.lit(1)), "_ingest_seq"),
         (good.withColumn("_ingest_partition", F.lit("x")), "_ingest_partition"),
+        (good.withColumn("_sl_reject", F.lit("x")), "_sl_reject"),
         (good.withColumn("surprise", F.lit(1)), "surprise"),
         (good.drop("id"), "id"),
     ]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
 
 from strandline import Lake, failpoints
 from strandline.config import LakeConfig
+from strandline.errors import FailedError
 from strandline.maintain.compact import Compacted, CompactOptions, compact
 from strandline.tables import upkeep
 from strandline.tables.schema_file import parse_columns
@@ -145,8 +148,22 @@ def test_files_that_someone_left_in_no_order_are_sorted(lake: Lake) -> None:
     assert_sound(lake, [*range(ROWS), *fill_again])
 
 
+def _without(id: int) -> Any:
+    """A compaction that reads one row too few."""
+    read = upkeep.Rewrite._reading
+
+    @contextmanager
+    def reading(*args: Any) -> Iterator[DataFrame]:
+        with read(*args) as df:
+            yield df.where(f"id <> {id}")
+
+    return reading
+
+
 @pytest.mark.parametrize("version", [2, 3])
-def test_deleted_rows_stay_deleted_and_their_delete_files_go(lake: Lake, version: int) -> None:
+def test_deleted_rows_stay_deleted_and_no_other_row_is_lost_and_their_delete_files_go(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     lake.spark.sql(
         "ALTER TABLE lake.default.events SET TBLPROPERTIES "
         f"('write.delete.mode' = 'merge-on-read', 'format-version' = '{version}')"
@@ -154,6 +171,10 @@ def test_deleted_rows_stay_deleted_and_their_delete_files_go(lake: Lake, version
     lake.spark.sql("DELETE FROM lake.default.events WHERE id IN (3, 17)")
     assert deletes(lake) > 0
     lineage = row_ids(lake) if version == 3 else []
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep.Rewrite, "_reading", _without(5))
+        with pytest.raises(FailedError, match=f"{ROWS - 3} rows were written of {ROWS - 2}"):
+            run(lake)
     done = run(lake)
     assert version == 2 or row_ids(lake) == lineage, "rows got other ids"
     assert (done.rows_written, done.delete_files_after, deletes(lake)) == (ROWS - 2, 0, 0)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.deliver import kinds
-from strandline.errors import StorageError, TableUnfit, UsageError
+from strandline.errors import FailedError, StorageError, TableUnfit, UsageError
 from strandline.failpoints import FailpointError
 from strandline.ledger import audit, losses, quarantine, sinks
 from strandline.ledger.losses import Reason
@@ -23,6 +23,7 @@ from strandline.maintain.purge_plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
 from strandline.maintain.purge_reach import SinkSearch
 from strandline.receive.drain import drain
 from strandline.tables import floor as table_floor
+from strandline.tables import row_delete
 from strandline.types import Seq, SeqRange
 from tests.spark.bodies import Sender, files
 from tests.spark.flaky import REFUSES
@@ -121,6 +122,22 @@ def test_a_table_that_hides_deleted_rows_in_delete_files_is_written_anew(lake: L
     done = purge(lake)
     assert (done.deleted_rows, done.delete_files_left) == (1, 0)
     assert data_files_hold(lake, b"alice") == [] and left(lake) == others(1, 45)
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_a_delete_that_would_take_other_rows_with_it_is_refused_before_its_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    sql(lake, f"ALTER TABLE lake.default.events SET TBLPROPERTIES ('write.delete.mode' = '{mode}')")
+    append(lake, 1, 20)
+    sql(lake, "DELETE FROM lake.default.events WHERE n = 7")
+    before, files, write = left(lake), data_files_hold(lake, b""), row_delete.write_files
+    with monkeypatch.context() as patched:
+        patched.setattr(row_delete, "write_files", lambda tables, group, df: write(tables, group, df.where("n <> 3")))
+        with pytest.raises(FailedError, match="4 were to be deleted"):
+            purge(lake)
+    assert left(lake) == before and data_files_hold(lake, b"") == files, "nothing of it is left"
+    assert purge(lake).deleted_rows == 4 and left(lake) == [n for n in before if n % 5]
 
 
 def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset_ones(

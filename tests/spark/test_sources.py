@@ -24,6 +24,7 @@ from pyspark.sql import types as t
 
 from strandline.errors import InputError, SchemaError
 from strandline.ingest.sources import lines
+from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 from strandline.ingest.sources.failures import translate
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.read import read_source
@@ -71,11 +72,11 @@ def read(spark: SparkSession, path: Path, fields: t.StructType) -> DataFrame:
 
 
 def rows(df: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in df.orderBy("_line").collect()]
+    return [row.asDict(recursive=True) for row in df.orderBy(LINE).collect()]
 
 
 def rejected(df: DataFrame) -> list[tuple[int, str, str]]:
-    return [(r["_line"], r["_reject"], r["_raw"]) for r in rows(df) if r["_reject"] is not None]
+    return [(r[LINE], r[REJECT], r[RAW]) for r in rows(df) if r[REJECT] is not None]
 
 
 def failure(action: Callable[[], Any], path: Path) -> InputError:
@@ -93,8 +94,8 @@ def failure(action: Callable[[], Any], path: Path) -> InputError:
 def test_json_lines_are_read_whatever_they_are_packed_in(spark: SparkSession, tmp_path: Path, packed: str) -> None:
     text = '\ufeff{"id": 1, "name": "a"}\r\n\r\n  \n\t{"id": 2} \n{"id": "x"}\n{"id": 4, "name": null}'
     df = read(spark, write(tmp_path, "a.jsonl" + packed, text), SIMPLE)
-    assert df.columns == ["id", "name", "_line", "_reject", "_raw"]
-    assert [(r["id"], r["name"], r["_line"]) for r in rows(df)] == [
+    assert df.columns == ["id", "name", LINE, REJECT, RAW]
+    assert [(r["id"], r["name"], r[LINE]) for r in rows(df)] == [
         (1, "a", 1),
         (2, None, 4),
         (None, None, 5),
@@ -107,7 +108,7 @@ def test_json_lines_are_read_whatever_they_are_packed_in(spark: SparkSession, tm
 def test_csv_is_read_whatever_it_is_packed_in(spark: SparkSession, tmp_path: Path, packed: str) -> None:
     text = '\ufeffname,id\r\n"a, ""b""\r\nc",1\r\n\r\n"",2\r\n,3\r\nx\r\nx,y\r\n1,2,3\r\n5" pipe,8\r\n"q"r,9\r\nz,'
     df = read(spark, write(tmp_path, "a.csv" + packed, text), SIMPLE)
-    fitting = [(r["_line"], r["id"], r["name"]) for r in rows(df) if r["_reject"] is None]
+    fitting = [(r[LINE], r["id"], r["name"]) for r in rows(df) if r[REJECT] is None]
     assert fitting == [(2, 1, 'a, "b"\r\nc'), (5, 2, ""), (6, 3, None), (10, 8, '5" pipe')]
     assert rejected(df) == [
         (7, "1 fields, expected 2", "x"),
@@ -140,7 +141,7 @@ def every_row() -> dict[str, Any]:
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
     """Without what only the reader adds, times in UTC as Python gives them."""
-    own = {k: v for k, v in row.items() if k not in ("_line", "_reject", "_raw")}
+    own = {k: v for k, v in row.items() if k not in (LINE, REJECT, RAW)}
     own["x"] = None if own["x"] is None else bytes(own["x"])
     return own
 
@@ -208,7 +209,7 @@ def test_an_empty_file_has_no_rows(spark: SparkSession, tmp_path: Path, name: st
         (tmp_path / name).write_bytes(content)
         df = read(spark, tmp_path / name, SIMPLE)
         assert df.count() == 0
-        assert df.columns == ["id", "name", "_line", "_reject", "_raw"]
+        assert df.columns == ["id", "name", LINE, REJECT, RAW]
 
 
 def test_a_csv_with_a_header_only_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_rows_that_are_not_rows_are_rejected_one_by_one(spark: SparkSession, tmp
     bad = [b"not json", b'{"id": 1, "name": "\xff\xfe"}', b"[1]", b'{"_ingest_seq": 5, "id": 1}', b'{"name": "a"}']
     content = b"\n".join([b'{"id": 1}'] * 1000 + bad + [b'{"id": 2}'] * 1000)
     df = read(spark, write(tmp_path, "a.jsonl", content), SIMPLE)
-    assert df.where("_reject is null").count() == 2000
+    assert df.where(f"{REJECT} is null").count() == 2000
     assert rejected(df) == [
         (1001, "not JSON: Expecting value at character 1", "not json"),
         (1002, "invalid UTF-8 at byte 20", '{"id": 1, "name": "\\xff\\xfe"}'),
@@ -238,9 +239,7 @@ def test_a_large_file_is_cut_into_parts_that_know_their_lines(
     text = "".join(f'{{"id": {n}}}{chr(13) if n % 7 == 0 else ""}\n' if n % 11 else "\n" for n in range(1, count + 1))
     df = read(spark, write(tmp_path, "a.jsonl", text), SIMPLE)
     assert df.rdd.getNumPartitions() > 2
-    found = df.agg(
-        F.count("*"), F.count_if(F.col("id") == F.col("_line")), F.countDistinct("id"), F.max("_line")
-    ).first()
+    found = df.agg(F.count("*"), F.count_if(F.col("id") == F.col(LINE)), F.countDistinct("id"), F.max(LINE)).first()
     expected = count - count // 11
     assert tuple(found or ()) == (expected, expected, expected, count)
 
@@ -252,10 +251,10 @@ def test_running_twice_gives_the_same_rows_in_the_same_order(
     monkeypatch.setattr(lines, "RANGE_BYTES_MIN", 100_000)
     text = "".join(f'{{"id": {n if n % 97 else "null"}}}\n' for n in range(40_000))
     df = read(spark, write(tmp_path, "a.jsonl", text), SIMPLE)
-    placed = df.select(F.spark_partition_id(), F.monotonically_increasing_id(), "id", "_line", "_reject")
+    placed = df.select(F.spark_partition_id(), F.monotonically_increasing_id(), "id", LINE, REJECT)
     first, second = placed.collect(), placed.collect()
     assert first == second
-    assert [r["_line"] for r in first] == sorted(r["_line"] for r in first)
+    assert [r[LINE] for r in first] == sorted(r[LINE] for r in first)
 
 
 def test_reading_starts_no_job(spark: SparkSession, tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_a_packed_file_that_is_cut_or_damaged_is_named(
             assert format == "csv"
             assert path.name in e.message
         else:
-            failure(lambda df=df: df.where("_reject is null").count(), path)
+            failure(lambda df=df: df.where(f"{REJECT} is null").count(), path)
 
 
 def test_a_failure_while_writing_is_translated_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -329,13 +328,13 @@ def test_a_line_without_end_is_an_error_and_not_an_exhausted_memory(spark: Spark
 def test_a_row_longer_than_a_chunk_is_read_whole(spark: SparkSession, tmp_path: Path) -> None:
     long = "y" * (3 * lines.CHUNK_BYTES)
     df = read(spark, write(tmp_path, "a.jsonl", f'{{"id": 1}}\n{{"id": 2, "name": "{long}"}}\n{{"id": 3}}\n'), SIMPLE)
-    assert [tuple(r) for r in df.select("id", F.length("name"), "_line").collect()] == [
+    assert [tuple(r) for r in df.select("id", F.length("name"), LINE).collect()] == [
         (1, None, 1),
         (2, len(long), 2),
         (3, None, 3),
     ]
     csv = read(spark, write(tmp_path, "a.csv.zst", f'id,name\n2,"{long}\n{long}"\n3,z\n'), SIMPLE)
-    assert [tuple(r) for r in csv.select("id", F.length("name"), "_line").collect()] == [
+    assert [tuple(r) for r in csv.select("id", F.length("name"), LINE).collect()] == [
         (2, 2 * len(long) + 1, 2),
         (3, 1, 4),
     ]
@@ -352,7 +351,7 @@ def test_types_and_names_that_no_file_can_fill_are_refused(spark: SparkSession, 
     path = write(tmp_path, "a.jsonl", "{}\n")
     for fields in (
         t.StructType([t.StructField("v", t.VariantType())]),
-        t.StructType([t.StructField("_raw", t.StringType())]),
+        t.StructType([t.StructField(RAW, t.StringType())]),
     ):
         with pytest.raises(SchemaError):
             read(spark, path, fields)
@@ -380,7 +379,7 @@ def test_every_type_comes_through_parquet(spark: SparkSession, tmp_path: Path) -
     assert plain(first) == every_row() | {"tz": "2026-01-02 03:04:05.000006"}
     assert all(v is None for k, v in plain(second).items() if k != "l")
     assert math.isnan(third["f"])
-    assert [r["_line"] for r in (first, second, third)] == [1, 2, 3]
+    assert [r[LINE] for r in (first, second, third)] == [1, 2, 3]
 
 
 def test_parquet_types_that_widen_are_taken(spark: SparkSession, tmp_path: Path) -> None:
@@ -394,7 +393,7 @@ def test_parquet_types_that_widen_are_taken(spark: SparkSession, tmp_path: Path)
         }
     )
     row = rows(moments(read(spark, parquet(tmp_path, table), EVERY)))[0]
-    assert row["_reject"] is None
+    assert row[REJECT] is None
     assert (row["l"], row["d"], row["n"], row["tz"]) == (1, 1.5, Decimal("1.50"), "2026-01-01 00:00:00")
     assert row["o"] == {"p": 1, "q": 7.0}
 

@@ -262,6 +262,7 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: LightCatalo
         ([AddColumn(PARTITION_COLUMN, Primitive("string"))], "Strandline's own"),
         ([RenameColumn("v", "_ingest_seq")], "Strandline's own"),
         ([RenameColumn("v", "_pos")], "Iceberg's own"),
+        ([AddColumn("_sl_line", Primitive("long"))], "Strandline's own"),
         ([AddColumn("_row_id", Primitive("long"))], "Iceberg's own"),
         ([DropColumn("region")], "delivered by it"),
         ([RenameColumn("region", "area")], "delivered by it"),

@@ -91,6 +91,7 @@ def test_json_and_yaml_give_the_same_columns(tmp_path: Path) -> None:
         ([{"name": "s", "type": "struct<x:int,X:int>"}], "column s.X: the name is there twice"),
         ([{"name": "_ingest_seq", "type": "long"}], "column _ingest_seq: the name is Strandline's own"),
         ([{"name": "_Ingest_Partition", "type": "string"}], "column _Ingest_Partition: the name is Strandline's own"),
+        ([{"name": "_SL_number", "type": "long"}], "column _SL_number: the name is Strandline's own"),
         ([{"name": "_file", "type": "string"}], "column _file: the name is Iceberg's own"),
         ([{"name": "a.b", "type": "string"}], "column a.b: a name cannot contain a dot"),
         ([{"name": "a", "type": "int", "requird": True}], "column a: nothing is known of requird"),

@@ -122,6 +122,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
     with rewrite.reading(work.tables, group) as df:
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
         missing = F.col(SEQ_COLUMN).isNull()
+        live = df.count() if group.has_deletes else group.records
         pinned = stamp.pin(work.tables.spark, df.where(missing), digest=True)
         counted = stamp.count(pinned, columns, digest=False)
         if counted.rows == 0:
@@ -147,6 +148,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
                 kept = df.where(~missing)
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
+                rewrite.check_rows(group, files, read=live)
                 rewrite.commit(work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch)
             except (StrandlineError, rewrite.FilesGone):
                 _give_up(work, dataset, held)

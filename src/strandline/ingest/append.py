@@ -31,6 +31,7 @@ from strandline.types import (
     SeqRange,
     SnapshotId,
     Staged,
+    is_reserved,
 )
 
 Progress = Callable[[str, int | None], None]
@@ -59,6 +60,7 @@ def append(
     *,
     batch_id: str | None = None,
     same_content: bool = True,
+    rejects: stamp.Rejects | None = None,
     rejects_max: int = 0,
     on_rejects: Callable[[DataFrame, int], None] | None = None,
     before_commit: Callable[[], None] | None = None,
@@ -67,22 +69,22 @@ def append(
     """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
 
     A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides.
-    A frame with a column `_reject` carries rows that do not fit, each with its reason: up to `rejects_max` of them
-    are handed to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when
-    everything is staged and nothing is committed; what it raises gives the batch up.
+    `rejects` names the columns of a frame that carries rows which do not fit: up to `rejects_max` of these are handed
+    to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when everything is
+    staged and nothing is committed; what it raises gives the batch up.
     """
     with work.ledger.read() as connection:  # the ledger first, the table after
         settled = blocks.last_settled(connection, dataset.id)
     view = work.tables.view(dataset.name)
     work.check_fit(view, dataset)
     check_descends(work.tables, dataset, view, settled)  # a new block on top would cover a rollback up
-    columns = check_columns(work, dataset, df)
+    columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:
         raise SchemaError("a batch id must not be empty")
     progress("counting", None)
     digest = batch_id is not None and same_content
-    pinned = stamp.pin(work.tables.spark, df, digest=digest)
+    pinned = stamp.pin(work.tables.spark, df, digest=digest, rejects=rejects)
     counted = stamp.count(pinned, columns, digest=digest)
     if counted.rejected:
         if counted.rejected > rejects_max:
@@ -103,12 +105,13 @@ def append(
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 
-def check_columns(work: Workbench, dataset: Dataset, df: DataFrame) -> list[str]:
+def check_columns(work: Workbench, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None) -> list[str]:
     """The dataset's own columns in its order; the frame must have the required ones and no others."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
-    given = [f.name for f in df.schema.fields if f.name != stamp.REJECT_COLUMN and not _is_source_column(df, f.name)]
-    if ours := [n for n in given if n in INTERNAL_COLUMNS]:
+    beside = () if rejects is None else rejects.columns
+    given = [f.name for f in df.schema.fields if f.name not in beside]
+    if ours := [n for n in given if is_reserved(n)]:
         raise SchemaError(
             f"the rows have a column {ours[0]!r}, which is Strandline's own",
             hint="Rename or drop it; numbers are given at ingest.",
@@ -124,11 +127,6 @@ def check_columns(work: Workbench, dataset: Dataset, df: DataFrame) -> list[str]
     if len(set(given)) != len(given):
         raise SchemaError("the rows have two columns of one name")
     return [f.name for f in fields if f.name in given]
-
-
-def _is_source_column(df: DataFrame, name: str) -> bool:
-    """Line number and text that the file readers put beside rows that may be rejected."""
-    return stamp.REJECT_COLUMN in df.columns and name in ("_line", "_raw")
 
 
 def _reserve(work: Workbench, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:

@@ -210,8 +210,10 @@ def _read_and_append(
     work: Workbench, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress, kept: list[Path]
 ) -> FileOutcome:
     from strandline.ingest.append import append, column_fields
+    from strandline.ingest.sources.blocks import LINE, RAW, REJECT
     from strandline.ingest.sources.narrow import fit_values
     from strandline.ingest.sources.read import read_source
+    from strandline.ingest.stamp import Rejects
 
     began = time.monotonic()
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
@@ -247,6 +249,7 @@ def _read_and_append(
         dataset,
         df,
         batch_id=batch.batch_id,
+        rejects=Rejects(REJECT, about=(LINE, RAW)),
         rejects_max=2**63,
         on_rejects=on_rejects,
         before_commit=lambda: _check_unchanged(batch),
@@ -274,10 +277,14 @@ def _rows(count: int) -> str:
 
 
 def _first_reasons(reads: Sequence[tuple[SourceFile, DataFrame]]) -> str:
+    from pyspark.sql import functions as F
+
+    from strandline.ingest.sources.blocks import LINE, REJECT
+
     found: list[str] = []
     for source, frame in reads:
         where = f"{source.path.name}, line" if len(reads) > 1 else "line"
-        rows = frame.where("_reject IS NOT NULL").select("_line", "_reject").orderBy("_line")
+        rows = frame.where(F.col(REJECT).isNotNull()).select(LINE, REJECT).orderBy(LINE)
         found += [f"{where} {r[0]}: {r[1]}" for r in rows.limit(REASONS_SHOWN - len(found)).collect()]
         if len(found) >= REASONS_SHOWN:
             break

@@ -27,8 +27,6 @@ from strandline.tables.identifier import quoted
 from strandline.tables.spark_tables import StagedFile, explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 
-REJECT_COLUMN = "_reject"
-
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 
 
@@ -46,9 +44,25 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejects:
+    """Columns that a reader of files puts beside those of the dataset. Whoever hands over such a frame says so: a
+    column of a table may have any name and mean anything."""
+
+    reason: str
+    """Why the row does not fit; null in a row that does."""
+    about: tuple[str, ...]
+    """What else describes the row; not ingested."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.reason, *self.about)
+
+
+@dataclass(frozen=True, slots=True)
 class Pinned:
     df: DataFrame
     partitions: int
+    rejects: Rejects | None
 
 
 _NARROW = frozenset(
@@ -66,7 +80,7 @@ _NARROW = frozenset(
 )
 
 
-def pin(spark: SparkSession, df: DataFrame, *, digest: bool) -> Pinned:
+def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | None = None) -> Pinned:
     """The same rows over one RDD: its partitions are what they are, however often they are computed. Where the rows
     need not be read to be counted, and the source alone decides the partitions, the frame is left as it is."""
     if not hasattr(df, "_jdf"):
@@ -78,12 +92,12 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool) -> Pinned:
         rdd = planned.toRdd()
         ours = df.sparkSession._jsparkSession.equals(spark._jsparkSession)
         if ours and not digest and planned.analyzed().deterministic() and _is_narrow(planned.executedPlan()):
-            return Pinned(df, rdd.getNumPartitions())
+            return Pinned(df, rdd.getNumPartitions(), rejects)
         pinned = spark._jsparkSession.internalCreateDataFrame(rdd, df._jdf.schema(), False)
         partitions = rdd.getNumPartitions()
     except Exception as e:
         raise explain(e, "the batch cannot be computed") from e
-    return Pinned(DataFrame(pinned, spark), partitions)
+    return Pinned(DataFrame(pinned, spark), partitions, rejects)
 
 
 def _is_narrow(plan: Any) -> bool:
@@ -94,9 +108,9 @@ def _is_narrow(plan: Any) -> bool:
 
 
 def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
-    """One pass. Rows that have a reason in `_reject` are counted apart and left out of the digest."""
+    """One pass. Rejected rows are counted apart and left out of the digest."""
     pinned = source.df
-    fits = F.col(REJECT_COLUMN).isNull() if REJECT_COLUMN in pinned.columns else F.lit(True)
+    fits = F.lit(True) if source.rejects is None else F.col(source.rejects.reason).isNull()
     measures = [F.count_if(fits).alias("fit"), F.count_if(~fits).alias("rejected")]
     if digest:
         # A column without a value says nothing: a column that was added to the dataset later does not make the same
@@ -168,8 +182,8 @@ def stamp(
     """The rows that fit, numbered, with internal columns first. `deliver_by` are fields as the table has them."""
     pinned = source.df
     starts = [0, *accumulate(counted.per_partition)][:-1]
-    if REJECT_COLUMN in pinned.columns:
-        pinned = pinned.where(F.col(REJECT_COLUMN).isNull())
+    if source.rejects is not None:
+        pinned = pinned.where(F.col(source.rejects.reason).isNull())
     partition = F.spark_partition_id() + 1
     place = F.monotonically_increasing_id().bitwiseAND(F.lit(_PLACE_BITS))
     number = _long(rows.lo) + F.element_at(_longs(starts), partition) + place

@@ -151,7 +151,7 @@ def _round(
         rewrite = upkeep.Rewrite(tables, main, step, _target(main, options))
         failpoints.hit("compact.before_rewrite")
         new = rewrite.write()
-        if why := wrong(step, new):
+        if why := wrong(step, new, read=rewrite.live_rows()):
             rewrite.discard()
             raise FailedError(f"{main.name}: rewritten files are not what was read: {why}", hint="Nothing was changed.")
         failpoints.hit("compact.before_commit")
@@ -169,11 +169,11 @@ def _round(
     return lost
 
 
-def wrong(step: Sequence[Piece], new: Sequence[NewFile]) -> str | None:
-    """What the new files say about themselves, against what was read; None if it fits."""
-    read, written = sum(p.rows for p in step), sum(f.rows for f in new)
-    deleted = any(f.deletes for p in step for f in p.files)
-    if written > read or (written < read and not deleted):
+def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | None:
+    """What the new files say about themselves, against what was read; None if it fits. `read` is how many rows of the
+    old files were not deleted."""
+    written = sum(f.rows for f in new)
+    if written != read:
         return f"{written} rows were written of {read}"
     lows, highs = [f.lo or 0 for p in step for f in p.files], [f.hi or 0 for p in step for f in p.files]
     if new and (min(f.lo for f in new) < min(lows) or max(f.hi for f in new) > max(highs)):

@@ -167,7 +167,7 @@ class _Purge:
         check_fit(tables.view(self.dataset.name), self.dataset, self.bench.lake_id)
         hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
         try:
-            kind = self._main().select(F.expr(self.where).alias("_fits")).schema["_fits"].dataType
+            kind = self._main().select(F.expr(self.where).alias("_sl_fits")).schema["_sl_fits"].dataType
             if kind == T.BooleanType():
                 self._main().where(F.expr(self.where)).schema  # noqa: B018 - an aggregate is an expression, too
         except PySparkException as e:

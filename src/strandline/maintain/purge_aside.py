@@ -29,7 +29,7 @@ from strandline.maintain.purge_rows import is_about_values
 from strandline.tables.spark_tables import explain
 from strandline.types import SEQ_COLUMN, Dataset
 
-_AT, _TEXT, _IS_JSON = "_strandline_at", "_strandline_text", "_strandline_is_json"  # beside columns of any name
+_AT, _TEXT, _IS_JSON = "_sl_at", "_sl_text", "_sl_is_json"
 _LINES_AT_ONCE_MAX = 10_000
 _BYTES_AT_ONCE_MAX = 64 << 20
 _SCRATCH_SECONDS_MAX = 3600.0
@@ -50,7 +50,7 @@ def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> Re
         return RefusedFound((), (), 0)
     asked = main.sparkSession.createDataFrame([(int(q.number),) for q in kept], f"{SEQ_COLUMN} long")
     there = main.join(F.broadcast(asked.distinct()), SEQ_COLUMN, "left_semi")
-    fits = F.coalesce(F.expr(where), F.lit(False)).alias("_fits")
+    fits = F.coalesce(F.expr(where), F.lit(False)).alias("_sl_fits")
     by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
     verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in kept if int(q.number) in by_number}
     for some in _portions([q for q in kept if q.id not in verdicts]):

@@ -153,13 +153,15 @@ def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, Counted]:
             spans = [number.between(int(owed.others.lo), int(owed.others.hi))]
         inside = df.where(reduce(Column.__or__, spans, F.lit(False)))
     else:
-        laned = df.withColumn("_lane", lane_of(df))
-        known = df.sparkSession.createDataFrame(named, "_lane string, _from long, _to long")
-        inside = laned.join(F.broadcast(known), "_lane").where(number.between(F.col("_from"), F.col("_to")))
+        laned = df.withColumn("_sl_lane", lane_of(df))
+        known = df.sparkSession.createDataFrame(named, "_sl_lane string, _sl_from long, _sl_to long")
+        inside = laned.join(F.broadcast(known), "_sl_lane").where(number.between(F.col("_sl_from"), F.col("_sl_to")))
         if owed.others is not None:
-            lanes = df.sparkSession.createDataFrame([(p,) for p in owed.lanes], "_lane string")
+            lanes = df.sparkSession.createDataFrame([(p,) for p in owed.lanes], "_sl_lane string")
             new = laned.where(number.between(int(owed.others.lo), int(owed.others.hi)))
-            inside = inside.drop("_from", "_to").unionByName(new.join(F.broadcast(lanes), "_lane", "left_anti"))
+            inside = inside.drop("_sl_from", "_sl_to").unionByName(
+                new.join(F.broadcast(lanes), "_sl_lane", "left_anti")
+            )
     return dict(_collect(_aggregated(inside, condition, lane_of(inside))))
 
 
@@ -167,11 +169,11 @@ def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> Da
     number = F.col(SEQ_COLUMN)
     try:
         fits = F.coalesce(F.expr(condition), F.lit(False))
-        judged = df.select((F.lit("") if lane is None else lane).alias("_of"), number, fits.alias("_fits"))
+        judged = df.select((F.lit("") if lane is None else lane).alias("_sl_of"), number, fits.alias("_sl_fits"))
     except PySparkException as e:
         raise UsageError(f"this condition cannot be used: {explain(e, condition).message}") from e
-    goes, stays = F.when(F.col("_fits"), number), F.when(~F.col("_fits"), number)
-    return judged.groupBy("_of").agg(
+    goes, stays = F.when(F.col("_sl_fits"), number), F.when(~F.col("_sl_fits"), number)
+    return judged.groupBy("_sl_of").agg(
         F.count(goes).alias("rows"), F.min(goes).alias("first"), F.max(goes).alias("last"), F.min(stays).alias("kept")
     )
 
@@ -181,7 +183,7 @@ def _collect(df: DataFrame) -> list[tuple[str, Counted]]:
         rows = df.collect()  # a line per lane
     except Exception as e:
         raise explain(e, "rows cannot be counted") from e
-    return [(r["_of"], Counted(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
+    return [(r["_sl_of"], Counted(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
 
 
 def _seq(value: int | None) -> Seq | None:

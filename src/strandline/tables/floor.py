@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Sequence
 
-from strandline.errors import CommitUnknown
 from strandline.tables.metadata import FLOOR_PREFIX, ToldPurge
-from strandline.tables.spark_tables import CATALOG, JAVA_ERRORS, SparkTables, explain, java_class, root_cause
+from strandline.tables.row_delete import delete
+from strandline.tables.spark_tables import SparkTables
 from strandline.types import Seq, SeqRange
 
-_LOST = (
-    "CommitFailedException",
-    "ValidationException",
-    "CommitStateUnknownException",
-    "RESTException",
-    "UncheckedSQLException",
-)
+__all__ = ["PURGES_TOLD_MAX", "delete", "tell", "tell_purge", "with_neighbours"]
+
 PURGES_TOLD_MAX = 64
 """Beyond that, neighbours are told as one: properties are read with every load of the table."""
 
@@ -75,25 +68,3 @@ def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: i
 
 def _within(inner: SeqRange, outer: SeqRange) -> bool:
     return outer.lo <= inner.lo and inner.hi <= outer.hi
-
-
-def delete(tables: SparkTables, name: str, condition: str) -> None:
-    """Whole files where all of their rows go, else as the table's own properties say. The same again deletes nothing,
-    so a commit that lost, or whose outcome is unknown, is simply repeated."""
-    table = ".".join(f"`{part}`" for part in (CATALOG, *name.split(".")))
-    last: Exception | None = None
-    for n in range(tables.attempts_max):
-        try:
-            tables.sparing.spark.sql(f"DELETE FROM {table} WHERE {condition}")
-            return
-        except JAVA_ERRORS as e:
-            text = f"{java_class(e)} {root_cause(e)} {e}"
-            if not any(word in text for word in _LOST):
-                raise explain(e, f"rows of {name} cannot be deleted") from e
-            last = e
-            time.sleep(min(2.0, 0.05 * 2 ** min(n, 6)) * random.random())
-    raise CommitUnknown(
-        f"rows of {name} cannot be deleted: {tables.attempts_max} attempts, the last one: "
-        f"{'' if last is None else root_cause(last)}",
-        hint="Nothing is lost: the next run goes on with it.",
-    )

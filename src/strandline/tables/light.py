@@ -54,7 +54,7 @@ from strandline.tables.metadata import (
 )
 from strandline.tables.partitioning import parse_partition_by
 from strandline.tables.pointer import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
-from strandline.types import PARTITION_COLUMN, SEQ_COLUMN
+from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -410,6 +410,12 @@ def check_adoptable(
         raise TableUnfit(
             f"{name} has history.expire.max-ref-age-ms set, which would expire staged branches",
             hint="Unset the property, then adopt the table.",
+        )
+    if taken := [c for c in columns if is_reserved(c) and c not in INTERNAL_COLUMNS]:
+        raise SchemaError(
+            f"{name} has a column {taken[0]}, a name that Strandline keeps for its own use",
+            hint=f"Rename it, then adopt the table. Names that begin with {RESERVED_PREFIX} are reserved, as are "
+            f"{' and '.join(INTERNAL_COLUMNS)} in any case.",
         )
     if missing := [c for c in deliver_by if c not in columns]:
         raise SchemaError(f"--deliver-by names {missing[0]}, and {name} has no such column")

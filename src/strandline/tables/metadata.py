@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import TableUnfit
-from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, SEQ_MAX, Dataset, Seq, SeqRange, SnapshotId
+from strandline.types import (
+    BRANCH_PREFIX,
+    INTERNAL_COLUMNS,
+    SEQ_COLUMN,
+    SEQ_MAX,
+    Dataset,
+    Seq,
+    SeqRange,
+    SnapshotId,
+    is_reserved,
+)
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -354,6 +364,8 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
     column = view.column(SEQ_COLUMN)
     if column is None or column["type"] != "long":
         return f"it has no column {SEQ_COLUMN} of type long"
+    if taken := next((f["name"] for f in view.schema["fields"] if _is_taken(f["name"])), None):
+        return f"its column {taken} has a name that is reserved"
     if not dataset.adopted and not column["required"]:
         return f"its column {SEQ_COLUMN} is no longer required"
     if view.properties.get(METRICS_PROPERTY) != "full":
@@ -363,3 +375,7 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
     if "history.expire.max-ref-age-ms" in view.properties:
         return "its property history.expire.max-ref-age-ms would expire staged branches"
     return None
+
+
+def _is_taken(column: str) -> bool:
+    return is_reserved(column) and column not in INTERNAL_COLUMNS

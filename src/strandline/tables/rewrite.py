@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from strandline import failpoints
+from strandline.errors import FailedError
 from strandline.tables.metadata import BLOCK_SUMMARY, WapId
 from strandline.tables.spark_tables import (
     JAVA_ERRORS,
@@ -40,6 +41,9 @@ class FileGroup:
     snapshot: SnapshotId
     tasks: Any
     paths: tuple[str, ...]
+    records: int
+    """Rows of these files, by their manifests; deletes not counted."""
+    has_deletes: bool
 
 
 class FilesGone(Exception):
@@ -67,7 +71,7 @@ def unnumbered_group(
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
     tasks = jvm.java.util.ArrayList()
     paths: list[str] = []
-    records = 0
+    records, has_deletes = 0, False
     planned = scan.planFiles()
     try:
         for task in iterate(planned):
@@ -78,7 +82,8 @@ def unnumbered_group(
                 break
             tasks.add(task)
             paths.append(path)
-            records += task.file().recordCount()
+            records += int(task.file().recordCount())
+            has_deletes = has_deletes or not task.deletes().isEmpty()
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
     finally:
@@ -86,7 +91,14 @@ def unnumbered_group(
     if not paths or (only is not None and len(paths) < len(set(only))):
         return None
     return FileGroup(
-        f"strandline-{uuid.uuid4().hex}", name, table, SnapshotId(current.snapshotId()), tasks, tuple(paths)
+        f"strandline-{uuid.uuid4().hex}",
+        name,
+        table,
+        SnapshotId(current.snapshotId()),
+        tasks,
+        tuple(paths),
+        records,
+        has_deletes,
     )
 
 
@@ -117,10 +129,30 @@ def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
             .save(group.id)
         )
     except Exception as e:
-        raise explain(e, "numbered rows cannot be written") from e
+        raise explain(e, f"files of {group.name} cannot be rewritten") from e
     jvm: Any = tables.spark._jvm
     coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
     return list(coordinator.fetchNewFiles(group.table, group.id))
+
+
+def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:
+    """Every row that was read is in the new files, unless it was to be deleted. Else the new files are removed, and
+    nothing is committed."""
+    written = sum(int(file.recordCount()) for file in new_files)
+    if written + deleted == read:
+        return
+    discard(group.table, new_files)
+    told = f" and {deleted} were to be deleted" if deleted else ""
+    raise FailedError(
+        f"{group.name}: {read} rows were read,{told} and {written} were written",
+        hint="Nothing was changed. The files may be damaged, or the condition gives another answer each time.",
+    )
+
+
+def discard(table: Any, new_files: Sequence[Any]) -> None:
+    """Files that no commit has named."""
+    for file in new_files:
+        table.io().deleteFile(file.location())
 
 
 def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:

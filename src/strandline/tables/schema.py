@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import SchemaError
-from strandline.types import INTERNAL_COLUMNS
+from strandline.types import is_reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 def check_free(name: str) -> None:
     """Names that a table's own columns cannot have, or that no query could reach."""
-    if name.lower() in INTERNAL_COLUMNS:
+    if is_reserved(name):
         raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
     if name.lower() in _METADATA_COLUMNS:
         raise SchemaError(

@@ -214,6 +214,19 @@ class Rewrite:
         facts = _Facts(self._tables, self._main.table)
         return [facts.new(file) for file in self._written]
 
+    def live_rows(self) -> int:
+        """Rows of the files that are to be replaced: as manifests have it, and counted where deletes apply to one."""
+        known = sum(f.rows for piece in self._pieces for f in piece.files if not f.deletes)
+        with_deletes = [f for piece in self._pieces for f in piece.files if f.deletes]
+        if not with_deletes:
+            return known
+        id = f"{self.id}-live"
+        try:
+            with self._staged(id, with_deletes):
+                return known + int(self._tables.spark.read.format("iceberg").load(id).count())
+        except JAVA_ERRORS as e:
+            raise explain(e, f"rows of {self._main.name} cannot be counted") from e
+
     @contextmanager
     def _reading(self, id: str, piece: Rewritten) -> Iterator[DataFrame]:
         """The live rows of exactly these files, read by one task in the order of the files."""

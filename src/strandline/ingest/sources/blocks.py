@@ -14,7 +14,8 @@ from strandline.ingest.sources.lines import Block
 from strandline.ingest.sources.rows import RowReader
 from strandline.ingest.sources.values import Misfit
 
-LINE, REJECT, RAW = "_line", "_reject", "_raw"
+LINE, REJECT, RAW = "_sl_line", "_sl_reject", "_sl_raw"
+"""No dataset has columns of such names."""
 
 JUDGED_ROWS_MAX = 32
 """Below this, reading row by row costs less than another attempt at all of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.ingest.sources.blocks import RAW, REJECT
+from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 from strandline.tables.metadata import TableView
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -36,6 +36,6 @@ def fit_values(df: DataFrame, view: TableView) -> DataFrame:
         checked = True
     if not checked:
         return df
-    data = [F.col("`" + c.replace("`", "``") + "`") for c in df.columns if c not in ("_line", REJECT, RAW)]
+    data = [F.col("`" + c.replace("`", "``") + "`") for c in df.columns if c not in (LINE, REJECT, RAW)]
     raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.to_json(F.struct(*data))))
     return df.withColumns({RAW: raw, REJECT: reason})

@@ -49,7 +49,7 @@ def read_parquet(spark: SparkSession, source: SourceFile, fields: t.StructType) 
     text = F.left(F.to_json(F.struct(*[F.col(_ticked(name)) for name in raw.columns])), F.lit(RAW_CHARS_MAX))
     fitted = raw.select(
         *[column.alias(f.name) for column, f in zip(columns, fields, strict=True)],
-        (F.col("_metadata.row_index") + 1).alias(LINE),
+        (raw.metadataColumn("_metadata").getField("row_index") + 1).alias(LINE),
         reject.alias(REJECT),
         F.when(reject.isNotNull(), text).alias(RAW),
     )
