@@ -35,6 +35,15 @@ class SinkState(StrEnum):
     """Something is not as it must be; a person has to look at it."""
 
 
+class PeerKind(StrEnum):
+    """What the server at the other end of a sink is."""
+
+    RECEIVER = "receiver"
+    """A Strandline receiver: it keeps ranges, and every answer of it says so."""
+    OTHER = "other"
+    """It cannot be asked what it holds; the sink's options say what its answers mean."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
     id: SinkId
@@ -58,6 +67,10 @@ class SinkRecord:
     """Ticks in a row that did not get through; 0 when the last one did."""
     retry_at: datetime | None
     created_at: datetime
+    peer: PeerKind | None = None
+    """What answered when the destination was claimed; None for kinds that know one answer only."""
+    failing_since: datetime | None = None
+    """When the first of its latest failures happened that were all alike; None when the last tick got through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,8 @@ class Chunk:
     size: int | None
     found: bool
     """The sink held it already when it was planned: a ledger that was restored learns of it."""
+    offered: bool = False
+    """It may have been sent: noted before it is, for sinks that cannot be asked what they hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ POINTS: tuple[str, ...] = (
     "s3.after_put",
     "sink.before_mark",
     "sink.after_mark",
+    "offer.before_record",
+    "offer.after_record",
     "forward.before_post",
     "forward.after_post",
     "split.before_store",

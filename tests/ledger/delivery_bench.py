@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -31,8 +32,10 @@ from tests.ledger.conftest import LAKE, Bench, open_bench
 _numbers = count(1)
 
 
-def open_shared(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
-    settings = {}
+def open_shared(
+    request: pytest.FixtureRequest, database: str, given: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[Bench]:
+    settings = dict(given or {})
     if database == "postgres":
         settings["ledger"] = {"url": request.getfixturevalue("postgres_server").create_database()}
     folder = request.getfixturevalue("tmp_path_factory").mktemp("shared")

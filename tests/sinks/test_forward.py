@@ -43,6 +43,7 @@ from strandline.deliver.sinks import forward_socket
 from strandline.deliver.sinks.forward import KIND, ForwardSink
 from strandline.deliver.sinks.forward_send import ForwardSender
 from strandline.deliver.sinks.rehearse import Provable
+from strandline.delivery import PeerKind
 from strandline.errors import RefusedError, StorageError
 from strandline.types import Seq, SeqRange
 from tests import tls
@@ -73,15 +74,17 @@ def opened(
     answer_seconds_max: float = 60,
     connect_seconds_max: float = 60,
     home: Path | None = None,
-    **options: str,
+    peer: PeerKind | None = None,
+    **options: str | None,
 ) -> ForwardSink:
     settings = ForwardSettings(
         allow=list(allow), answer_seconds_max=answer_seconds_max, connect_seconds_max=connect_seconds_max
     )
-    given = {"url": url, **options}
+    wanted = {"url": url, "success_status": "2xx", **options}
+    given = {name: value for name, value in wanted.items() if value is not None}
     resolved = resolve(KIND, given)
     sink = KIND.open(
-        SinkContext(home or Path(), "shop.orders", 1, resolved, lake="lake-1", settings=settings, given=given)
+        SinkContext(home or Path(), "shop.orders", 1, resolved, "lake-1", settings, given=given, peer=peer)
     )
     assert isinstance(sink, ForwardSink)
     return sink
@@ -323,7 +326,46 @@ def test_a_redirect_is_not_followed(server: Misbehaving) -> None:
 
 def test_a_yes_of_a_proxy_in_front_of_a_receiver_is_no_yes(receiver: Misbehaving) -> None:
     receiver.will(Act(200, body=b"<html>log in</html>"))
-    assert isinstance(sender(receiver.url()).send(parcel()), Unknown)
+    assert isinstance(sender(receiver.url()).send(parcel()), TryLater)
+
+
+def test_what_was_claimed_as_a_receiver_is_waited_for_whoever_answers_in_its_place(server: Misbehaving) -> None:
+    """A proxy's maintenance page that says 200 to everything, say."""
+    sink = opened(server.url(), peer=PeerKind.RECEIVER)
+    claim = Claim("lake-1", "instance-1", "shop.orders", "table")
+    for ask in (
+        sink.peer_kind,
+        sink.claimed,
+        lambda: sink.claim(claim, 1),
+        lambda: sink.held([(ADDRESS, None)]),
+        lambda: sink.sender("token"),
+        lambda: sink.inspector().inspect(ADDRESS, rng(1, 5)),
+    ):
+        with pytest.raises(StorageError, match="it was a Strandline receiver when the sink was added"):
+            ask()
+    assert server.posts() == []
+
+
+def test_what_was_no_receiver_and_is_one_now_is_asked_and_must_prove_what_it_takes(receiver: Misbehaving) -> None:
+    sink = opened(receiver.url(), peer=PeerKind.OTHER)
+    assert sink.peer_kind() is PeerKind.RECEIVER
+    assert sink.held([(ADDRESS, None)]) == [Held(None, ())]
+    receiver.will(Act(200, body=b"thanks"))
+    assert isinstance(sink.sender("token").send(parcel()), TryLater)
+
+
+def test_a_server_that_is_no_receiver_is_sent_to_only_where_the_options_say_what_its_answers_mean(
+    server: Misbehaving,
+) -> None:
+    sink = opened(server.url(), success_status=None)
+    with pytest.raises(StorageError, match="no Strandline receiver answers there") as refused:
+        sink.claimed()
+    assert refused.value.hint and "success_status" in refused.value.hint
+    made = sender(server.url(), success_status="202", success_json="stored")
+    for body, outcome in ((b"{}", Unknown), (b'{"stored":1}', Landed)):
+        server.will(Act(202, body=body))
+        assert isinstance(made.send(parcel()), outcome)
+    assert same(server.posts())
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------

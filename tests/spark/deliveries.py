@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from strandline import failpoints
 from strandline.ledger import sinks
 from strandline.tables.schema_file import parse_columns
 from tests.servers import S3
+from tests.sinks.misbehaving import Misbehaving
 from tests.spark.forwarding import Receiving, token_file
 from tests.spark.lakes import in_main
 from tests.spark.sinks import armed
@@ -136,7 +138,21 @@ class Received:
         return Seen(sorted((n, n) for _, n in found), {f"row {seq}": str(n) for seq, n in found})
 
 
-Destination = Objects | Table | Received
+@dataclass(frozen=True)
+class Posted:
+    """A server that stores each body once by its key, and cannot be asked for it."""
+
+    server: Misbehaving
+    options: Mapping[str, str]
+    kind: str = "forward"
+
+    def see(self) -> Seen:
+        rows = [json.loads(line) for body in self.server.stored.values() for line in body.splitlines()]
+        things = {key: hashlib.sha256(body).hexdigest() for key, body in self.server.stored.items()}
+        return Seen(sorted((r["_ingest_seq"], r["n"]) for r in rows), things)
+
+
+Destination = Objects | Table | Received | Posted
 
 
 def make_lake(folder: Path, make_home: MakeHome, settings: Settings | None = None, *, by_lane: bool = False) -> Lake:
@@ -174,6 +190,10 @@ def in_lake(to: Receiving, **options: str) -> Received:
     url = f"http://127.0.0.1:{to.port}/v1/datasets/events/rows"
     token = token_file(to, to.lake.config.home, "token")
     return Received(to, {"url": url, "token": f"file:{token}", **options})
+
+
+def at_server(server: Misbehaving, **options: str) -> Posted:
+    return Posted(server, {"url": server.url(), "success_status": "202", "compression": "none", **options})
 
 
 @dataclass

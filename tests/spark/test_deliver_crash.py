@@ -17,11 +17,13 @@ from strandline import failpoints
 from strandline.ledger import sinks
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
+from tests.sinks.misbehaving import misbehaving
 from tests.spark.deliveries import (
     Delivered,
     Destination,
     Settings,
     Table,
+    at_server,
     dies_at,
     in_bucket,
     in_folder,
@@ -52,6 +54,8 @@ STEPS = {
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
     # another lake
     "forward": [*points("forward."), "deliver.after_plan", "deliver.before_acknowledge", "deliver.after_mark"],
+    # a server that cannot be asked what it holds; a person recovers the sink, which would cut otherwise by then
+    "server": [*points("offer."), "forward.after_post", "deliver.before_acknowledge"],
     # with a row that the table refuses: `@2` is the second round, and the second row that is set aside
     "poison": [*points("split."), "split.after_store@2", *points("quarantine."), "quarantine.after_object@2"],
 }
@@ -111,6 +115,8 @@ def delivered(
                         to = opened.enter_context(open_end(folder / "to", make_home))
                         create(to.lake, "events", ROWS)
                         destination, settings = in_lake(to), SETTINGS
+                    case "server":
+                        destination, settings = at_server(opened.enter_context(misbehaving())), SETTINGS
                     case _:
                         destination = in_table(postgres_server.create_database())
                 lake = make_lake(folder / "lake", make_home, settings, by_lane=kind == "lanes")
@@ -140,7 +146,18 @@ def test_a_deliverer_that_dies_at_any_step_loses_and_doubles_nothing(
 ) -> None:
     to = delivered(kind)
     [sink] = to.sinks
-    to.survives(sink, lambda: dies_at(to, sink, point, monkeypatch))
+    if kind != "server":
+        to.survives(sink, lambda: dies_at(to, sink, point, monkeypatch))
+        return
+
+    def dies_and_is_recovered() -> None:
+        to.lake.delivery.update(sink, {"chunk_rows_max": "4"})
+        dies_at(to, sink, point, monkeypatch)
+        outlive_lease(to.lake)
+        to.lake.delivery.update(sink, {"chunk_rows_max": "3"})
+        to.lake.delivery.recover_sink(sink)
+
+    to.survives(sink, dies_and_is_recovered)
 
 
 @pytest.mark.parametrize("point", points("replay."))

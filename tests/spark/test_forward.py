@@ -146,7 +146,7 @@ def test_a_server_that_cannot_be_asked_gets_the_identical_id_and_bytes_until_it_
     lake = ends("a").lake
     create(lake, name, {"n": "long"})
     with misbehaving() as server:
-        lake.delivery.add(name, name, "forward", {"url": server.url(), "format": format})
+        lake.delivery.add(name, name, "forward", {"url": server.url(), "format": format, "success_status": "2xx"})
         lake.append(name, numbers(lake, 1, 10))
         server.will(Act(500, commit=True))
         assert tick(lake, name).did == "waiting"
@@ -566,7 +566,7 @@ def test_a_stranger_that_refuses_what_may_have_landed_stops_the_sink_until_a_per
     lake = ends("a").lake
     create(lake, name, {"n": "long"})
     with misbehaving() as server:
-        lake.delivery.add(name, name, "forward", {"url": server.url()})
+        lake.delivery.add(name, name, "forward", {"url": server.url(), "success_status": "2xx"})
         lake.append(name, numbers(lake, 1, 10))
         server.will(Act(500))
         assert tick(lake, name).did == "waiting"
@@ -592,9 +592,14 @@ def test_a_stranger_that_refuses_what_may_have_landed_stops_the_sink_until_a_per
 def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothing(way: Way) -> None:
     way.add(quarantine_rows_max="2")
     way.ingest(16)
-    way.relay.rule = lambda request: Instead(400, b"bad request, all of them")
+    for status in (200, 400):  # nobody but the receiver itself says that it took rows, or that they are bad
+        way.relay.rule = lambda request, said=status: Instead(said, b"back soon")
+        report = way.tick()
+        assert (report.did, report.rows) == ("waiting", 0) and "lacks the header" in (report.reason or ""), report
+    way.relay.forget()
+    way.relay.rule = lambda request: Instead(413, b"too large, all of them")
     report = way.tick()
-    assert report.did == "stopped" and "bad request, all of them" in (report.reason or ""), report
+    assert report.did == "stopped" and "too large, all of them" in (report.reason or ""), report
     assert way.quarantined() == [] and way.status().state == "stopped"
     assert len(way.relay.bodies()) <= 1 + 2 + 4
     way.relay.rule = lambda request: None

@@ -20,11 +20,13 @@ from strandline.deliver.sinks.forward import KIND
 from strandline.deliver.sinks.forward_body import Body
 from strandline.deliver.sinks.forward_http import Answer, Token, parse_place
 from strandline.deliver.sinks.forward_outcome import outcome_of, retry_after_seconds
+from strandline.deliver.sinks.forward_success import parse_success
 from strandline.errors import ConfigError, UsageError
 from strandline.types import Seq, SeqRange
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 BODY = Body(b"12345", 5, "sha256:aa", "jsonl-1")
+ANY_2XX = parse_success({"success_status": "2xx"})
 
 
 def rng(lo: int, hi: int) -> SeqRange:
@@ -37,7 +39,8 @@ def outcome(status: int, fields: dict[str, Any] | bytes = b"", *, ours: bool = T
     if ours:
         told["strandline-receiver"] = "1"
     answer = Answer(status, told, content)
-    return outcome_of(answer, rng(11, 15), BODY, from_receiver=ours, wait_seconds_max=300, now=NOW)
+    success = None if ours else ANY_2XX
+    return outcome_of(answer, rng(11, 15), BODY, success=success, wait_seconds_max=300, now=NOW)
 
 
 ACCEPTED = {"outcome": "accepted", "rows": 5, "digest": "sha256:aa", "repeat": False}
@@ -62,15 +65,77 @@ def test_a_yes_that_is_not_about_these_bytes_is_not_believed(fields: Any) -> Non
     assert isinstance(outcome(202, fields), Unknown)
 
 
-def test_a_yes_from_somebody_between_us_and_the_receiver_is_none() -> None:
-    answer = Answer(200, {}, b"<html>please log in</html>")
-    found = outcome_of(answer, rng(1, 5), BODY, from_receiver=True, wait_seconds_max=300, now=NOW)
-    assert isinstance(found, Unknown) and "somebody else" in found.why
+@pytest.mark.parametrize("status", [200, 202, 204, 400, 404, 409, 422, 500, 503])
+def test_whatever_somebody_between_us_and_the_receiver_says_is_tried_again(status: int) -> None:
+    answer = Answer(status, {"retry-after": "7"}, b"<html>please log in</html>")
+    found = outcome_of(answer, rng(1, 5), BODY, success=None, wait_seconds_max=300, now=NOW)
+    assert isinstance(found, TryLater) and "lacks the header" in found.why and found.wait_seconds == 7
+
+
+def test_a_proxy_that_takes_no_large_bodies_is_given_smaller_ones() -> None:
+    found = outcome_of(Answer(413, {}), rng(1, 5), BODY, success=None, wait_seconds_max=300, now=NOW)
+    assert isinstance(found, Refused)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 def test_a_yes_of_a_server_of_another_make_is_one(status: int) -> None:
     assert outcome(status, b"ok", ours=False) == Landed(5, "sha256:aa;jsonl-1", 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        ({"success_status": "202"}, [(202, {}, b"", True), (200, {}, b"", False), (204, {}, b"", False)]),
+        ({"success_status": "200,409"}, [(200, {}, b"", True), (409, {}, b"", True), (201, {}, b"", False)]),
+        (
+            {"success_status": "2xx", "success_header": "X-Stored"},
+            [(200, {"x-stored": ""}, b"", True), (200, {}, b"", False)],
+        ),
+        (
+            {"success_status": "2xx", "success_header": "X-Stored = all"},
+            [(200, {"x-stored": " all "}, b"", True), (200, {"x-stored": "some"}, b"", False)],
+        ),
+        (
+            {"success_status": "2xx", "success_json": "result.state=stored"},
+            [
+                (200, {}, b'{"result":{"state":"stored"}}', True),
+                (200, {}, b'{"result":{"state":"queued"}}', False),
+                (200, {}, b'{"result":"stored"}', False),
+                (200, {}, b"<html>back soon</html>", False),
+                (200, {}, b'["stored"]', False),
+            ],
+        ),
+        (
+            {"success_status": "2xx", "success_json": "ok"},
+            [(200, {}, b'{"ok":true}', True), (200, {}, b'{"ok":false}', False), (200, {}, b'{"ok":null}', False)],
+        ),
+        ({"success_status": "2xx", "success_json": "errors=0"}, [(200, {}, b'{"errors":0}', True)]),
+    ],
+)
+def test_what_success_looks_like_is_what_the_options_say(
+    options: dict[str, str], answers: list[tuple[int, dict[str, str], bytes, bool]]
+) -> None:
+    success = parse_success(options)
+    for status, headers, content, is_success in answers:
+        answer = Answer(status, headers, content)
+        found = outcome_of(answer, rng(1, 5), BODY, success=success, wait_seconds_max=300, now=NOW)
+        assert isinstance(found, Landed if is_success else Unknown), (answer, found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"success_status": "ok"},
+        {"success_status": "302"},
+        {"success_status": "200;201"},
+        {"success_header": "X-Stored"},
+        {"success_status": "2xx", "success_header": "no name=1"},
+        {"success_status": "2xx", "success_json": "a..b=1"},
+    ],
+)
+def test_options_that_say_nothing_that_can_be_checked_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        parse_success(options)
 
 
 @pytest.mark.parametrize(

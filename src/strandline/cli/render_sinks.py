@@ -330,6 +330,9 @@ def recovered(found: SinkRecovered) -> RenderableType:
         lines.append(Text(f"  … and {len(found.lost) - LINES_MAX:,} more; --json has all", "dim"))
     if found.intents_dropped:
         lines.append(Text(f"  Taken back, to be planned anew: {plural(found.intents_dropped, 'intent')}"))
+    if found.intents_kept:
+        kept = plural(found.intents_kept, "intent")
+        lines.append(Text(f"  The destination cannot be asked what it holds: what may have been sent of {kept} stays"))
     return Group(*lines)
 
 
@@ -348,6 +351,7 @@ def recovered_document(found: SinkRecovered) -> dict[str, Any]:
         "repaired": [p or None for p in found.repaired],
         "lost": [{"partition": p or None, "range": rows} for p, rows in found.lost],
         "intents_dropped": found.intents_dropped,
+        "intents_kept": found.intents_kept,
     }
 
 

@@ -20,7 +20,7 @@ from strandline.deliver.planning import ask_from, before, check_last, prepare
 from strandline.deliver.poison import Refusal
 from strandline.deliver.refused import Refusing
 from strandline.deliver.run import SinkRun
-from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown
+from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown, can_be_asked
 from strandline.deliver.there import conflict, found_there
 from strandline.delivery import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
 from strandline.errors import FailedError, LeaseLost, SinkStopped
@@ -67,7 +67,7 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
         by_options.setdefault(tuple(sorted(intent.options.items())), []).append(intent)
     for group in by_options.values():
         known = {} if fresh else _already_there(run, group)
-        _Finishing(run, group, known, report, fresh=fresh).finish()
+        _Finishing(run, group, known, report).finish()
     return report
 
 
@@ -121,8 +121,6 @@ class _Finishing:
         group: Sequence[Intent],
         known: Mapping[ChunkId, Acknowledged],
         report: Finished,
-        *,
-        fresh: bool,
     ) -> None:
         self.run = run
         self.options = group[0].options
@@ -131,7 +129,7 @@ class _Finishing:
         """Those that are not closed, each with its chunks as they are stored now."""
         self.done: dict[ChunkId, Acknowledged] = dict(known)
         self.dealt = 0
-        self.refusing = Refusing(run, group, self.options, fresh=fresh)
+        self.refusing = Refusing(run, group, self.options)
         self.refusing.takes_others |= _any_rows(known.values())
 
     def finish(self) -> None:
@@ -152,6 +150,7 @@ class _Finishing:
         for wave in _waves(todo, self.run.bench.settings.job_rows_max):
             if self.run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
                 return []
+            self._offer(wave)
             acks, refused = _ship(self.run, wave, brings_content, self.report)
             if acks:
                 _acknowledge(self.run, acks)
@@ -165,6 +164,15 @@ class _Finishing:
             if self.refusing.are_too_many(refusals):
                 break  # nothing will come of the rest
         return refusals
+
+    def _offer(self, wave: Sequence[_Todo]) -> None:
+        """Of a sink that cannot be asked, the ledger alone knows which chunks may have been sent."""
+        if can_be_asked(self.run.sink(self.options)):
+            return
+        failpoints.hit("offer.before_record")
+        if not intent_records.offer(self.run.bench.ledger, self.run.lease, [t.chunk.id for t in wave]):
+            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+        failpoints.hit("offer.after_record")
 
     def _settle(self, acks: Sequence[Acknowledged]) -> None:
         self.done |= {a.chunk: a for a in acks}

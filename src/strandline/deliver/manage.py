@@ -13,7 +13,7 @@ from strandline.deliver.bench import DeliverBench
 from strandline.deliver.kinds import check_options, find_kind
 from strandline.deliver.options import COMMON, own_options, parse_common
 from strandline.deliver.run import open_sink
-from strandline.deliver.sink import Claim, Claimed
+from strandline.deliver.sink import Claim, Claimed, HasPeer
 from strandline.deliver.sinks.names import overlaps, place_of
 from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, RefusedError, SchemaError, UsageError
@@ -60,6 +60,7 @@ def add_sink(
         claimed = sink.claim(_claim(bench, draft, dataset), draft.generation)
         if claimed.claim.instance != draft.instance:
             raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
+        peer = sink.peer_kind() if isinstance(sink, HasPeer) else None
     finally:
         sink.close()
     with bench.ledger.write() as connection:
@@ -78,12 +79,13 @@ def add_sink(
             destination=draft.destination,
             start=start,
             generation=draft.generation,
+            peer=peer,
         )
         if floor is not None and (added.start or 0) < floor:
             losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
         audit.record(
             connection, "sink_added", sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
-            start=added.start, generation=added.generation, floor=floor,
+            start=added.start, generation=added.generation, floor=floor, peer=peer,
         )  # fmt: skip
     return added
 

@@ -42,10 +42,8 @@ class MaySplitInDoubt(Protocol):
 class Refusing:
     """What one sink refuses of intents that are finished together."""
 
-    def __init__(self, run: SinkRun, group: Sequence[Intent], options: Mapping[str, str], *, fresh: bool) -> None:
+    def __init__(self, run: SinkRun, group: Sequence[Intent], options: Mapping[str, str]) -> None:
         self.run = run
-        self.fresh = fresh
-        """Nothing of these intents was sent before this run."""
         self.options = options
         self.intents = {i.id: i for i in group}
         landed = (c for i in group for c in i.chunks if c.state is ChunkState.LANDED)
@@ -69,8 +67,9 @@ class Refusing:
         asked = [(self.run.address(p), before(min(c.rows.lo for c in chunks))) for p, chunks in by_lane.items()]
         acks: dict[ChunkId, Acknowledged] = {}
         for (partition, chunks), held in zip(by_lane.items(), sink.held(asked), strict=True):
-            if not held.told and not self.fresh and not self._splits_in_doubt():
-                raise self._in_doubt(chunks[0])
+            doubtful = next((c for c in chunks if c.offered), None)
+            if not held.told and doubtful is not None and not self._splits_in_doubt():
+                raise self._in_doubt(doubtful)
             acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
         return list(acks.values())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strandline import failpoints
 from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.options import DeliveryOptions, own_options, parse_common
-from strandline.deliver.sink import Address, Claim, Sink, SinkContext
+from strandline.deliver.sink import Address, Claim, HasPeer, Sink, SinkContext
 from strandline.delivery import Lease, SinkRecord
 from strandline.errors import LeaseLost, SinkStopped
 from strandline.ledger import sinks
@@ -30,6 +30,7 @@ def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options
         lake=bench.lake,
         settings=bench.config.settings.forward,
         given=own_options(options),
+        peer=record.peer,
     )
     return kind.open(context)
 
@@ -76,12 +77,17 @@ class SinkRun:
         return self.bench.token(self.dataset)
 
     def sink(self, options: Mapping[str, str] | None = None) -> Sink:
-        """As its options say now, or as they were when an intent was stored."""
-        wanted = self.record.options if options is None else options
+        """As its options say now, or as they were when an intent was stored, as far as an intent pins them."""
+        wanted = self.record.options if options is None else self._pinned(options)
         key = tuple(sorted(wanted.items()))
         if key not in self._opened:
             self._opened[key] = open_sink(self.bench, self.record, self.dataset, wanted)
         return self._opened[key]
+
+    def _pinned(self, options: Mapping[str, str]) -> dict[str, str]:
+        free = {o.name for o in find_kind(self.record.kind).options if not o.pinned}
+        kept = {name: value for name, value in options.items() if name not in free}
+        return kept | {name: value for name, value in self.record.options.items() if name in free}
 
     def address(self, partition: str) -> Address:
         return Address(self.bench.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
@@ -89,7 +95,9 @@ class SinkRun:
     def claim(self) -> None:
         """The destination must say that it is ours, and of this generation."""
         mine = Claim(self.bench.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
-        found = self.sink().claim(mine, self.record.generation)
+        sink = self.sink()
+        found = sink.claim(mine, self.record.generation)
+        self._note_peer(sink)
         if found.claim.instance != mine.instance or found.claim.lake != mine.lake:
             raise SinkStopped(
                 f"{self.record.name}: {self.record.destination} belongs to another sink ({found.claim.instance})",
@@ -101,6 +109,19 @@ class SinkRun:
                 f"{self.record.generation}: the ledger is an old copy",
                 hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
             )
+
+    def _note_peer(self, sink: Sink) -> None:
+        """What the destination is, once known, is stored; from a receiver there is no way back. Everything that was
+        opened before was opened without knowing it."""
+        if not isinstance(sink, HasPeer) or self.record.peer is sink.peer_kind():
+            return
+        with self.bench.ledger.write() as connection:
+            if not sinks.holds(connection, self.lease):
+                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+            sinks.note_peer(connection, self.record.id, sink.peer_kind())
+        self.record = replace(self.record, peer=sink.peer_kind())
+        self.close()
+        self._opened.clear()
 
     def close(self) -> None:
         for sink in self._opened.values():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.config import ForwardSettings
+from strandline.delivery import PeerKind
 from strandline.tables.schema import Column
 from strandline.types import Seq, SeqRange
 
@@ -146,6 +147,19 @@ class Inspected:
     problem: str | None = None
 
 
+@runtime_checkable
+class HasPeer(Protocol):
+    """A sink whose destination may be a server that cannot be asked what it holds."""
+
+    def peer_kind(self) -> PeerKind:
+        """May need a request, once; raises StorageError while nobody can tell."""
+
+
+def can_be_asked(sink: object) -> bool:
+    """Whether the sink's destination can say what it holds."""
+    return not isinstance(sink, HasPeer) or sink.peer_kind() is PeerKind.RECEIVER
+
+
 class Inspector(Protocol):
     """Pickled and sent to the executors, like a sender; unless it says `asks_only = True`: a server does the reading,
     so that tasks would only wait for it, and perhaps for each other where the server's own work is done by the same
@@ -215,6 +229,8 @@ class SinkContext:
     """What the lake's settings say of places that can be reached."""
     given: Mapping[str, str] = field(default_factory=dict)
     """The same options as they are stored: where a secret is read from, for a kind that reads it again."""
+    peer: PeerKind | None = None
+    """What the destination was when it was claimed; None where that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +245,9 @@ class Option:
     """Only `env:NAME` and `file:PATH` are accepted: a secret is never stored."""
     check: Callable[[str], None] | None = None
     """Raises UsageError for a value, as it was given, that must not be stored or cannot be."""
+    pinned: bool = True
+    """An open intent keeps the value that it was stored with. False for what says how the destination is reached and
+    understood, and not what is delivered: there the sink's present value counts at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class SinkRecovered:
     lost_rows: int
     """In all ranges that it acknowledged and no longer has: sent again, or given up."""
     intents_dropped: int
+    intents_kept: int = 0
+    """Promises that stay as they are, as far as they may have been sent: the destination cannot be asked."""
 
 
 def recover_sink(bench: DeliverBench, dataset: Dataset, name: str, *, resend: bool, accept_loss: bool) -> SinkRecovered:
@@ -131,7 +133,8 @@ def _repair(
     repaired = []
     with run.bench.ledger.write() as connection:
         still_alone(connection, record, run.lease)
-        dropped = intents.drop_open(connection, record)
+        untold = {lane.id for lane, h in zip(known, held, strict=True) if not h.told}
+        dropped, kept = intents.drop_open(connection, record, keep=untold)
         for lane, h in zip(known, held, strict=True):
             reached = _reached(h, began[lane.id])
             _check_believable(run, lane, reached)
@@ -139,17 +142,18 @@ def _repair(
             if lane.partition in gone:
                 lanes.forget_last(connection, lane)
             lanes.rebuild(connection, record, lane.partition, mark=mark, token=run.token, last=None)
-            repaired.append(lane.partition)
+            if h.told:
+                repaired.append(lane.partition)
         sinks.resume(connection, record.id)
         audit.record(
             connection, "sink_recovered", sink=record.name, partitions=len(repaired), intents_dropped=dropped,
-            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+            intents_kept=kept, lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
     sink.mark([(run.address(lane.partition), lane.mark) for lane, _ in lost if lane.mark is not None])
     return SinkRecovered(
         record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost),
-        lost_rows, dropped,
+        lost_rows, dropped, kept,
     )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ def chunk_of(row: Any) -> Chunk:
         row.digest,
         row.size,
         bool(row.found),
+        bool(row.offered),
     )
 
 
@@ -63,6 +64,7 @@ CHUNK_COLUMNS = (
     chunk.c.digest,
     chunk.c.size,
     chunk.c.found,
+    chunk.c.offered,
 )
 _WITH_CHUNKS = (
     sa.select(intent, lane.c.partition, *CHUNK_COLUMNS)
@@ -215,6 +217,21 @@ def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
         raise MarkMoved("a chunk was recorded by another meanwhile", hint="Try again.")
 
 
+def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
+    """Note that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot be asked what
+    they hold: a chunk that was never offered was never sent, whoever died since."""
+    with ledger.write() as connection:
+        if not sinks.holds(connection, lease):
+            return False
+        for some in slices(chunks):
+            connection.execute(
+                chunk.update()
+                .where(chunk.c.id.in_(some), chunk.c.state == ChunkState.PLANNED.value, ~chunk.c.offered)
+                .values(offered=True)
+            )
+    return True
+
+
 def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Intent], token: Token) -> bool:
     """Move the marks of lanes whose chunks are all settled, from exactly where their intents start; False if the lease
     is lost. Intents that were closed so before are left alone: the answer to a commit may have been lost."""
@@ -360,14 +377,41 @@ def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
     return {LaneId(r.lane_id): int(r.first) for r in connection.execute(query)}
 
 
-def drop_open(connection: sa.Connection, sink: SinkRecord) -> int:
+def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[LaneId] = ()) -> tuple[int, int]:
     """For `sink recover`: the promises of the sink's own generation are taken back, and the next plan is made around
-    what the sink holds. Whatever of them landed is found there."""
-    found = [i.id for i in open_of(connection, sink)]
-    for some in slices(found):
+    what the sink holds. Whatever of them landed is found there.
+
+    `keep`: lanes of which the sink cannot say what it holds. There a promise is kept as far as anything of it landed or
+    may have been sent, chunk by chunk, with the options that the sink has now; only what lies behind is taken back.
+    How many promises were dropped, and how many kept."""
+    found = open_of(connection, sink)
+    begun = {i.id: until for i in found if i.lane in keep and (until := _begun_until(i)) is not None}
+    intent_rows = _rows(connection, intent, intent.c.id, begun)
+    chunk_rows = [r for r in _rows(connection, chunk, chunk.c.intent_id, begun) if r["hi"] <= begun[r["intent_id"]]]
+    for some in slices(i.id for i in found):
         connection.execute(chunk.delete().where(chunk.c.intent_id.in_(some)))
         connection.execute(intent.delete().where(intent.c.id.in_(some)))
-    return len(found)
+    if begun:
+        now = {"options": sinks.options_text(sink.options)}
+        connection.execute(intent.insert(), [r | now | {"until": begun[r["id"]]} for r in intent_rows])
+        connection.execute(chunk.insert(), chunk_rows)
+    return len(found) - len(begun), len(begun)
+
+
+def _begun_until(promised: Intent) -> Seq | None:
+    """Behind the last of its chunks that was settled or may have been sent; None where there is none."""
+    begun = [c.rows.hi for c in promised.chunks if c.offered or c.state is not ChunkState.PLANNED]
+    return begun[-1] if begun else None
+
+
+def _rows(
+    connection: sa.Connection, table: sa.Table, column: sa.ColumnElement[int], ids: Iterable[IntentId]
+) -> list[dict[str, Any]]:
+    return [
+        dict(row._mapping)
+        for some in slices(ids)
+        for row in connection.execute(sa.select(table).where(column.in_(some)))
+    ]
 
 
 def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, datetime | None]:

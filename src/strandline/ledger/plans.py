@@ -169,6 +169,7 @@ def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
         "digest": part.digest,
         "size": part.size,
         "found": part.state is ChunkState.LANDED,
+        "offered": False,
         "acked_at": None if part.state is ChunkState.PLANNED else now,
     }
 

@@ -189,6 +189,9 @@ sink = Table(
     Column("lease_until", UtcMicros),
     Column("created_at", UtcMicros, nullable=False),
     Column("removed_at", UtcMicros),
+    Column("peer", Text),  # what answered when the destination was claimed; NULL where that makes no difference
+    Column("failing_since", UtcMicros),  # of the first of its latest failures that were all alike
+    CheckConstraint("peer IN ('receiver', 'other')", name="peer_known"),
     CheckConstraint("generation >= 1", name="generation_positive"),
     CheckConstraint("start >= 1", name="start_positive"),
     CheckConstraint("planned >= 1", name="planned_positive"),
@@ -272,6 +275,8 @@ chunk = Table(
     Column("found", Boolean, nullable=False),
     Column("acked_at", UtcMicros),
     Column("split_from", BigInteger),  # the id that the chunk had of which it is a part
+    # It may have been sent: noted before it is, for sinks that cannot be asked what they hold.
+    Column("offered", Boolean, nullable=False),
     CheckConstraint("lo >= 1 AND hi >= lo", name="chunk_not_empty"),
     CheckConstraint("state IN ('planned', 'landed', 'empty')", name="chunk_state_known"),
     CheckConstraint("expected >= 0 AND row_count >= 0 AND withheld >= 0 AND size >= 0", name="counts_not_negative"),

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
+from strandline.delivery import ChunkState, Lease, PeerKind, SinkId, SinkRecord, SinkState
 from strandline.errors import NoSuchSink, RefusedError
 from strandline.ledger.engine import Ledger, insert_into, utc_now
-from strandline.ledger.schema import block, intent, lane, sink
+from strandline.ledger.schema import block, chunk, intent, lane, sink
 from strandline.types import SEQ_MAX, DatasetId, Seq
 
 
@@ -47,6 +47,8 @@ def _sink(row: Any) -> SinkRecord:
         row.failures,
         row.retry_at,
         row.created_at,
+        None if row.peer is None else PeerKind(row.peer),
+        row.failing_since,
     )
 
 
@@ -61,6 +63,7 @@ def add(
     destination: str,
     start: Seq | None,
     generation: int = 1,
+    peer: PeerKind | None = None,
 ) -> SinkRecord:
     """A generation above 1 is for a destination whose own record tells of one."""
     added = connection.execute(
@@ -78,6 +81,7 @@ def add(
             state=SinkState.ACTIVE.value,
             failures=0,
             created_at=utc_now(),
+            peer=None if peer is None else peer.value,
         )
         .on_conflict_do_nothing()
         .returning(sink)
@@ -142,6 +146,11 @@ def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str
     if any(s.destination == destination and s.id != id for s in every(connection)):
         raise _taken(connection, destination)
     return _change(connection, id, options=options_text(options), destination=destination)
+
+
+def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
+    """What the destination is. One that was claimed as a receiver stays one."""
+    return _change(connection, id, sink.c.peer.is_distinct_from(PeerKind.RECEIVER.value), peer=peer.value)
 
 
 def pause(connection: sa.Connection, id: SinkId) -> bool:
@@ -242,7 +251,9 @@ def release(ledger: Ledger, lease: Lease) -> bool:
 
 
 def forget_leases(connection: sa.Connection) -> int:
-    """Within the opening procedure: a restored ledger may hold a lease whose holder has seen more than it knows."""
+    """Within the opening procedure: a restored ledger may hold a lease whose holder has seen more than it knows, and
+    may have sent more."""
+    connection.execute(chunk.update().where(chunk.c.state == ChunkState.PLANNED.value).values(offered=True))
     changed = connection.execute(
         sink.update().where(sink.c.lease_token.is_not(None)).values(lease_token=None, lease_until=None)
     )

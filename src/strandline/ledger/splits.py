@@ -72,6 +72,7 @@ def _part(whole: Any, lo: int, hi: int, expected: int) -> dict[str, Any]:
         "expected": expected,
         "found": False,
         "split_from": whole.id,
+        "offered": False,
     }
 
 

@@ -18,6 +18,17 @@ from strandline.deliver.sinks.forward_inspect import ForwardInspector
 from strandline.deliver.sinks.forward_peer import Peer
 from strandline.deliver.sinks.forward_send import ForwardSender
 from strandline.deliver.sinks.forward_socket import Reach
+from strandline.deliver.sinks.forward_success import (
+    FIELD,
+    HEADER,
+    STATUS,
+    Success,
+    check_field,
+    check_header,
+    check_statuses,
+    parse_success,
+)
+from strandline.delivery import PeerKind
 from strandline.errors import SchemaError, UsageError
 from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.types import Seq, SeqRange
@@ -47,7 +58,14 @@ class ForwardSink:
     keeps_marks = False
 
     def __init__(
-        self, context: SinkContext, place: Place, token: Token, reach: Reach, ca: _Ca, how: BodyFormat
+        self,
+        context: SinkContext,
+        place: Place,
+        token: Token,
+        reach: Reach,
+        ca: _Ca,
+        how: BodyFormat,
+        success: Success | None,
     ) -> None:
         self.form = how.form
         self.destination = place.destination
@@ -59,6 +77,8 @@ class ForwardSink:
         self._reach = reach
         self._ca = ca
         self._how = how
+        self._success = success
+        self._was_receiver = context.peer is PeerKind.RECEIVER
         self.splits_in_doubt = context.options.get("in_doubt") == SPLIT
         self._peer: Peer | None = None
 
@@ -77,6 +97,9 @@ class ForwardSink:
                 )
 
     # --- the record ---
+
+    def peer_kind(self) -> PeerKind:
+        return PeerKind.RECEIVER if self._asked.is_receiver else PeerKind.OTHER
 
     def claimed(self) -> Claimed | None:
         peer = self._asked
@@ -105,12 +128,12 @@ class ForwardSink:
         return ForwardSender(
             self._conversation(),
             self._how,
-            to_receiver=to_receiver,
+            success=None if to_receiver else self._success,
             wait_seconds_max=self._wait_seconds_max,
         )
 
     def inspector(self) -> ForwardInspector:
-        return ForwardInspector(Peer(self._conversation()))
+        return ForwardInspector(self._new_peer())
 
     def rehearsal(self, columns: Sequence[str]) -> BodyRehearsal:
         return BodyRehearsal(self._how)
@@ -134,8 +157,11 @@ class ForwardSink:
     @property
     def _asked(self) -> Peer:
         if self._peer is None:
-            self._peer = Peer(self._conversation())
+            self._peer = self._new_peer()
         return self._peer
+
+    def _new_peer(self) -> Peer:
+        return Peer(self._conversation(), was_receiver=self._was_receiver, may_be_other=self._success is not None)
 
 
 def _has_nested_keys(kind: ColumnType) -> bool:
@@ -174,6 +200,7 @@ def open_sink(context: SinkContext) -> ForwardSink:
         Reach(allow, settings.connect_seconds_max, settings.answer_seconds_max),
         _Ca((context.home / ca).resolve() if ca else None),
         choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd"),
+        parse_success(options),
     )
 
 
@@ -191,7 +218,7 @@ KIND = SinkKind(
             required=True,
             check=check_url,
         ),
-        Option("token", "Sent as `Authorization: Bearer`: `env:NAME` or `file:PATH`.", secret=True),
+        Option("token", "Sent as `Authorization: Bearer`: `env:NAME` or `file:PATH`.", secret=True, pinned=False),
         Option("format", "`jsonl` or `arrow`.", default="jsonl"),
         Option("compression", "`zstd`, `gzip` or `none`.", default="zstd"),
         Option(
@@ -200,8 +227,29 @@ KIND = SinkKind(
             "`stop`, or `split` where the server looks at the key before it looks at the rows.",
             default=STOP,
             check=_check_in_doubt,
+            pinned=False,
         ),
-        Option("ca", "A PEM file: certificates to trust in place of the system's."),
+        Option(
+            STATUS,
+            "For a server that is no Strandline receiver: statuses that mean that it has stored the rows, such as "
+            "`200,202` or `2xx`. Without, only a receiver is sent to.",
+            check=check_statuses,
+            pinned=False,
+        ),
+        Option(
+            HEADER,
+            "For such a server: a header that an answer must have as well, `NAME` or `NAME=VALUE`.",
+            check=check_header,
+            pinned=False,
+        ),
+        Option(
+            FIELD,
+            "For such a server: a field that an answer in JSON must have as well, `FIELD` or `FIELD=VALUE`; dots lead "
+            "into objects (`result.state=stored`).",
+            check=check_field,
+            pinned=False,
+        ),
+        Option("ca", "A PEM file: certificates to trust in place of the system's.", pinned=False),
     ),
     open=open_sink,
     defaults={"chunk_rows_max": "5000", "chunk_bytes_max": str(4 << 20)},

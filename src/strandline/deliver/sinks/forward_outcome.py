@@ -14,33 +14,48 @@ from strandline import wire
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward_body import Body
 from strandline.deliver.sinks.forward_http import Answer
+from strandline.deliver.sinks.forward_success import Success
 from strandline.types import Seq, SeqRange
 
-_REFUSALS = (400, 413, 422)
+NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between gave it"
+_TOO_LARGE = 413
+_REFUSALS = (400, _TOO_LARGE, 422)
 _NOT_ABOUT_ROWS = (wire.Answer.BAD_DIGEST, wire.Answer.BAD_REQUEST)
 """Damaged on the way, or a request that this receiver does not understand: splitting the rows would help nobody."""
 _WORDS_MAX = 300
 
 
 def outcome_of(
-    answer: Answer, rows: SeqRange, body: Body, *, from_receiver: bool, wait_seconds_max: float, now: datetime
+    answer: Answer, rows: SeqRange, body: Body, *, success: Success | None, wait_seconds_max: float, now: datetime
 ) -> Outcome:
-    """`from_receiver`: the other end is known to be one of ours, so that a yes from anybody else is none."""
-    words = explain(answer)
-    if 200 <= answer.status < 300:
-        if answer.from_receiver:
-            return _accepted(answer.fields, body, words)
-        if from_receiver:
-            return Unknown(f"{words}: somebody else than the receiver has answered")
+    """`success` says what answers of a server mean that is no receiver; None where the destination is a receiver, so
+    that an answer without its header comes from somebody in between and says nothing about rows."""
+    words, wait = explain(answer), retry_after_seconds(answer.headers, now, wait_seconds_max)
+    if answer.from_receiver:
+        return _of_receiver(answer, rows, body, words) or TryLater(words, wait)
+    if success is None:
+        # A proxy's limit is the one thing that splitting gets around.
+        return Refused(words) if answer.status == _TOO_LARGE else TryLater(f"{words} ({NOT_THE_RECEIVER})", wait)
+    if answer.status in success.statuses:
+        if (lacking := success.lacking(answer)) is not None:
+            return Unknown(f"{words} ({lacking})")
         return Landed(body.rows, body.recorded, len(body.content))
-    said = answer.fields.get("outcome") if answer.from_receiver else None
+    if 200 <= answer.status < 300:
+        return Unknown(f"{words} (the sink's option success_status does not name it)")
+    return Refused(words) if answer.status in _REFUSALS else TryLater(words, wait)
+
+
+def _of_receiver(answer: Answer, rows: SeqRange, body: Body, words: str) -> Outcome | None:
+    """None: try later."""
+    if 200 <= answer.status < 300:
+        return _accepted(answer.fields, body, words)
+    said = answer.fields.get("outcome")
     if answer.status in _REFUSALS and said not in _NOT_ABOUT_ROWS:
         return Refused(words)
     if answer.status == 409 and said == wire.Answer.CONFLICT:
         held = tuple(r for r in ranges_of(answer.fields.get("held")) if r.overlaps(rows))
-        if held:
-            return Conflict(held)
-    return TryLater(words, retry_after_seconds(answer.headers, now, wait_seconds_max))
+        return Conflict(held) if held else None
+    return None
 
 
 def after_uncertainty(outcome: Outcome, answer: Answer, first: str) -> Outcome:

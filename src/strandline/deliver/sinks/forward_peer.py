@@ -14,7 +14,7 @@ from strandline import wire
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward_address import AddressRefused
 from strandline.deliver.sinks.forward_http import Answer, AnswerLost, Conversation, NotSent, Token
-from strandline.deliver.sinks.forward_outcome import explain
+from strandline.deliver.sinks.forward_outcome import NOT_THE_RECEIVER, explain
 from strandline.errors import StorageError
 from strandline.types import Seq, SeqRange
 
@@ -30,8 +30,12 @@ _CANNOT_SAY = (401, 407, 408, 425, 429)
 
 
 class Peer:
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, *, was_receiver: bool = False, may_be_other: bool = False) -> None:
+        """`was_receiver` when the destination was claimed; `may_be_other`: the sink's options say what the answers of a
+        server mean that is no receiver."""
         self._conversation = conversation
+        self._was_receiver = was_receiver
+        self._may_be_other = may_be_other
         self._is_receiver: bool | None = None
 
     def __repr__(self) -> str:
@@ -47,13 +51,27 @@ class Peer:
     @property
     def is_receiver(self) -> bool:
         """Found out with a request that changes nothing anywhere: a server of another make might take a question for
-        rows."""
+        rows. Raises StorageError where an answer without the header proves nothing: a proxy or a maintenance page in
+        front of a receiver answers so, too."""
         if self._is_receiver is None:
             answer = self._request("HEAD", "", {})
             if answer.from_receiver:
                 self._check_version(answer)
             elif answer.status >= 500 or 300 <= answer.status < 400 or answer.status in _CANNOT_SAY:
                 raise self._error(explain(answer))
+            elif self._was_receiver:
+                raise self._error(
+                    f"{explain(answer)} ({NOT_THE_RECEIVER}); it was a Strandline receiver when the sink was added",
+                    hint="Nothing is sent until the receiver answers again. If another server has taken its place for "
+                    "good, remove the sink and add it again.",
+                )
+            elif not self._may_be_other:
+                raise self._error(
+                    f"{explain(answer)}: no Strandline receiver answers there",
+                    hint="Look at the URL, and at what stands in front of the receiver. For a server of another kind, "
+                    "say which of its answers mean that it has stored the rows: --option success_status=2xx, and "
+                    "better success_header or success_json, too.",
+                )
             self._is_receiver = answer.from_receiver
         return self._is_receiver
 

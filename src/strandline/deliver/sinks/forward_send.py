@@ -10,6 +10,7 @@ from strandline.deliver.sinks.forward_address import AddressRefused
 from strandline.deliver.sinks.forward_body import BodyFormat, encode_body
 from strandline.deliver.sinks.forward_http import AnswerLost, Conversation, NotSent
 from strandline.deliver.sinks.forward_outcome import after_uncertainty, outcome_of, with_why
+from strandline.deliver.sinks.forward_success import Success
 from strandline.types import SeqRange
 
 ATTEMPTS_MAX = 2
@@ -27,11 +28,11 @@ class ForwardSender:
     """Bodies are small, and their answers take as long as a disk on the other side."""
 
     def __init__(
-        self, conversation: Conversation, how: BodyFormat, *, to_receiver: bool, wait_seconds_max: float
+        self, conversation: Conversation, how: BodyFormat, *, success: Success | None, wait_seconds_max: float
     ) -> None:
         self._conversation = conversation
         self._how = how
-        self._to_receiver = to_receiver
+        self._success = success
         self._wait_seconds_max = wait_seconds_max
 
     def __repr__(self) -> str:
@@ -64,7 +65,7 @@ class ForwardSender:
                 answer,
                 parcel.range,
                 body,
-                from_receiver=self._to_receiver,
+                success=self._success,
                 wait_seconds_max=self._wait_seconds_max,
                 now=datetime.now(UTC),
             )
