@@ -6,8 +6,8 @@ Written out, not taken from `schema.py`: a migration must do tomorrow what it do
 
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 
 def upgrade() -> None:
