@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.json as pj
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
@@ -14,8 +16,10 @@ from strandline import failpoints
 from strandline.deliver import build, kinds
 from strandline.deliver.build import Shipment
 from strandline.deliver.sink import Address
+from strandline.errors import UsageError
 from strandline.founding import rebuild_ledger
-from strandline.ledger import lanes
+from strandline.ledger import lanes, sinks
+from strandline.tables import conditions
 from strandline.types import Seq, SeqRange
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
@@ -262,6 +266,66 @@ def test_what_a_filter_leaves_out_advances_the_mark_and_is_counted(lake: Lake, o
     lake.append("events", numbers(lake, 56, 57))
     tick(lake, "out")
     assert [v for _, v in rows(out)] == [10, 20, 30, 40, 50, 56, 57]
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_no_condition_can_take_a_row_apart(lake: Lake, out: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Even one that gives another answer whenever it is asked, and that nobody refused."""
+    for module in (conditions, build):
+        monkeypatch.setattr(module, "find_instability", lambda *_: None)
+    create(lake, "wide", {"n": "long", "a": "string", "b": "struct<x:long>", "c": "double"})
+    options = {"path": str(out), "where": "rand() < 0.5", "format": form, "compression": "none"}
+    lake.delivery.add("out", "wide", "files", options)
+    wide = numbers(lake, 1, 200).selectExpr("n", "string(n) AS a", "named_struct('x', n) AS b", "double(n) AS c")
+    lake.append("wide", wide)
+    report = tick(lake, "out")
+    assert report.rows > 0 and report.withheld > 0 and report.rows + report.withheld == 200
+    [path] = out.rglob(f"*.{form}")
+    found = pj.read_json(path) if form == "jsonl" else pq.read_table(path)
+    want = [{"_ingest_seq": n, "n": n, "a": str(n), "b": {"x": n}, "c": float(n)} for n in found["n"].to_pylist()]
+    assert found.to_pylist() == want and found.num_rows == report.rows
+
+
+UNSTABLE = {
+    "rand() < 0.5": "another value",
+    "uuid() > '8'": "another value",
+    "shuffle(array(n, 2))[0] = 2": "another value",
+    "timestamp_seconds(n) < now()": "time or the session",
+    "n < unix_timestamp()": "time or the session",
+    "current_time() > time'01:00:00'": "time or the session",
+    "string(n) = current_user()": "time or the session",
+    "date_add(date'2020-01-01', int(n)) < date 'today'": "another time",
+    "timestamp_seconds(n) < cast('now' AS timestamp)": "another time",
+    "a_function(n)": "somebody registered",
+    "n < a_variable": "not a value of the row",
+    "n IN (SELECT id FROM range(3))": "other tables",
+    "_file LIKE '%a%'": "where the row is stored",
+}
+STABLE = (
+    "n BETWEEN 1 AND 3 OR n * pi() > 9",
+    "exists(array(n), x -> x > 2)",
+    "date_add(date'2020-01-01', int(n)) > '2020-01-03'",
+)
+
+
+def test_a_condition_that_depends_on_more_than_the_row_is_refused(lake: Lake, out: Path) -> None:
+    lake.spark.udf.register("a_function", lambda n: True, "boolean")
+    sql(lake, "DECLARE VARIABLE a_variable bigint DEFAULT 3")
+    add(lake, out, where=STABLE[0])
+    for where, why in UNSTABLE.items():
+        with pytest.raises(UsageError, match=why):
+            add(lake, out.parent / "other", "other", where=where)
+        with pytest.raises(UsageError, match=why):
+            lake.delivery.update("out", {"where": where})
+    for where in STABLE:
+        lake.delivery.update("out", {"where": where})
+    # One that was accepted by an older version waits, with the reason, and delivers nothing.
+    with lake.ledger.write() as connection:
+        record = sinks.get(connection, "out")
+        sinks.set_options(connection, record.id, {**record.options, "where": "rand() < 0.5"}, record.destination)
+    lake.append("events", numbers(lake, 1, 10))
+    report = tick(lake, "out")
+    assert report.did == "waiting" and "rand" in (report.reason or "") and names(out) == []
 
 
 def test_a_sink_that_starts_now_gets_only_what_comes(lake: Lake, out: Path) -> None:

@@ -30,6 +30,7 @@ from strandline.deliver.scan import lane_of, selected
 from strandline.deliver.side_by_side import sent
 from strandline.deliver.sink import Address, Outcome, Parcel, Refused, Sender
 from strandline.errors import UsageError
+from strandline.tables.conditions import find_instability
 from strandline.tables.spark_tables import explain
 from strandline.types import SEQ_COLUMN, SeqRange, merge_ranges
 
@@ -44,6 +45,11 @@ RESULT = "shipped binary"
 """A `Shipped` each."""
 TASKS_PER_CORE = 4
 _SPANS_MAX = 64
+KEPT = "_sl_row"
+_OTHERWISE = (
+    "`strandline sink update NAME --option where=…` changes it; for what is under way, `strandline sink recover NAME` "
+    "plans anew."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,27 @@ class Cargo:
 
 
 def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
-    """The internal columns that the tasks need, and then what is delivered."""
+    """The internal columns that the tasks need, and then what is delivered; where there is a condition, as one value
+    that is null for a row that does not meet it. So each row is judged once, and is delivered whole or not at all,
+    whatever the condition does. Rows that are left out are counted where they are dropped; they travel light."""
     columns = selected(cargo.fields) if cargo.form == "rows" else [line(cargo.form, cargo.fields).alias("line")]
     keep = _condition(df, cargo.where)
-    if keep is not None:  # rows that are left out are counted where they are dropped; they travel light
-        columns = [F.when(keep, c).alias(n) for c, n in zip(columns, _names(cargo), strict=True)]
-    flags = [] if keep is None else [keep.alias("_sl_keep")]
-    return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *flags, *columns)
+    if keep is not None:
+        columns = [F.when(keep, F.struct(*columns)).alias(KEPT)]
+    return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *columns)
+
+
+def kept_rows(rows: pa.Table) -> pa.Table:
+    """Those that meet the condition, with their columns side by side again."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = rows.filter(pc.is_valid(rows[KEPT]))
+    kind: Any = rows.schema.field(KEPT).type
+    structs: list[Any] = rows[KEPT].chunks
+    parts = [struct.flatten() for struct in structs]
+    columns = [pa.chunked_array([part[n] for part in parts], field.type) for n, field in enumerate(kind)]
+    return pa.table([rows["_sl_number"], *columns], names=["_sl_number", *(field.name for field in kind)])
 
 
 def _names(cargo: Cargo) -> list[str]:
@@ -114,13 +134,13 @@ def _condition(df: DataFrame, where: str | None) -> Column | None:
     if where is None:
         return None
     try:
-        df.where(where)  # the analyser says what is wrong with it
+        unstable = find_instability(df, where)
     except Exception as e:
         raise UsageError(
-            f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}",
-            hint="`strandline sink update NAME --option where=…` changes it; for what is under way, `strandline sink "
-            "recover NAME` plans anew.",
+            f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}", hint=_OTHERWISE
         ) from e
+    if unstable is not None:
+        raise UsageError(f"the condition `{where}` cannot choose rows: {unstable}", hint=_OTHERWISE)
     return F.coalesce(F.expr(where), F.lit(False))
 
 
@@ -262,13 +282,11 @@ class _Task:
             yield known[index], rows
 
     def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
-        import pyarrow.compute as pc
-
         if (number := twice(rows["_sl_number"])) is not None:
             return Shipped(shipment.index, Twice(number), 0)
         every = rows["_sl_number"].to_numpy()
         if self.cargo.where is not None:
-            rows = rows.filter(pc.field("_sl_keep"))
+            rows = kept_rows(rows)
         numbers = rows["_sl_number"].to_numpy()
         if self.cargo.form != "rows":
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])

@@ -135,15 +135,22 @@ class Delivery:
         """Only Spark can say what is wrong with a condition, so only a condition starts it."""
         if where is None:
             return
+        from strandline.tables.conditions import find_instability
         from strandline.tables.spark_tables import CATALOG, explain
 
         frame = self.bench.tables().spark.table(f"{CATALOG}.{dataset.name}")
         try:
-            frame.where(where)
+            unstable = find_instability(frame, where)
         except Exception as e:
             raise UsageError(
                 f"the condition `{where}` does not fit {dataset.name}: {explain(e, 'it cannot be read').message}"
             ) from e
+        if unstable is not None:
+            raise UsageError(
+                f"the condition `{where}` cannot choose rows: {unstable}",
+                hint="Retries and `verify` evaluate it again: use columns of the row, constants, and functions that "
+                "give the same answer for the same row.",
+            )
 
     # Ticks.
 

@@ -1,0 +1,75 @@
+"""Whether a condition in SQL gives the same answer for the same row, whenever and wherever it is evaluated.
+
+A sink's condition is evaluated again by every retry, by `verify` and by maintenance, perhaps years later and on other
+machines. So it may depend on the columns of the row and on nothing else: not on chance, time, the session, other
+tables, or where the row is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LEAVES = {"AttributeReference", "Literal", "NamedLambdaVariable", "CommonExpressionRef", "Pi", "EulerNumber"}
+"""What an expression may end in. Other leaves bring something in that is not of the row."""
+_USER_FUNCTIONS = ("PythonUD", "ScalaUDF", "ScalaAggregator", "SQLScalarFunction", "Hive")
+"""Spark believes that these are deterministic unless their author says otherwise."""
+_SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]\s*(now|today|tomorrow|yesterday)\b")
+"""`timestamp'now'` is an ordinary literal as soon as Spark has parsed it."""
+
+
+def find_instability(df: DataFrame, where: str) -> str | None:
+    """What in the condition depends on more than the row; None where nothing does. Raises what Spark's analyser raises
+    for a condition that does not fit the rows."""
+    plan: Any = df.where(where)._jdf.queryExecution().analyzed()
+    condition = _filter_of(plan).condition()
+    catalyst: Any = df.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+    patterns = catalyst.trees.TreePattern
+    columns = set(df.columns)
+    if special := _SPECIAL_LITERAL.search(where):
+        return f"'{special[1]}' is another time at every evaluation"
+    if found := _innermost(condition, lambda e: not e.deterministic()):
+        return f"{found.sql()} gives another value at every evaluation"
+    if found := _innermost(condition, lambda e: e.containsPattern(patterns.CURRENT_LIKE())):
+        return f"{found.sql()} depends on the time or the session"
+    if _innermost(condition, lambda e: e.containsPattern(patterns.PLAN_EXPRESSION())):
+        return "it asks other tables, whose rows change"
+    for part in _parts(condition):
+        kind = part.getClass().getSimpleName()
+        if kind.startswith(_USER_FUNCTIONS):
+            return f"{part.sql()} is a function that somebody registered, and nobody knows what it depends on"
+        if kind == "AttributeReference" and part.name() not in columns:
+            return f"{part.name()} says where the row is stored, which compaction changes"
+        if part.children().isEmpty() and kind not in _LEAVES:
+            return f"{part.sql()} is not a value of the row"
+    if not catalyst.optimizer.SpecialDatetimeValues.apply(plan).equals(plan):
+        return "a text such as 'now' or 'today' is another time at every evaluation"
+    return None
+
+
+def _filter_of(plan: Any) -> Any:
+    """Under a projection, where the condition reads a column that the frame does not show."""
+    while plan.nodeName() != "Filter":
+        plan = plan.children().apply(0)
+    return plan
+
+
+def _children(expression: Any) -> list[Any]:
+    children = expression.children()
+    return [children.apply(i) for i in range(children.size())]
+
+
+def _parts(expression: Any) -> list[Any]:
+    return [expression, *(part for child in _children(expression) for part in _parts(child))]
+
+
+def _innermost(expression: Any, holds: Callable[[Any], bool]) -> Any | None:
+    """The deepest part that this is true of; it is true of everything around such a part, too."""
+    if not holds(expression):
+        return None
+    inside = (_innermost(child, holds) for child in _children(expression))
+    return next((found for found in inside if found is not None), expression)
