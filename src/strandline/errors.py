@@ -33,7 +33,8 @@ StrandlineError
     ├── BlockLost         the ledger no longer knows the block, or gave it to another
     ├── BlockHeld         published or not cannot be told; a person decides
     ├── CommitUnknown     the outcome could not be read back yet
-    ├── StorageError      the warehouse cannot be read or written
+    ├── StorageError      the warehouse or the ledger cannot be read or written
+    │   └── LedgerRefused the ledger's database answered, and said no: nothing was written
     ├── DuplicateNumbers  one number on two rows
     ├── LeaseLost         another deliverer has taken a sink over, or another run the sweep
     ├── ReferencesTooMany more references than one process is to hold
@@ -186,6 +187,10 @@ class CommitUnknown(FailedError):
 
 class StorageError(FailedError):
     retryable = True
+
+
+class LedgerRefused(StorageError):
+    pass
 
 
 class DuplicateNumbers(FailedError):

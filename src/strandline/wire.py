@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
+from strandline.bounded_text import check_text
 from strandline.errors import UsageError
 from strandline.types import Seq, SeqRange
 
@@ -35,6 +36,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 ENCODINGS = ("identity", "gzip", "zstd")
 
 KEY_CHARS_MAX = 255
+PARTITION_BYTES_MAX = 16 << 10
+"""What servers take as a header."""
 
 
 class Answer(StrEnum):
@@ -122,11 +125,11 @@ def parse_identity(headers: Mapping[str, str]) -> Identity:
         if missing := [name for name, value in given.items() if not value]:
             raise UsageError(f"the header {missing[0]} is missing")
         lane = LaneName(
-            given[LAKE] or "",
-            given[INSTANCE] or "",
+            check_text(LAKE, given[LAKE] or ""),
+            check_text(INSTANCE, given[INSTANCE] or ""),
             _positive(GENERATION, given[GENERATION]),
-            unquote(given[DATASET] or ""),
-            headers.get(PARTITION.lower()) or "",
+            check_text(DATASET, _unquoted(given[DATASET] or "")),
+            check_text(PARTITION, headers.get(PARTITION.lower()) or "", PARTITION_BYTES_MAX),
         )
         return RangeIdentity(lane, parse_range(given[RANGE] or ""))
     key = headers.get(KEY.lower())
@@ -136,7 +139,14 @@ def parse_identity(headers: Mapping[str, str]) -> Identity:
         )
     if len(key) > KEY_CHARS_MAX:
         raise UsageError(f"{KEY} is longer than {KEY_CHARS_MAX} characters")
-    return KeyIdentity(key)
+    return KeyIdentity(check_text(KEY, key, 4 * KEY_CHARS_MAX))
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise UsageError(f"{DATASET} is not UTF-8: {text[:50]!r}") from None
 
 
 def parse_range(text: str) -> SeqRange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, at_once, by_range, new_receiving, span
 
 LATER = timedelta(days=1)
+LONG = "k=" + random.Random(1).randbytes(4_000).hex()
+"""Longer than what PostgreSQL indexes, also when it is compressed."""
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -110,15 +113,16 @@ def test_lanes_of_other_senders_are_their_own(receiving: Receiving, shared: Benc
         SENDER,
         replace(SENDER, partition="k=a"),
         replace(SENDER, partition="k=A"),
+        *(replace(SENDER, partition=f"{LONG}{end}") for end in ("", "a", "A")),
         replace(SENDER, lake="third-lake"),
         replace(SENDER, dataset="default.other"),
     ]
-    for lane in lanes[3:]:
+    for lane in lanes[6:]:
         receiving.claim(lane)
     bodies = [receiving.body(by_range(1, 10, lane)) for lane in lanes]
     bodies.append(receiving.body(by_range(1, 10), dataset=other.dataset.id, token=other.token))
-    assert [type(d) for d in receiving.record(*bodies)] == [New] * 6
-    assert [type(d) for d in receiving.record(*bodies)] == [Repeat] * 6
+    assert [type(d) for d in receiving.record(*bodies)] == [New] * len(bodies)
+    assert [type(d) for d in receiving.record(*bodies)] == [Repeat] * len(bodies)
     second = replace(SENDER, generation=2)
     receiving.claim(second)
     assert [type(d) for d in receiving.record(receiving.body(by_range(1, 10, second)))] == [New]
@@ -444,6 +448,16 @@ def test_a_group_of_bodies_costs_a_few_statements_however_long_the_lane_is(share
         assert received.known(connection, receiving.dataset.id, identity, receiving.token.id, "") is not None
         raw.set_progress_handler(None, 0)  # type: ignore[union-attr]
     assert looked[0] < 2_000, "all of the lane was looked at"
+
+
+def test_a_body_that_cannot_be_recorded_holds_up_no_other_of_its_group(receiving: Receiving) -> None:
+    good = [receiving.body(by_range(1, 10)), receiving.body("key"), receiving.body(by_range(1, 10))]
+    bad = replace(receiving.body(by_range(11, 20)), size=2**70)
+    first, refused, by_key, again = received.record_each(receiving.ledger, [good[0], bad, *good[1:]])
+    assert isinstance(refused, Exception)
+    assert isinstance(first, New) and isinstance(by_key, New)
+    assert again == Repeat(10, good[0].digest, (span(1, 10),))
+    assert [row.id for row in receiving.stored()] == [first.id, by_key.id]
 
 
 def test_the_store_itself_refuses_ranges_that_overlap(receiving: Receiving) -> None:

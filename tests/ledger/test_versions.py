@@ -15,11 +15,22 @@ from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
 from strandline.config import LakeConfig
+from strandline.continuation import Continuation
 from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError
-from strandline.ledger import blocks, schema_maintain, schema_receive, schema_reconcile  # noqa: F401  # all tables
+from strandline.ledger import (  # noqa: F401  # all tables
+    blocks,
+    lanes,
+    ranges,
+    schema_maintain,
+    schema_receive,
+    schema_reconcile,
+    sinks,
+)
 from strandline.ledger.backup import copy_ledger
 from strandline.ledger.engine import REVISIONS, Ledger
 from strandline.ledger.schema import metadata
+from strandline.types import DatasetId
+from strandline.wire import LaneName
 from tests.ledger.conftest import LAKE, Bench
 
 
@@ -69,6 +80,54 @@ def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(config:
         with sqlite3.connect(kept) as copy:
             assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (before,)
             assert copy.execute("SELECT last FROM sequence").fetchone() == (41,)
+
+
+def test_lanes_that_are_there_are_found_by_their_hash_after_the_migration(config: LakeConfig) -> None:
+    ledger = Ledger(config)
+    _create_at(ledger, "0009")
+    partitions = ["", "k=ü%2F", "k=" + "x" * 500]
+    with ledger.write() as connection:
+        for statement in (
+            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)",
+            "INSERT INTO dataset (id, name, table_uuid, deliver_by, adopted, history, created_at) "
+            "VALUES (1, 'd', 'u', '[]', false, 'deliver', 0)",
+            "INSERT INTO sink (id, instance, name, kind, dataset_id, generation, options, destination, state, failures,"
+            " created_at) VALUES (1, 'i', 's', 'files', 1, 1, '{}', 'f', 'active', 0, 0)",
+        ):
+            connection.exec_driver_sql(statement)
+        for partition in partitions:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO lane (sink_id, generation, partition, continuation, exported, withheld, version, "
+                    "updated_at) VALUES (1, 1, :partition, :token, 0, 0, 1, 0)"
+                ),
+                {"partition": partition, "token": Continuation(LAKE, "u", None).encode()},
+            )
+            connection.execute(
+                sa.text(
+                    "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, "
+                    "created_at) VALUES (1, 'l', 'i', 1, 's', :partition, 0)"
+                ),
+                {"partition": partition},
+            )
+    ledger.open()
+    with ledger.write() as connection:
+        sink = sinks.get(connection, "s")
+        found = [lanes.find(connection, sink, p, lake=LAKE, table_uuid="u") for p in partitions]
+        assert [lane and lane.partition for lane in found] == partitions
+        keys = [ranges.lane_key(DatasetId(1), LaneName("l", "i", 1, "s", p)) for p in partitions]
+        assert set(ranges.lanes_of(connection, keys)) == set(keys)
+        assert len(ranges.keep_lanes(connection, set(keys))) == len(keys), "none is made twice"
+    for statement in (
+        "UPDATE lane SET mark = 1, version = 1",  # the triggers are there again
+        "UPDATE source_lane SET lake = 'other'",
+        "UPDATE lane SET partition_hash = 'x', version = 2",
+        "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, created_at) "
+        "VALUES (1, 'l', 'i', 1, 's', 'new', 0)",
+    ):
+        with pytest.raises(sa.exc.IntegrityError), ledger.write() as connection:
+            connection.exec_driver_sql(statement)
+    ledger.close()
 
 
 def _create_at(ledger: Ledger, revision: str) -> None:

@@ -16,7 +16,7 @@ import zstandard
 
 from strandline import wire
 from tests.conftest import MakeHome
-from tests.receive.conftest import Bench, Client, eventually, lines, open_bench, running, some, span
+from tests.receive.conftest import Bench, Client, eventually, lines, numbered, open_bench, running, some, span
 
 MIB = 1 << 20
 
@@ -179,3 +179,36 @@ def test_no_header_of_a_client_can_break_a_group(shared: Bench) -> None:
         raw: list[tuple[bytes, bytes]] = [(n.encode(), v.encode()) for n, v in client.headers().items()]
         answer = client.http.post(client.url, content=lines(some(1)), headers=[*raw, (wire.KEY.encode(), key.encode())])
         assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize(
+    "header, value",
+    [
+        (wire.DATASET, "a%00b"),
+        (wire.DATASET, "%FF"),
+        (wire.DATASET, "x" * 513),
+        (wire.LAKE, "x" * 513),
+        (wire.INSTANCE, "%C3%BC" * 300),
+        (wire.PARTITION, "x" * 16_385),
+    ],
+)
+def test_a_name_that_no_ledger_keeps_is_refused_at_the_door(client: Client, header: str, value: str) -> None:
+    headers = client.headers(rows=span(1, 1)) | {header: value}
+    answer = client.http.post(client.url, content=lines(some(1)), headers=headers)
+    assert answer.status_code == 400 and header in answer.json()["why"]
+
+
+def test_no_question_and_no_path_carries_what_a_ledger_cannot_keep(client: Client, bench: Bench) -> None:
+    sender = {"lake": "l", "instance": "i", "generation": 1, "dataset": "d"}
+    for name in ("a\0b", "x" * 513, "ü" * 257):
+        assert client.ask("claimed", lake=name, dataset="d").status_code == 400
+        assert client.ask("held", **(sender | {"dataset": name}), lanes=[]).status_code == 400
+    for partition in ("a\0b", "x" * 16_385):
+        assert client.ask("held", **sender, lanes=[{"partition": partition}]).status_code == 400
+        assert client.ask("inspect", **sender, partition=partition, lo=1, hi=2).status_code == 400
+    for name in ("a%00b", "x" * 600):
+        answer = client.send(some(1), "key", url=f"{client.base}/v1/datasets/{name}/rows")
+        assert answer.status_code == 400, answer.text
+    long = client.headers(rows=span(1, 1)) | {wire.PARTITION: "k=" + "x" * 8_000}
+    body = lines(numbered(some(1), span(1, 1)))
+    assert client.http.post(client.url, content=body, headers=long).status_code == 202, "long, and allowed"

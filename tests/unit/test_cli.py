@@ -258,6 +258,8 @@ def test_the_settings_file_is_found_by_option_environment_and_folder(
         ["ingest", "nope", "sample.jsonl"],
         ["ingest", "events", "sample.jsonl", "--batch-id", "b", "--again"],
         ["ingest", "events", "sample.jsonl", "--batch-id", " "],
+        ["ingest", "events", "sample.jsonl", "--batch-id", "x" * 1025],
+        ["token", "create", "x" * 513],
         ["read", "nope"],
         ["read", "events", "--partition", "who"],
         ["read", "events", "--partition", "id=1"],

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
+from strandline.bounded_text import check_text
 from strandline.continuation import check, decode
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.kinds import check_options, find_kind
@@ -24,6 +25,7 @@ from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.schema import Column
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Seq
 
+_DESTINATION_BYTES_MAX = 2048
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -51,7 +53,7 @@ def add_sink(
     draft = _draft(bench, dataset, name, kind, options, columns)
     sink = open_sink(bench, draft, dataset, options)
     try:
-        draft = replace(draft, destination=sink.destination)
+        draft = replace(draft, destination=check_text("the destination", sink.destination, _DESTINATION_BYTES_MAX))
         _check_place(bench, draft)
         found = sink.claimed()
         if found is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
 from strandline.ingest import stamp
 from strandline.ingest.lease import renewed
@@ -82,6 +83,7 @@ def append(
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:
         raise SchemaError("a batch id must not be empty")
+    check_text("the batch id", name, BATCH_ID_BYTES_MAX)
     progress("counting", None)
     digest = batch_id is not None and same_content
     pinned = stamp.pin(work.tables.spark, df, digest=digest, rejects=rejects)

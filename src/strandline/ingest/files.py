@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
 from strandline.ledger import blocks, reject_folders
@@ -75,6 +76,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.batch_id is not None and not self.batch_id.strip():
             raise UsageError("a batch id must not be empty")
+        check_text("the batch id", self.batch_id or "", BATCH_ID_BYTES_MAX)
         if self.batch_id is not None and self.again:
             raise UsageError(
                 "--again makes up a batch id, so it does not go with --batch-id",

@@ -20,9 +20,7 @@ def sqlite_uri(path: Path, mode: str) -> str:
     return f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
 
 
-def copy_ledger(
-    path: Path, target: Path, *, busy_seconds: float, replace: bool, revision: str | None = None
-) -> bool:
+def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool, revision: str | None = None) -> bool:
     """Copy the ledger to `target`. False, and nothing is written, where a `revision` is asked for and the ledger has
     another one by now. `sqlite3.Error` where the ledger is locked or cannot be read; `LedgerUnreadable` where the copy
     is not what the ledger was. Then, too, `target` is as it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
@@ -18,20 +19,29 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from strandline.config import LakeConfig
-from strandline.errors import LedgerBusy, LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
+from strandline.errors import (
+    LedgerBusy,
+    LedgerMissing,
+    LedgerRefused,
+    LedgerTooNew,
+    LedgerUnreadable,
+    StorageError,
+    StrandlineError,
+)
 from strandline.ledger import schema
 from strandline.ledger.backup import copy_ledger, sqlite_uri
 
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 # WAL with several connections could lose committed pages before this version of SQLite.
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
 _UNDEFINED_TABLE = "42P01"
+_PROGRAM_LIMIT = "54"
 
 _PARAMETERS_AT_ONCE_MAX = 500
 _T = TypeVar("_T")
@@ -47,6 +57,15 @@ def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
     """A statement has room for so many parameters, and no more."""
     every, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
     return (every[i : i + step] for i in range(0, len(every), step))
+
+
+def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[str]]:
+    """The values as a query for `IN`: one parameter, however many there are."""
+    listed = sa.bindparam(None, json.dumps(list(values)), type_=sa.Text)
+    if connection.dialect.name == "sqlite":
+        return sa.select(sa.func.json_each(listed).table_valued("value").c.value)
+    elements = sa.func.json_array_elements_text(sa.cast(listed, sa.JSON)).table_valued("value")
+    return sa.select(elements.c.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +161,7 @@ class Ledger:
         except IntegrityError:
             raise  # the store refused an illegal move: whoever made it must know
         except DBAPIError as e:
-            raise self._explain(e.orig or e, answered=not isinstance(e, OperationalError)) from e
+            raise self._explain(e.orig or e, answered=_is_answer(e)) from e
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as e:
@@ -169,7 +188,7 @@ class Ledger:
             if "does not exist" in text:
                 return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
             return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
-        return StorageError(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
+        return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
 
     def exists(self) -> bool:
         """Whether there is a ledger, readable or not."""
@@ -250,6 +269,13 @@ class Ledger:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _is_answer(error: DBAPIError) -> bool:
+    """Whether the database understood the statement and refused it. psycopg counts a limit of the server's, such as an
+    index row that is too large, as trouble with its operation."""
+    limit = str(getattr(error.orig, "sqlstate", None) or "").startswith(_PROGRAM_LIMIT)
+    return limit or not isinstance(error, OperationalError)
 
 
 def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:

@@ -15,7 +15,7 @@ from strandline.continuation import decode
 from strandline.delivery import Lane, LaneId, SinkId, SinkRecord
 from strandline.errors import MarkUnreadable, TokenError
 from strandline.ledger.engine import utc_now
-from strandline.ledger.schema import intent, lane, sink
+from strandline.ledger.schema import intent, lane, partition_hash, sink
 from strandline.ledger.sinks import seq_or_none
 from strandline.types import DatasetId, Seq, SeqRange
 
@@ -85,7 +85,7 @@ def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
 
 
 def find(connection: sa.Connection, sink: SinkRecord, partition: str, *, lake: str, table_uuid: str) -> Lane | None:
-    row = connection.execute(_of(sink).where(lane.c.partition == partition)).one_or_none()
+    row = connection.execute(_of(sink).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
     return None if row is None else _Checker(sink, lake, table_uuid)(_lane(row))
 
 
@@ -114,7 +114,7 @@ def rebuild(
     open intent stays where that one starts: finishing it finds what the sink holds, with the cut that was promised."""
     # The same lock as whoever delivers: nobody plans between the look and the change.
     connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
-    row = connection.execute(_of(of).where(lane.c.partition == partition)).one_or_none()
+    row = connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
     if row is None:
         connection.execute(
             lane.insert().values(
@@ -147,7 +147,7 @@ def rebuild(
             .where(lane.c.id == known.id, lane.c.version == known.version)
             .values(version=known.version + 1, updated_at=utc_now(), **_place(target, token, last))
         )
-    return _lane(connection.execute(_of(of).where(lane.c.partition == partition)).one())
+    return _lane(connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one())
 
 
 def forget_last(connection: sa.Connection, found: Lane) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from strandline.delivery import NOT_PARTITIONED, ChunkPlan, ChunkState, LaneId, LanePlan, SinkRecord
 from strandline.errors import MarkMoved
 from strandline.ledger import blocks
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import one_of, utc_now
 from strandline.ledger.lanes import Token
 from strandline.ledger.schema import chunk, dataset, intent, lane
 from strandline.ledger.schema import sink as sink_table
@@ -186,7 +186,7 @@ def _move_the_rest(
             lane.c.generation == sink.generation,
             sa.or_(lane.c.mark.is_(None), lane.c.mark < until),
             ~sa.exists().where(intent.c.lane_id == lane.c.id, intent.c.closed_at.is_(None)),
-            lane.c.partition.not_in(sorted(left_out)),
+            lane.c.partition.not_in(one_of(connection, left_out)),
         )
         .values(mark=until, continuation=token(until), version=lane.c.version + 1, updated_at=now)
     )

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.ledger.engine import insert_into, slices, utc_now
+from strandline.ledger.schema import partition_hash
 from strandline.ledger.schema_receive import received, source_lane
 from strandline.types import DatasetId, Seq, SeqRange
 from strandline.wire import LaneName
@@ -28,13 +29,14 @@ class HeldBody:
 
 
 LaneKey = tuple[int, str, str, str, int, str]
+"""A lane's name; the last part is its partition, which the ledger finds by its hash."""
 _LANE_KEY = (
     source_lane.c.dataset_id,
     source_lane.c.lake,
     source_lane.c.source_dataset,
     source_lane.c.instance,
     source_lane.c.generation,
-    source_lane.c.partition,
+    source_lane.c.partition_hash,
 )
 # Made once: to put a statement together costs as much as to run it.
 _LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
@@ -52,9 +54,10 @@ def lane_key(dataset: DatasetId, lane: LaneName) -> LaneKey:
 
 def lanes_of(connection: sa.Connection, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
     found: dict[LaneKey, int] = {}
-    for some in slices(keys, len(_LANE_KEY)):
+    hashed = {(*key[:-1], partition_hash(key[-1])): key for key in keys}
+    for some in slices(hashed, len(_LANE_KEY)):
         for id, *key in connection.execute(_LANES, {"keys": some}):
-            found[tuple(key)] = id
+            found[hashed[tuple(key)]] = id
     return found
 
 
@@ -64,7 +67,7 @@ def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey,
     keys = sorted(wanted)
     lanes = lanes_of(connection, keys)
     if missing := [key for key in keys if key not in lanes]:
-        now, names = utc_now(), [column.name for column in _LANE_KEY]
+        now, names = utc_now(), [*(column.name for column in _LANE_KEY[:-1]), "partition"]
         connection.execute(
             insert_into(connection, source_lane).on_conflict_do_nothing(),
             [{**dict(zip(names, key, strict=True)), "created_at": now} for key in missing],

@@ -16,7 +16,7 @@ from typing import Any, Literal, NewType
 
 import sqlalchemy as sa
 
-from strandline.errors import LedgerUnreadable
+from strandline.errors import LedgerRefused, LedgerUnreadable
 from strandline.ledger import schema
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
@@ -109,6 +109,21 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
             decided |= _record_keys(connection, keys, owners, now)
     return [decided[n] for n in range(len(bodies))]
 
+
+def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Exception]:
+    """As `record`; where the database refuses the transaction, each body has one of its own, so that one that cannot
+    be recorded holds up no other. Its error stands in the place of its decision. What is raised says nothing about the
+    outcome of any."""
+    try:
+        return list(record(ledger, bodies))
+    except _NOT_RECORDED as e:
+        if len(bodies) == 1:
+            return [e]
+    return [decided for body in bodies for decided in record_each(ledger, [body])]
+
+
+_NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
+"""Only what says that the transaction did not land: a body that did would look like its own repeat."""
 
 _GOOD_TOKENS = (
     sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))

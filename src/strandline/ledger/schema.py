@@ -9,6 +9,7 @@ intent's bounds and options, a chunk's range.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,6 +55,21 @@ class UtcMicros(TypeDecorator[datetime]):
             return None
         seconds, micros = divmod(int(value), 1_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+
+
+def partition_hash(partition: str) -> str:
+    """By which a lane is found: a partition may be longer than what PostgreSQL indexes (about 2,700 bytes)."""
+    return hashlib.sha256(partition.encode()).hexdigest()
+
+
+def hash_column() -> Column[str]:
+    """The hash of the row's own `partition`, whoever inserts it."""
+    return Column(
+        "partition_hash",
+        Text,
+        nullable=False,
+        default=lambda context: partition_hash(context.get_current_parameters()["partition"]),
+    )
 
 
 # SQLite numbers rows by itself only where the key is exactly INTEGER.
@@ -217,6 +233,7 @@ lane = Table(
     Column("sink_id", BigInteger, ForeignKey("sink.id"), nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("partition", Text, nullable=False),
+    hash_column(),
     Column("mark", BigInteger),
     Column("continuation", Text, nullable=False),
     Column("exported", BigInteger, nullable=False),
@@ -233,7 +250,7 @@ lane = Table(
         "last_lo IS NULL OR (mark IS NOT NULL AND last_lo >= 1 AND last_lo <= last_hi AND last_hi <= mark)",
         name="last_below_the_mark",
     ),
-    Index("one_lane_of_a_partition", "sink_id", "generation", "partition", unique=True),
+    Index("one_lane_of_a_partition", "sink_id", "generation", "partition_hash", unique=True),
     # Who is behind is asked at every tick, whatever the number of lanes.
     Index("lanes_by_mark", "sink_id", "generation", "mark"),
 )

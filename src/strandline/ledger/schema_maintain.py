@@ -53,7 +53,7 @@ loss = Table(
     CheckConstraint("rows >= 0", name="loss_not_negative"),
     CheckConstraint("reason IN ('dropped', 'deleted', 'purged', 'forgotten')", name="loss_reason_known"),
     CheckConstraint("(rows IS NULL) = (reason = 'forgotten')", name="only_the_forgotten_is_not_counted"),
-    Index("losses_of_a_sink", "sink_id", "generation", "partition", "until"),
+    Index("losses_of_a_sink", "sink_id", "generation", "until"),
 )
 
 purge = Table(

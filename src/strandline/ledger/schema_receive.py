@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Table, Text, literal_column, text
 
-from strandline.ledger.schema import RowId, UtcMicros, metadata
+from strandline.ledger.schema import RowId, UtcMicros, hash_column, metadata
 
 _NOT_REVOKED = text("revoked_at IS NULL")
 
@@ -55,6 +55,7 @@ source_lane = Table(
     Column("generation", BigInteger, nullable=False),
     Column("source_dataset", Text, nullable=False),
     Column("partition", Text, nullable=False),
+    hash_column(),
     Column("created_at", UtcMicros, nullable=False),
     CheckConstraint("generation >= 1", name="source_lane_generation_positive"),
     Index(
@@ -64,7 +65,7 @@ source_lane = Table(
         "source_dataset",
         "instance",
         "generation",
-        "partition",
+        "partition_hash",
         unique=True,
     ),
 )

@@ -16,6 +16,7 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
+from strandline.bounded_text import check_text
 from strandline.errors import RefusedError, UsageError
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema_receive import api_token
@@ -60,6 +61,7 @@ def create(
     created later. One that replaces another is for the same datasets, unless others are named."""
     if not name.strip():
         raise UsageError("a token needs a name")
+    check_text("the token's name", name)
     if datasets is not None and not datasets:
         raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
     old = None if replaces is None else _latest(connection, replaces)

@@ -86,7 +86,7 @@ class Committer:
             self._spool.sync(body.spool for body in bodies if body.spool is not None)
             failpoints.hit("receive.before_commit")
             with self._ledger.mine() as ledger:
-                decisions = received.record(ledger, bodies)
+                decisions = received.record_each(ledger, bodies)
             failpoints.hit("receive.after_commit")
             if len(decisions) != len(bodies):
                 raise StorageError(f"{len(bodies)} bodies were recorded with {len(decisions)} decisions")
@@ -99,9 +99,13 @@ class Committer:
             return
         self._remove_losers(bodies, decisions)
         for waiting, decision in zip(group, decisions, strict=True):
-            waiting.decision.set_result(decision)
+            if isinstance(decision, Exception):
+                log.error("a body of dataset %d cannot be recorded: %s", waiting.body.dataset, _said(decision))
+                waiting.decision.set_exception(decision)
+            else:
+                waiting.decision.set_result(decision)
 
-    def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision]) -> None:
+    def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision | Exception]) -> None:
         """The ledger has just said that it does not name them, and it never will."""
         lost = [
             b.spool for b, d in zip(bodies, decisions, strict=True) if b.spool is not None and not isinstance(d, New)
@@ -110,3 +114,7 @@ class Committer:
             self._spool.remove(lost)
         except StorageError as e:
             log.warning("spool files of repeats are left behind: %s", e.message)
+
+
+def _said(error: Exception) -> str:
+    return error.message if isinstance(error, StrandlineError) else str(error).partition("\n")[0]

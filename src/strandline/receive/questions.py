@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from strandline.bounded_text import NAME_BYTES_MAX, check_text
+from strandline.errors import UsageError
 from strandline.ledger import senders
 from strandline.ledger.engine import Connection
 from strandline.ledger.senders import SourceRecord
@@ -16,9 +18,21 @@ from strandline.receive.answers import Reply, Turned
 from strandline.receive.callers import Caller
 from strandline.receive.taking import Taking
 from strandline.types import SEQ_MAX, Seq
-from strandline.wire import Answer, LaneName
+from strandline.wire import PARTITION_BYTES_MAX, Answer, LaneName
 
-Name = Annotated[str, Field(min_length=1, max_length=1024)]
+
+def _storable(bytes_max: int) -> AfterValidator:
+    def check(text: str) -> str:
+        try:
+            return check_text("this", text, bytes_max)
+        except UsageError as e:
+            raise ValueError(e.message) from None
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), _storable(NAME_BYTES_MAX)]
+Partition = Annotated[str, Field(max_length=PARTITION_BYTES_MAX), _storable(PARTITION_BYTES_MAX)]
 Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
 
 
@@ -41,7 +55,7 @@ class ClaimQuestion(ClaimedQuestion):
 
 
 class HeldLane(_Question):
-    partition: str
+    partition: Partition
     after: Annotated[int, Field(ge=0, le=SEQ_MAX)] | None = None
 
 
@@ -60,7 +74,7 @@ class HeldQuestion(_Sender):
 
 
 class InspectQuestion(_Sender):
-    partition: str
+    partition: Partition
     lo: Number
     hi: Number
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from strandline import failpoints, wire
+from strandline.bounded_text import check_text
 from strandline.errors import BadRow, NoSuchDataset, SchemaError, StrandlineError, UsageError
 from strandline.ledger import datasets, received, tokens
 from strandline.ledger.received import Body
@@ -96,9 +97,11 @@ class Taking:
 
     def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, int | None]:
         try:
-            full = full_name(name)
+            full = full_name(check_text("the dataset's name", name))
         except SchemaError:
             full = name
+        except UsageError as e:
+            raise Turned(answers.bad_request(e.message)) from None
         with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
