@@ -9,11 +9,14 @@ SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 ONLY ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install install-s3 demo test test-parts check bench docs lock clean
+REPORT := .cache/test-report.xml
+
+.PHONY: help install install-s3 demo test test-times torture test-parts check bench docs lock clean
 
 help:
 	@echo 'make demo      set everything up and run the main job, start to end'
 	@echo 'make test      set everything up, real servers too, and run all tests (PYTEST_ARGS=… is passed on)'
+	@echo 'make torture   the long campaigns at full length: kills, random histories, fuzzing (an hour or more)'
 	@echo 'make check     lint, types, layers, and the tests that need no Spark'
 	@echo 'make install   make the environment: .venv, Java, the Iceberg runtime'
 	@echo 'make bench     measure; ONLY=ingest,read picks groups'
@@ -45,7 +48,14 @@ test-parts: install-s3
 
 test: test-parts
 	@scripts/check.sh lint
-	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS)
+
+# Where the time of the last `make test` went; the next one hands out its files by it.
+test-times:
+	@$(PYTHON) scripts/test_times.py $(REPORT) --write
+
+torture: test-parts
+	@STRANDLINE_TORTURE=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(STAMP)/bytecode
 	@scripts/check.sh all

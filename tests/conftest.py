@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +19,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
 from strandline.config import CONFIG_NAME, LakeConfig, load_config
+from tests.campaign import TORTURE
 from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres, start_s3, start_toxiproxy
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from tests.rest_catalog import RestCatalogs
 
 HERE = Path(__file__).parent
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_MIN = 6 << 30
 SLOW = ("e2e", "spark")
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Compiled once and not again: a suite that runs everything once takes a third less of a processor's time."""
@@ -35,16 +40,42 @@ QUICK_SPARK = QUICK_JVM | {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark
 examples.register_profile("patient", examples.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 examples.load_profile("patient")
 
+TIMES = json.loads((HERE / "times.json").read_text("utf-8"))
+"""Seconds that each file took when they were last recorded (`make test-times`)."""
+TYPICAL_SECONDS = 10
+"""For a file that was not there then."""
+
 MakeHome = Callable[..., LakeConfig]
 _Started = TypeVar("_Started")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _use_memory_for_temporary_folders() -> None:
+    """No test cuts the power, so none needs a disk; and a disk that stalls holds up every commit of every test."""
+    if "TMPDIR" in os.environ or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_FREE_MIN:
+        return
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None  # which is asked for again then
+
+
+_use_memory_for_temporary_folders()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _folder(item) in SLOW:
             item.add_marker(pytest.mark.spark)
-    # A run of several processes hands out whole files in this order: what takes longest begins first.
-    items.sort(key=lambda item: SLOW.index(_folder(item)) if _folder(item) in SLOW else len(SLOW))
+    if not TORTURE:
+        long = [item for item in items if item.get_closest_marker("torture")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
+    # A run of several processes hands out whole files in this order. The longest go first, so that all processes end
+    # at about the same time.
+    items.sort(key=lambda item: (-_seconds(item), str(item.path)))
+
+
+def _seconds(item: pytest.Item) -> float:
+    name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+    return float(TIMES.get(name, TYPICAL_SECONDS))
 
 
 def _folder(item: pytest.Item) -> str:

@@ -112,7 +112,8 @@ class Server:
 def _folder(name: str) -> Path:
     # Not pytest's own folder: that one is closed to other users, and PostgreSQL does not run as root. Short, too,
     # because a socket's path has at most about 100 characters.
-    return Path(tempfile.mkdtemp(prefix=f"sl-{name}-", dir="/tmp"))
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix=f"sl-{name}-", dir=usual if len(usual) <= 20 else "/tmp"))
 
 
 def _answers(port: int) -> bool:

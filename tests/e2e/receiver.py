@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.processes import python
 
 WAIT_SECONDS_MAX = 300
 
@@ -27,7 +28,7 @@ class Receiver:
         self.log = log
         with log.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "strandline.cli.main", "receive", "--json", *arguments],
+                python("strandline.cli.main", "receive", "--json", *arguments),
                 cwd=home,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from strandline.ledger.schema_receive import received as bodies_table
 from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver
+from tests.processes import python
 from tests.servers import free_port
 from tests.spark.deliveries import Delivered, make_lake
 
@@ -74,7 +74,7 @@ class Route:
     def start_sender(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[bytes]:
         with self._log("sender").open("wb") as out:
             self.sender = subprocess.Popen(
-                [sys.executable, "-m", "strandline.cli.main", *arguments],
+                python("strandline.cli.main", *arguments),
                 cwd=self.home, stdout=out, stderr=subprocess.STDOUT,
                 env={**os.environ, "STRANDLINE_FAILPOINT": failpoint},
             )  # fmt: skip

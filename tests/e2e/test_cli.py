@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import zstandard
 import strandline as sl
 from strandline.cli.main import run
 from tests.e2e.cli import TIMEOUT_SECONDS, Done, several, strandline
+from tests.processes import python
 
 SCHEMA = """
 - {name: id, type: long, required: true}
@@ -251,7 +252,7 @@ def test_a_table_with_rows_is_adopted_and_a_reader_may_leave_early(home: Path) -
     [found] = [d for d in status.document["datasets"] if d["name"] == "old.log"]
     assert (found["unnumbered"], found["adopted"], found["sealed"]) == (0, True, found["allocated"])
 
-    command = f"{sys.executable} -m strandline.cli.main read old.log | head -n 2; echo ${{PIPESTATUS[0]}}"
+    command = f"{shlex.join(python('strandline.cli.main', 'read', 'old.log'))} | head -n 2; echo ${{PIPESTATUS[0]}}"
     left = subprocess.run(
         ["bash", "-c", command], cwd=home, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
     )  # fmt: skip

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from strandline import Lake, failpoints
 from strandline.config import LakeConfig
+from tests.processes import own_jvm, python
 from tests.spark.protocol import (
     assert_sound,
     branches,
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.timeout(900)
 BEFORE = list(range(1000, 1010))
 BATCH = list(range(10))
 ROOT = Path(__file__).parents[2]
+Command = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ def lake(tmp_path: Path, make_home: Callable[..., LakeConfig], spark_started: ob
         yield made
 
 
-def start(lake: Lake, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+def start(lake: Lake, *arguments: str, failpoint: str = "", run: Command = python) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.writer", str(lake.config.home), *arguments],
+        run("tests.e2e.writer", str(lake.config.home), *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -58,8 +59,8 @@ def start(lake: Lake, *arguments: str, failpoint: str = "") -> subprocess.Popen[
     )
 
 
-def killed_at(lake: Lake, point: str, *arguments: str) -> None:
-    process = start(lake, *arguments, failpoint=f"{point}=kill")
+def killed_at(lake: Lake, point: str, *arguments: str, run: Command = python) -> None:
+    process = start(lake, *arguments, failpoint=f"{point}=kill", run=run)
     out, err = process.communicate()
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
 
@@ -80,6 +81,12 @@ def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: L
     assert "reserved" not in states(lake) and "staged" not in states(lake)
     assert_sound(lake, sorted(ids(lake)))
     lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_writer_killed_together_with_its_jvm_is_recovered_from(lake: Lake) -> None:
+    killed_at(lake, "stage.after_mark", "append", "a", "0", "10", run=own_jvm)
+    assert len(lake.recover().published) == 1
     assert_sound(lake, BEFORE + BATCH)
 
 

@@ -22,6 +22,7 @@ import pytest
 
 from strandline import Lake
 from tests.conftest import MakeHome
+from tests.processes import python
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
     Delivered,
@@ -63,7 +64,7 @@ def delivered(
 
 def start(home: Path, *arguments: str, failpoint: str = "", output: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "strandline.cli.main", *arguments],
+        python("strandline.cli.main", *arguments),
         stdout=subprocess.PIPE if output is None else output.open("w"),
         stderr=subprocess.PIPE if output is None else subprocess.DEVNULL,
         text=True,

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 
 from strandline.ledger import sinks
 from tests.conftest import MakeHome
+from tests.processes import python
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
     Delivered,
@@ -129,7 +129,7 @@ def delivered(
 @contextmanager
 def daemon(delivered: Delivered) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "strandline.cli.main", "run", "--json"],
+        python("strandline.cli.main", "run", "--json"),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=delivered.lake.config.home, env=os.environ,
     )  # fmt: skip
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from strandline import failpoints
 from strandline.errors import AlreadyRunning
 from strandline.ledger import losses, maintenance
 from tests.conftest import MakeHome
+from tests.processes import python
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import in_folder, outlive_lease
 from tests.spark.shore import Shore, open_shore
@@ -96,7 +96,7 @@ def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
 
 def killed_at(shore: Shore, kind: str, point: str) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "strandline.cli.main", *command(shore, kind), "--json"],
+        python("strandline.cli.main", *command(shore, kind), "--json"),
         cwd=shore.lake.config.home, env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=kill"},
         capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, stdin=subprocess.DEVNULL,
     )  # fmt: skip
