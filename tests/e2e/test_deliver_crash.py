@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pytest
 
 from strandline import Lake
 from tests.conftest import MakeHome
-from tests.processes import python
+from tests.processes import own_jvm, python
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
     Delivered,
@@ -62,9 +62,15 @@ def delivered(
             yield made
 
 
-def start(home: Path, *arguments: str, failpoint: str = "", output: Path | None = None) -> subprocess.Popen[str]:
+def start(
+    home: Path,
+    *arguments: str,
+    failpoint: str = "",
+    output: Path | None = None,
+    run: Callable[..., list[str]] = python,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        python("strandline.cli.main", *arguments),
+        run("strandline.cli.main", *arguments),
         stdout=subprocess.PIPE if output is None else output.open("w"),
         stderr=subprocess.PIPE if output is None else subprocess.DEVNULL,
         text=True,
@@ -138,7 +144,9 @@ def test_a_deliverer_stopped_for_longer_than_its_lease_delivers_nothing_again(de
     assert isinstance(out, Objects)
     delivered.lake.tick("files")
     delivered.ingest()
-    process = start(delivered.lake.config.home, "tick", "--sink", "files", "--json", failpoint=f"{point}=stop")
+    command = ("tick", "--sink", "files", "--json")
+    # With workers of its own: those that stopped are looked for among its children.
+    process = start(delivered.lake.config.home, *command, failpoint=f"{point}=stop", run=own_jvm)
     stopped(process, delivered.lake)
     outlive_lease(delivered.lake)
     delivered.ingest()

@@ -34,6 +34,9 @@ _MAGIC = {
 @dataclass(frozen=True)
 class SourceFile:
     path: Path
+    """As the user named it, for messages."""
+    location: Path
+    """Absolute: executors may have another working directory."""
     format: Format
     compression: Compression
     size_bytes: int
@@ -54,7 +57,7 @@ def identify(path: Path, format: str | None = None) -> SourceFile:
     size_bytes, head = _look(path)
     if size_bytes:
         _check_magic(path, found, compression, head)
-    return SourceFile(path, found, compression, size_bytes)
+    return SourceFile(path, path.absolute(), found, compression, size_bytes)
 
 
 def file_batch_id(path: Path) -> str:

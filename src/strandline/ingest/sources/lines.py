@@ -169,7 +169,7 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
     left = span.end - span.start if source.compression == "none" else sys.maxsize
     first = span.start == 0
     try:
-        with pa.OSFile(str(source.path), "rb") as file:
+        with pa.OSFile(str(source.location), "rb") as file:
             file.seek(span.start)
             stream = file if source.compression == "none" else _decompressed(file, source)
             while chunk := stream.read(min(CHUNK_BYTES, left)):

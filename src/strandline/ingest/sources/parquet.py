@@ -66,7 +66,7 @@ def _open(spark: SparkSession, source: SourceFile) -> DataFrame:
     except (pa.ArrowException, OSError) as e:
         raise InputError(f"{source.path} is not a whole Parquet file: its footer cannot be read") from e
     try:
-        location = "file:" + _GLOB.sub(r"\\\1", str(source.path.absolute()))
+        location = "file:" + _GLOB.sub(r"\\\1", str(source.location))
         return spark.read.option("recursiveFileLookup", "true").parquet(location)
     except PySparkException as e:
         condition = e.getCondition() or ""
