@@ -19,6 +19,7 @@ import pytest
 
 from strandline import Lake, failpoints
 from strandline.config import LakeConfig
+from tests.campaign import scaled
 from tests.processes import own_jvm, python
 from tests.spark.protocol import (
     assert_sound,
@@ -170,7 +171,7 @@ def test_a_writer_stopped_after_its_commit_point_publishes_nothing_twice(lake: L
 def test_a_writer_killed_at_random_loses_no_acknowledged_batch_and_doubles_none(lake: Lake) -> None:
     choose = random.Random(20261115)
     acknowledged: set[int] = set()
-    for _ in range(4):
+    for _ in range(scaled(3, 12)):
         process = start(lake, "append-many", "0", "12")
         assert process.stdout is not None
         wanted = choose.randint(1, 6)

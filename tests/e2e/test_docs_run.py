@@ -138,14 +138,14 @@ class Session:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k in KEPT}
         environ.pop("COLUMNS", None)
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
-        self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"} | dict(shared_jvm)
+        self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = folder
-        self.bash = self._start("bash", "--norc")
+        self.bash = self._start("bash", "--norc", **shared_jvm)
         self.python: subprocess.Popen[str] | None = None
 
-    def _start(self, *command: str) -> subprocess.Popen[str]:
+    def _start(self, *command: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command, cwd=self.folder, env=self.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            command, cwd=self.folder, env=self.environ | environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
         )  # fmt: skip
 
@@ -155,6 +155,7 @@ class Session:
 
     def run_python(self, text: str, where: str) -> tuple[str, int]:
         if self.python is None:
+            # With a JVM of its own, in which paths are relative to where the reader is.
             self.python = self._start(sys.executable, "-c", PYTHON, END)
         folder = self.run("pwd")[0].strip()
         return _told(self.python, json.dumps({"text": text, "where": where, "folder": folder}) + "\n")

@@ -20,6 +20,7 @@ import pytest
 import strandline
 from strandline.lake import Lake
 from strandline.tables.schema_file import parse_columns
+from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver, post, receiving
 from tests.spark.bodies import outlive_lease
@@ -28,6 +29,9 @@ pytestmark = pytest.mark.timeout(900)
 
 POINTS = ["receive.before_spool", "receive.after_spool", "receive.before_commit", "receive.after_commit"]
 BATCH_POINTS = ["receive.after_batch", "receive.after_append", "receive.after_settle", "receive.after_removal"]
+LIVES = scaled(3, 8)
+BODIES = scaled(80, 300)
+"""Of each client."""
 LEASE_SECONDS = 2
 """Who comes after one that was killed at random waits for its end."""
 
@@ -188,10 +192,10 @@ def test_everything_that_was_answered_is_in_the_table_once_however_often_the_rec
     with make(home, make_home, batch_rows_max=2000) as lake:
         secret = lake.receiver.create_token("client")[1]
         address: list[str] = []
-        clients = [Client(secret, n, address, bodies=150) for n in range(2)]
+        clients = [Client(secret, n, address, bodies=BODIES) for n in range(2)]
         started = False
-        for life in range(4):
-            last = life == 3
+        for life in range(LIVES):
+            last = life == LIVES - 1
             receiver = Receiver(home, tmp_path / f"log-{life}", "--port", "0")
             try:
                 address.append(receiver.url)
@@ -214,5 +218,5 @@ def test_everything_that_was_answered_is_in_the_table_once_however_often_the_rec
             finally:
                 receiver.kill()
         expected = sorted(n for client in clients for n in client.taken)
-        assert len(expected) == 2 * 150 * 50
+        assert len(expected) == 2 * BODIES * 50
         assert in_table(lake) == expected
