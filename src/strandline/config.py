@@ -101,6 +101,22 @@ class LedgerSettings(Section):
         description="How long to wait for another process's transaction. They last milliseconds; after a restore, "
         "one that opens the lake may take as long as a few Iceberg commits.",
     )
+    connect_seconds_max: int = Field(
+        default=10, ge=2, le=600, description="PostgreSQL only: how long a connection may take, for each host."
+    )
+    silence_seconds_max: int = Field(
+        default=30,
+        ge=3,
+        le=3600,
+        description="PostgreSQL only: how long a connection may be without a sign of life before either side counts it "
+        "as lost. A network that drops packets in silence is noticed by nothing else for hours.",
+    )
+    statement_seconds_max: int = Field(
+        default=600,
+        ge=1,
+        le=86_400,
+        description="PostgreSQL only: how long one statement may run; migrations may take longer.",
+    )
 
 
 class SparkSettings(Section):

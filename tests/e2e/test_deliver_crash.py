@@ -160,7 +160,7 @@ def test_a_deliverer_stopped_for_longer_than_its_lease_delivers_nothing_again(de
         each.send_signal(signal.SIGCONT)
     said, err = process.communicate(timeout=WAIT_SECONDS_MAX)
     [told] = json.loads(said)["sinks"]
-    assert (process.returncode, told["did"]) == (0, "busy"), (told, err)
+    assert (process.returncode, told["did"]) == (1, "busy"), (told, err)
     assert "another deliverer" in told["reason"]
     assert out.lanes() == {}, "what a consumer had taken is there again"
     assert delivered.lake.delivery.get("files").failures == 0, "one that was superseded has no say any more"

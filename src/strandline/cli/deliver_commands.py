@@ -47,7 +47,8 @@ def tick(
 ) -> None:
     """Deliver once: every settled row that a sink does not have yet. Safe beside the daemon and beside itself.
 
-    Ends with 1 if a sink failed and is tried again later, with 3 if one is stopped and needs a person.
+    Ends with 0 if every sink has what was settled when it began; with 1 if one failed and is tried again later, or has
+    rows to get and another deliverer holds it; with 3 if one is stopped and needs a person.
     """
     out = Output(as_json=json)
     began = time.monotonic()

@@ -22,10 +22,11 @@ FAILED, STOPPED = 1, 3
 
 
 def exit_code(report: TickReport) -> int:
-    """A stopped sink needs a person; one that failed is tried again."""
+    """A stopped sink needs a person; one that failed is tried again, and what another deliverer is at is not there yet:
+    0 says that every sink has what was settled when the tick began."""
     if any(s.did == "stopped" for s in report.sinks):
         return STOPPED
-    return FAILED if any(s.did == "waiting" and s.reason is not None for s in report.sinks) else 0
+    return FAILED if any(s.did == "busy" or (s.did == "waiting" and s.reason) for s in report.sinks) else 0
 
 
 def tick_document(report: TickReport, seconds: float) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def tick(report: TickReport, seconds: float) -> list[RenderableType]:
 
 
 def _sign(s: SinkReport) -> tuple[str, str]:
-    if s.did in ("stopped", "waiting"):
+    if s.did in ("stopped", "waiting", "busy"):
         return BAD if s.did == "stopped" else ("!", "yellow")
     return OK if s.did == "delivered" else NOTHING
 
@@ -87,7 +88,7 @@ def _said(s: SinkReport) -> Text:
         case "paused":
             return Text(f"paused; `strandline sink resume {s.name}` goes on", "yellow")
         case "busy":
-            return Text("another deliverer is at it", "dim")
+            return Text("another deliverer holds it; its rows may still be on their way", "yellow")
         case "stopped":
             return Text(f"stopped: {reason(s.name, s.reason)}", "red")
     said = f"waits to try again: {reason(s.name, s.reason)}" if s.reason else "waits for more rows"

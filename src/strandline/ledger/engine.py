@@ -30,6 +30,8 @@ from strandline.errors import (
 )
 from strandline.ledger import schema
 from strandline.ledger.backup import copy_ledger, sqlite_uri
+from strandline.ledger.lock_holder import find_holder
+from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
@@ -41,6 +43,8 @@ REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "00
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
 _UNDEFINED_TABLE = "42P01"
+_LOCK_NOT_AVAILABLE = "55P03"
+_QUERY_CANCELED = "57014"
 _PROGRAM_LIMIT = "54"
 
 _PARAMETERS_AT_ONCE_MAX = 500
@@ -91,7 +95,7 @@ class Ledger:
     @property
     def place(self) -> str:
         """For people: a path, or an address without its password."""
-        return str(self.path) if self.path is not None else self.engine.url.render_as_string(hide_password=True)
+        return str(self.path) if self.path is not None else shown(self.engine.url)
 
     def _sqlite_engine(self, path: Path) -> sa.Engine:
         busy_seconds = self.config.settings.ledger.busy_timeout_seconds
@@ -109,7 +113,13 @@ class Ledger:
             return connection
 
         engine = sa.create_engine(
-            "sqlite://", creator=connect, poolclass=QueuePool, pool_size=2, max_overflow=62, pool_use_lifo=True
+            "sqlite://",
+            creator=connect,
+            poolclass=QueuePool,
+            pool_size=2,
+            max_overflow=62,
+            pool_use_lifo=True,
+            hide_parameters=True,
         )
         _keep_only_untouched(engine, path)
 
@@ -124,21 +134,8 @@ class Ledger:
         return engine
 
     def _postgres_engine(self) -> sa.Engine:
-        engine = sa.create_engine(self.config.ledger_url, pool_size=4, max_overflow=60)
+        engine = postgres_engine(self.config.ledger_url, self.config.settings.ledger)
         _ping_after_idling(engine)
-        timeout_ms = self.config.settings.ledger.busy_timeout_seconds * 1000
-
-        @event.listens_for(engine, "connect")
-        def _on_connect(dbapi_connection: Any, _record: Any) -> None:
-            with dbapi_connection.cursor() as cursor:
-                cursor.execute(f"SET lock_timeout = {timeout_ms}")
-                # A server that acknowledges before it is durable would break every promise.
-                cursor.execute(
-                    "SELECT set_config('synchronous_commit', 'on', false) "
-                    "WHERE current_setting('synchronous_commit') = 'off'"
-                )
-            dbapi_connection.commit()
-
         return engine
 
     @contextmanager
@@ -168,26 +165,28 @@ class Ledger:
             raise self._explain(e, answered=not isinstance(e, sqlite3.OperationalError)) from e
 
     def _explain(self, error: BaseException, *, answered: bool) -> StrandlineError:
-        text = str(error)
-        if self.is_sqlite:
-            if self.path is not None and not self.path.exists():
-                return LedgerMissing(f"there is no ledger at {self.path}", hint=REBUILD_HINT)
-            if "locked" in text or "busy" in text:
-                return LedgerBusy("the ledger is held by another process", hint="Try again; see `strandline status`.")
-            if "no such table" in text or "not a database" in text or "malformed" in text:
-                return LedgerUnreadable(f"{self.path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
-            if "disk is full" in text or "disk I/O" in text:
-                return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
-        if "lock timeout" in text:
-            return LedgerBusy("the ledger is held by another process", hint="Try again.")
-        said = text.strip().partition("\n")[0]
-        # PostgreSQL says it in the server's language; its code for a missing table is the same in all of them.
-        if getattr(error, "sqlstate", None) == _UNDEFINED_TABLE:
+        if self.path is not None:
+            return _explain_sqlite(error, self.path, answered=answered)
+        text = without_secrets(self.engine.url, str(error)).strip()
+        said = text.partition("\n")[0]
+        # PostgreSQL says it in the server's language; its codes are the same in all of them.
+        state = getattr(error, "sqlstate", None)
+        if state == _LOCK_NOT_AVAILABLE:
+            holder = find_lock_holder(self.engine)
+            return LedgerBusy(
+                f"the ledger is held by {holder or 'another process'}",
+                hint="Try again. If it lasts, look at that process: until it ends, nothing else can be written.",
+            )
+        if state == _QUERY_CANCELED:
+            return LedgerBusy(
+                f"the ledger's database took too long: {said}", hint="See ledger.statement_seconds_max, and the server."
+            )
+        if state == _UNDEFINED_TABLE:
             return LedgerMissing(f"the database holds no ledger: {said}", hint=REBUILD_HINT)
         if not answered:
             if "does not exist" in text:
-                return LedgerMissing(f"the ledger cannot be opened: {text.strip()}", hint=REBUILD_HINT)
-            return StorageError(f"the ledger did not answer: {text.strip()}", hint="Check ledger.url and the server.")
+                return LedgerMissing(f"the ledger cannot be opened: {text}", hint=REBUILD_HINT)
+            return StorageError(f"the ledger did not answer: {text}", hint="Check ledger.url and the server.")
         return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
 
     def exists(self) -> bool:
@@ -261,6 +260,8 @@ class Ledger:
         settings = Config()
         settings.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         with self.write() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
             if new_lake is not None:
@@ -269,6 +270,25 @@ class Ledger:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> StrandlineError:
+    text = str(error).strip()
+    if not path.exists():
+        return LedgerMissing(f"there is no ledger at {path}", hint=REBUILD_HINT)
+    if "locked" in text or "busy" in text:
+        holder = find_holder(path, path.with_name(f"{path.name}-shm"))
+        if holder is None:
+            return LedgerBusy("the ledger is held by another process", hint="Try again; see `strandline status`.")
+        return LedgerBusy(f"the ledger {path} is held by {holder}", hint=holder.hint)
+    if "no such table" in text or "not a database" in text or "malformed" in text:
+        return LedgerUnreadable(f"{path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
+    if "disk is full" in text or "disk I/O" in text:
+        return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
+    if not answered:
+        return StorageError(f"the ledger cannot be used: {text}", hint=f"Check {path} and the disk.")
+    said = text.partition("\n")[0]
+    return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request.")
 
 
 def _is_answer(error: DBAPIError) -> bool:
@@ -316,7 +336,7 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
             break
         except sqlite3.OperationalError as e:
             if "locked" not in str(e) or time.monotonic() > deadline:
-                raise LedgerBusy("the ledger is held by another process", hint="Try again.") from e
+                raise
             time.sleep(random.uniform(0.0002, 0.0015))
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from strandline.config import LakeConfig, resolve_secret
 from strandline.durable import sync_data, sync_folder
-from strandline.errors import OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.ledger.lock_holder import find_holder
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -73,13 +77,12 @@ class LocalWitness:
     """Two slots of one sector each, written in turn and in place: a torn write leaves the other one whole, and one
     `fdatasync` of a file that does not grow is the cheapest durable write there is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock_seconds_max: float = 30) -> None:
         self.path = path
+        self._lock_seconds_max = lock_seconds_max
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        import fcntl  # not on Windows, where the command must still be able to say that it does not run there
-
         try:
             fd = os.open(self.path, os.O_RDWR)
         except FileNotFoundError as e:
@@ -87,10 +90,26 @@ class LocalWitness:
         except OSError as e:
             raise WitnessUnreadable(f"the witness {self.path} cannot be opened: {e}", hint=WITNESS_HINT) from e
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._lock(fd)
             yield fd
         finally:
             os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        """Others hold it for the time of one write. Whoever waits here may hold the ledger: not for long."""
+        import fcntl  # not on Windows, where the command must still be able to say that it does not run there
+
+        deadline = time.monotonic() + self._lock_seconds_max
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    holder = find_holder(self.path)
+                    hint = "Try again." if holder is None else holder.hint
+                    raise LedgerBusy(f"the witness is held by {holder or 'another process'}", hint=hint) from None
+            time.sleep(random.uniform(0.0005, 0.002))
 
     def _slots(self, fd: int) -> list[Mark | None]:
         both = os.pread(fd, 2 * _SLOT_BYTES, 0)
@@ -254,9 +273,13 @@ def _s3_store(config: LakeConfig, bucket: str) -> S3Store:
     ):
         if value is not None:
             options[name] = value
+    # The witness is read and written while others wait for the ledger's lock. The look at it, the request, and the look
+    # whether it landed fit into the time that they wait, with the last repeat of each.
+    wait_seconds = config.settings.ledger.busy_timeout_seconds
     return S3Store(
         bucket,
-        client_options={"allow_http": True, "timeout": "30s"},
+        client_options={"allow_http": True, "timeout": timedelta(seconds=wait_seconds / 6)},
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=wait_seconds / 12)},
         virtual_hosted_style_request=False,
         **options,  # type: ignore[arg-type]
     )

@@ -1,0 +1,107 @@
+"""Which process holds a lock on a file. A person can do something about a process, and nothing about "busy".
+
+Linux lists every lock in `/proc/locks`. The file itself is never opened for it: closing any descriptor of a file gives
+up all locks that the process has on it, SQLite's too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOCKS = Path("/proc/locks")
+_LINE = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\S+\s+(READ|WRITE)\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s")
+_STOPPED = ("T", "t")
+_COMMAND_WORDS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    pid: int
+    command: str
+    """The program and its subcommand, without options and their values: those may be secret."""
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command})" + (", which is stopped" if self.is_stopped else "")
+
+    @property
+    def hint(self) -> str:
+        if self.is_stopped:
+            return f"Let it go on (`kill -CONT {self.pid}`) or end it (`kill -KILL {self.pid}`: nothing is lost by it)."
+        return f"Try again. If it lasts, look at what process {self.pid} is doing."
+
+
+def find_holder(*files: Path) -> Holder | None:
+    """The other process that locks one of the files, one that is stopped first, then one that writes; None where none
+    is found or the system does not tell."""
+    wanted = {inode for inode in map(_inode, files) if inode is not None}
+    found: dict[int, bool] = {}
+    for pid, inode, writes in _locks():
+        if inode in wanted and pid != os.getpid() and _has_open(pid, files):
+            found[pid] = found.get(pid, False) or writes
+    holders = [(holder, writes) for pid, writes in found.items() if (holder := _describe(pid)) is not None]
+    return max(holders, key=lambda h: (h[0].is_stopped, h[1]), default=(None, False))[0]
+
+
+def _inode(file: Path) -> int | None:
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return None
+
+
+def _locks() -> Iterator[tuple[int, int, bool]]:
+    try:
+        lines = _LOCKS.read_text("ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        if (match := _LINE.match(line)) is not None:
+            yield int(match[2]), int(match[3]), match[1] == "WRITE"
+
+
+def _has_open(pid: int, files: tuple[Path, ...]) -> bool:
+    """Two file systems may use the same number for two files, and the device in the list is not always that of
+    `stat`. A process that we may not look into is believed."""
+    names = {str(file.resolve()) for file in files}
+    try:
+        opened = list(Path(f"/proc/{pid}/fd").iterdir())
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return any(_target(link) in names for link in opened)
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return None
+
+
+def _describe(pid: int) -> Holder | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return None
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return Holder(pid, _command(name, arguments), rest.split()[0] in _STOPPED)
+
+
+def _command(name: str, arguments: list[str]) -> str:
+    """`strandline sink add` of `/usr/bin/python3 /usr/bin/strandline sink add --option …`; else the program's name."""
+    programs = [n for n, argument in enumerate(arguments[:2]) if Path(argument).name == "strandline"]
+    if not programs:
+        return name
+    words = ["strandline"]
+    for argument in arguments[programs[0] + 1 :]:
+        if len(words) == _COMMAND_WORDS_MAX or not re.fullmatch(r"[a-z]{1,20}", argument):
+            break
+        words.append(argument)
+    return " ".join(words)

@@ -1,0 +1,113 @@
+"""Connections to a ledger in PostgreSQL: nobody waits longer than said for a server, or a client, that is silent."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from strandline.config import LedgerSettings
+from strandline.errors import ConfigError
+
+_CONNECTIONS_KEPT = 4
+_CONNECTIONS_MORE = 60
+_PROBES = 3
+_IDLE_TRANSACTION_SECONDS_MAX = 3600
+"""Longer than any pause in a transaction of ours; the longest are those of a resync, while Iceberg commits."""
+
+
+def postgres_engine(url: str, settings: LedgerSettings) -> sa.Engine:
+    address = parse_url(url)
+    given = {key: value for key, value in _client_limits(settings).items() if key not in address.query}
+    engine = sa.create_engine(
+        address, pool_size=_CONNECTIONS_KEPT, max_overflow=_CONNECTIONS_MORE, connect_args=given, hide_parameters=True
+    )
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(dbapi_connection: Any, _record: Any) -> None:
+        with dbapi_connection.cursor() as cursor:
+            limits = _server_limits(settings)
+            asked = ", ".join("set_config(%s, %s, false)" for _ in limits)
+            cursor.execute(f"SELECT {asked}", [text for pair in limits.items() for text in pair])
+            # A server that acknowledges before it is durable would break every promise.
+            cursor.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        dbapi_connection.commit()
+
+    return engine
+
+
+def parse_url(url: str) -> sa.URL:
+    """Errors never repeat the address: it holds a password, perhaps in a place where nobody looks for one."""
+    hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
+    try:
+        found = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise ConfigError("ledger.url is not an address of PostgreSQL", hint=hint) from None
+    if "@" in (found.host or ""):
+        raise ConfigError("ledger.url has more than one @", hint=hint)
+    return found
+
+
+def shown(url: sa.URL) -> str:
+    """For people: without the password, and without the parameters behind `?`, among which it may stand."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def without_secrets(url: sa.URL, text: str) -> str:
+    """The text without anything of the address that may be secret, however the server or the driver came to say it."""
+    values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
+    for secret in sorted(filter(None, [url.password, *values]), key=len, reverse=True):
+        text = text.replace(str(secret), "***")
+    return text
+
+
+def _probes(settings: LedgerSettings) -> dict[str, int]:
+    """Idle for a third of the time, then three probes in the rest."""
+    seconds = settings.silence_seconds_max
+    return {"idle": max(1, seconds // 3), "interval": max(1, seconds * 2 // (3 * _PROBES)), "count": _PROBES}
+
+
+def _client_limits(settings: LedgerSettings) -> dict[str, str | int]:
+    return {
+        "connect_timeout": settings.connect_seconds_max,
+        "keepalives": 1,
+        **{f"keepalives_{name}": value for name, value in _probes(settings).items()},
+        "tcp_user_timeout": settings.silence_seconds_max * 1000,
+        "application_name": f"strandline, process {os.getpid()} on {socket.gethostname()}"[:63],
+    }
+
+
+def _server_limits(settings: LedgerSettings) -> dict[str, str]:
+    """The server notices as soon that a client is gone, and gives its locks up. It would wait for two hours."""
+    return {
+        "lock_timeout": f"{settings.busy_timeout_seconds}s",
+        "statement_timeout": f"{settings.statement_seconds_max}s",
+        "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS_MAX}s",
+        **{f"tcp_keepalives_{name}": str(value) for name, value in _probes(settings).items()},
+        "tcp_user_timeout": f"{settings.silence_seconds_max}s",
+    }
+
+
+_OLDEST_WRITER = sa.text(
+    "SELECT application_name, pid, state FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xid IS NOT NULL "
+    "ORDER BY xact_start LIMIT 1"
+)
+
+
+def find_lock_holder(engine: sa.Engine) -> str | None:
+    """Who has the oldest transaction that writes; None where there is none any more, or the server does not tell."""
+    try:
+        with engine.connect() as connection:
+            row = connection.execute(_OLDEST_WRITER).one_or_none()
+    except sa.exc.SQLAlchemyError:
+        return None
+    if row is None:
+        return None
+    return f"{row.application_name or 'a client without a name'} (the server's process {row.pid}, {row.state})"
