@@ -33,8 +33,13 @@ MEMORY_FREE_MIN = 6 << 30
 SLOW = ("e2e", "spark")
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Compiled once and not again: a suite that runs everything once takes a third less of a processor's time."""
-QUICK_SPARK = QUICK_JVM | {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
-"""No code is made for a query that runs once: another third less."""
+QUICK_SPARK = QUICK_JVM | {
+    # No code is made for a query that runs once: another third less.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    # Tables of some rows, shuffled into 200 parts by default, are 200 tasks that do nothing.
+    "spark.sql.shuffle.partitions": "3",
+}
 
 # An example that takes long is no finding: machines stall.
 examples.register_profile("patient", examples.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -20,21 +20,22 @@ from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.model import Finding
 from strandline.reconcile.sweep import sweep
 from strandline.reconcile_settings import ReconcileSettings
+from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
 from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, ModelSurveyor, World
 
 pytestmark = pytest.mark.timeout(900)
 
-HISTORIES = 1_000
-SHARDS = 10
+HISTORIES = scaled(200, 5_000)
+SHARDS = 2
 SETTINGS = ReconcileSettings(
     batch_size=2, recheck_concurrency=1, lease_seconds=600, deletes_max_share=1.0, history_runs=5, quarantine_days=0
 )
 
 
 class Ledgers:
-    """A new ledger for each history, by putting back what it was when it was made: that is quicker than making one. In
-    memory where there is such a folder: it is synced tens of thousands of times."""
+    """A new ledger for each history, by putting back what it was when it was made: that is quicker than making
+    one."""
 
     def __init__(self, home: Path) -> None:
         self._ledger = Ledger(LakeConfig(Settings(), home))
@@ -54,8 +55,7 @@ class Ledgers:
 
 @pytest.fixture(scope="module")
 def ledgers() -> Iterator[Ledgers]:
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
+    with tempfile.TemporaryDirectory() as home:
         yield Ledgers(Path(home))
 
 

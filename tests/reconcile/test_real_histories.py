@@ -22,16 +22,17 @@ from strandline.reconcile.reach.lake_catalog import LakeCatalog
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.pool import Pool
 from strandline.tables.light import LightCatalog
+from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
 from tests.reconcile.real_history import HOUR, History, Killed
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 
 pytestmark = pytest.mark.timeout(900)
 
-HISTORIES = 56
-HISTORIES_MAX = 5 * HISTORIES
+HISTORIES = scaled(16, 300)
+HISTORIES_MAX = HISTORIES + 250
 """Names of files are not the same in every run, so neither is what happens: if something did not, there are more."""
-SHARDS = 4
+SHARDS = 2
 OTHERS = {"append", "stray", "register", "delete", "expire", "branch", "lose", "rewrite", "compact"}
 EVENTS = OTHERS | {"register_this"}
 LATER = 150
