@@ -7,7 +7,7 @@ commit since is ours or only moves rows about; then nothing has to be read again
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from strandline.config import LakeConfig
@@ -58,7 +58,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
-        counted = _count_anew(config, ledger, dataset)
+        counted = _count_anew(config, ledger, dataset, trusted_snapshots(stored, view, lake))
         if counted is None:
             return None
         found, unsettled = counted
@@ -85,7 +85,27 @@ def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[
     return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=after), *unsettled]), bool(unsettled)
 
 
-def _count_anew(config: LakeConfig, ledger: Ledger, dataset: Dataset) -> tuple[TableCounts, bool] | None:
+def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> Callable[[SnapshotId], bool]:
+    """Of which it is known that their files hold each number once, and none that another file has: ours, and those that
+    were there when no number stood twice. What was written anew since may hold a row of somebody else's."""
+    ours = set()
+    base = None if stored is None or stored.twice != 0 else stored.snapshot
+    since: set[SnapshotId] = set()
+    is_based = False
+    for snapshot in view.ancestors(view.main):
+        if base is not None and snapshot.id == base:
+            is_based = True
+            break
+        since.add(snapshot.id)
+        wap = WapId.parse(snapshot.wap)
+        if wap is not None and wap.lake == lake:
+            ours.add(snapshot.id)
+    return lambda id: id in ours or (is_based and id not in since)
+
+
+def _count_anew(
+    config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: Callable[[SnapshotId], bool]
+) -> tuple[TableCounts, bool] | None:
     """The table first, the ledger after: whatever is in the table was reserved before, so the ledger knows it."""
     from strandline.tables.light import open_catalog
     from strandline.tables.not_ours import count_rows_not_ours
@@ -96,10 +116,13 @@ def _count_anew(config: LakeConfig, ledger: Ledger, dataset: Dataset) -> tuple[T
         snapshot = table.current_snapshot()
         with ledger.read() as connection:
             owned, unsettled = _ours(connection, dataset, None)
-        counted = count_rows_not_ours(table, owned)
+        # What came in since `is_trusted` was made is not in it, and looked at.
+        counted = count_rows_not_ours(table, owned, is_trusted)
     finally:
         catalog.close()
     if counted is None:
         return None
     at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
-    return TableCounts(at, counted.unnumbered, counted.foreign, utc_now()), unsettled
+    first = None if counted.twice_first is None else Seq(counted.twice_first)
+    found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now(), counted.twice, first)
+    return found, unsettled

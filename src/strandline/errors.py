@@ -194,7 +194,10 @@ class LedgerRefused(StorageError):
 
 
 class DuplicateNumbers(FailedError):
-    pass
+    REMEDY = (
+        "Somebody copied rows together with their sequence numbers, or made up one that is ours. Delete the row that "
+        "does not belong there; `strandline status` shows whether others are left."
+    )
 
 
 class MarkMoved(FailedError):

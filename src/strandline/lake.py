@@ -185,17 +185,22 @@ class Lake:
         *,
         history: History | None = None,
         deliver_by: Sequence[str] | None = None,
+        leave_foreign: bool = False,
         on_step: Callable[[int], None] | None = None,
     ) -> Numbered:
         """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since.
 
         What is left out is as recorded: for a table that is new here, all history is delivered, in one partition.
+        Rows that have a sequence number before it becomes a dataset stay foreign: it is refused unless `leave_foreign`
+        says that this is meant.
         """
         from strandline.ingest.adopt import number_rows
         from strandline.ingest.register import Terms, register
 
         name = full_name(name)
-        known = register(self.ledger, self.catalog, self.tables, self.id, name, Terms(history, deliver_by))
+        known = register(
+            self.ledger, self.catalog, self.tables, self.id, name, Terms(history, deliver_by, leave_foreign)
+        )
         self._watches.pop(name, None)
         self.recover()
         return number_rows(self.work, known, on_step=on_step)

@@ -56,9 +56,7 @@ class Rows:
             for row in self._ordered().toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
-                    raise DuplicateNumbers(
-                        f"number {number} stands on two rows", hint="Someone copied rows together with their numbers."
-                    )
+                    raise DuplicateNumbers(f"number {number} stands on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
                 values = map(_through, zoned, row[1:])
                 yield named(*values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
@@ -102,12 +100,14 @@ def bounded(
     token: Continuation,
     *,
     owned: Sequence[SeqRange] | None,
+    may_stand_twice: bool = False,
     partition: str | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
     internal: bool = False,
 ) -> Rows:
-    """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have."""
+    """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have. Where a
+    number may stand on two rows, that is looked for now: a frame that was handed out could not refuse any more."""
     df, behind = settled_rows(tables, dataset, view, bounds, owned), bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
@@ -118,11 +118,23 @@ def bounded(
         last = _last_of(df, limit)
         if last is not None:
             df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
+    if may_stand_twice:
+        _check_once(df)
     return Rows(
         df.select(*map(quoted, chosen)),
         Continuation(token.lake, token.table, behind),
         lambda: _in_order(df, chosen),
     )
+
+
+def _check_once(df: DataFrame) -> None:
+    twice = df.groupBy(SEQ_COLUMN).count().where("count > 1").select(SEQ_COLUMN).limit(1)
+    try:
+        found = twice.collect()
+    except Exception as e:
+        raise explain(e, "the rows cannot be read") from e
+    if found:
+        raise DuplicateNumbers(f"number {found[0][0]} stands on two rows", hint=DuplicateNumbers.REMEDY)
 
 
 def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:

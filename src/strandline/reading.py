@@ -62,7 +62,7 @@ def rows(
     check_fit(view, target, lake_id)
     read.check_descends(tables, target, view, settled)
     counts = counting.count(config, ledger, target, view, lake_id)
-    clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
+    clean = counts is not None and counts.all_ours and view.main_has_current_schema
     partition = wanted.partition
     if isinstance(partition, Mapping):
         partition = choose_partition(target.deliver_by, partition)
@@ -73,6 +73,7 @@ def rows(
         found,
         Continuation(lake_id, target.table_uuid, found.after),
         owned=None if clean else owned,
+        may_stand_twice=not clean and (counts is None or counts.twice != 0 or not view.main_has_current_schema),
         partition=partition,
         columns=wanted.columns,
         limit=wanted.limit,

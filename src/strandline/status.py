@@ -43,9 +43,12 @@ class DatasetStatus:
     open_blocks: int
     unnumbered: int | None
     foreign: int | None
+    """Rows with a number that was given to nobody here, and rows that share a number with another one."""
     adopted: bool
     blocks: tuple[OpenBlockStatus, ...]
     problem: str | None
+    number_twice: int | None = None
+    """The lowest number of ours that stands on two rows: reads and sinks that come to it are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +171,11 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
         rows,
         len(open_blocks),
         None if counts is None else counts.unnumbered,
-        counts.foreign if counts is not None and complete else None,
+        counts.foreign if counts is not None and counts.twice is not None and complete else None,
         dataset.adopted,
         open_blocks,
         problem,
+        None if counts is None else counts.twice_first,
     )
 
 

@@ -163,4 +163,37 @@ class TableCounts:
     snapshot: SnapshotId | None
     unnumbered: int
     foreign: int
+    """Rows with a number that no block owns, and rows that share a number with a row of ours."""
     counted_at: datetime
+    twice: int | None = 0
+    """Of the foreign rows, those that share a number; None where it would take too long to tell."""
+    twice_first: Seq | None = None
+    """The lowest such number."""
+
+    @property
+    def all_ours(self) -> bool:
+        return self.foreign == 0 and self.twice == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a table's numbers: those that main held at this snapshot are at or below the counter, or at
+    `beyond` and above."""
+
+    snapshot: SnapshotId | None
+    beyond: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block may lie so that it meets no number that the table held."""
+
+    above: int
+    """The block begins behind this number, or behind the counter, if that is higher."""
+    limit: int
+    """Nothing is known of numbers above it, so the block must end at or below it."""
+    checked: Checked
+
+    def fits(self, last: int, rows: int) -> bool:
+        """Whether it still holds where the counter is now."""
+        return max(last, self.above) + rows <= self.limit

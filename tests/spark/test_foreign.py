@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from strandline.errors import DuplicateNumbers, StrandlineError, TableUnfit
+from strandline.deliver.layout import Kind
+from strandline.errors import DuplicateNumbers, RefusedError, StrandlineError, TableUnfit
 from strandline.lake import Lake
 from strandline.ledger import blocks
 from strandline.tables.light import open_catalog
@@ -90,14 +92,68 @@ def test_compaction_delete_and_update_make_no_foreign_rows(lake: Lake) -> None:
     assert values(lake, "touched", token) == [*range(3, 25), -1, 28, 29]
 
 
-def test_a_made_up_number_that_the_counter_reaches_is_found_and_not_delivered_as_ours(lake: Lake) -> None:
-    """Nobody can tell the two rows apart: reading stops there, and says so."""
+def test_new_rows_get_numbers_above_those_that_others_made_up(lake: Lake) -> None:
     create(lake, "reached", {"n": "long"})
+    create(lake, "beside", {"n": "long"})
     lake.append("reached", numbers(lake, 1, 3))
-    sql(lake, f"INSERT INTO lake.default.reached VALUES ({counter(lake) + 2}, 666)")
-    lake.append("reached", numbers(lake, 4, 8))
-    with pytest.raises(DuplicateNumbers):
-        values(lake, "reached")
+    high = counter(lake) + 5
+    sql(lake, f"INSERT INTO lake.default.reached VALUES ({high}, 666)")
+    done = lake.append("reached", numbers(lake, 4, 13))
+    assert done.rows is not None and done.rows.lo == high + 1
+    found = lake.append("reached", numbers(lake, 14, 15)).rows
+    assert found is not None and found.lo == done.rows.hi + 1, "nothing is stepped over twice"
+    assert sorted(values(lake, "reached")) == list(range(1, 16))
+    assert lake.read_since("reached").df.count() == 15 and status(lake, "reached").foreign == 1
+
+
+def test_a_foreign_number_that_is_one_of_ours_is_counted_and_every_way_to_read_refuses_it(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Nobody can tell the two rows apart: reading stops there, and says so."""
+    create(lake, "same", {"n": "long"})
+    first = lake.append("same", numbers(lake, 1, 5)).rows
+    assert first is not None
+    token = lake.read_since("same").continuation
+    lake.delivery.add("early", "same", "files", {"path": str(tmp_path / "early"), "format": "jsonl"})
+    lake.tick("early")
+    sql(lake, f"INSERT INTO lake.default.same VALUES ({first.lo + 2}, 666)")
+    lake.append("same", numbers(lake, 6, 9))
+    found = status(lake, "same")
+    assert (found.foreign, found.number_twice) == (1, first.lo + 2)
+    with pytest.raises(DuplicateNumbers, match=f"number {first.lo + 2} "):
+        values(lake, "same")
+    with pytest.raises(DuplicateNumbers, match=f"number {first.lo + 2} "):
+        lake.read_since("same").df.count()
+    assert values(lake, "same", token) == [6, 7, 8, 9] == [r.n for r in lake.read_since("same", token).df.collect()]
+    [verdict] = lake.delivery.verify("early").sinks
+    [fault] = [f for f in verdict.findings if f.what == f"sequence number {first.lo + 2}"]
+    assert not verdict.ok and fault.kind is Kind.DUPLICATE_ROW
+    lake.delivery.add("late", "same", "files", {"path": str(tmp_path / "late"), "format": "jsonl"})
+    [report] = lake.tick("late").sinks
+    assert "stands on two rows" in str(report) and not list((tmp_path / "late").rglob("*.jsonl"))
+    sql(lake, "CALL lake.system.rewrite_data_files(table => 'default.same', options => map('rewrite-all', 'true'))")
+    assert status(lake, "same").number_twice == first.lo + 2, "one file holds both by now"
+    sql(lake, "DELETE FROM lake.default.same WHERE n = 666")
+    found = status(lake, "same")
+    assert (found.foreign, found.number_twice) == (0, None)
+    lake.tick()
+    assert lake.delivery.verify().ok and values(lake, "same") == list(range(1, 10))
+    for name in ("early", "late"):
+        lake.delivery.remove(name)
+
+
+def test_a_table_that_brings_numbers_along_is_adopted_only_if_a_person_says_what_becomes_of_them(lake: Lake) -> None:
+    sql(lake, "CREATE TABLE lake.default.brought (_ingest_seq BIGINT, n BIGINT) USING iceberg")
+    sql(lake, "INSERT INTO lake.default.brought VALUES (2, 1), (3, 2), (null, 3)")
+    before = sql(lake, "SHOW TBLPROPERTIES lake.default.brought")
+    with pytest.raises(RefusedError, match=r"2 rows of default\.brought have a value in _ingest_seq") as told:
+        lake.adopt_dataset("brought")
+    assert "--leave-foreign" in (told.value.hint or "") and "UPDATE" in (told.value.hint or "")
+    assert sql(lake, "SHOW TBLPROPERTIES lake.default.brought") == before
+    assert all(d.name != "default.brought" for d in lake.datasets())
+    assert lake.adopt_dataset("brought", leave_foreign=True).rows == 1
+    assert values(lake, "brought") == [3] and status(lake, "brought").foreign == 2
+    assert lake.adopt_dataset("brought").rows == 0, "it is known by now what becomes of them"
 
 
 def test_a_made_up_number_does_not_make_a_dead_writers_batch_published(lake: Lake) -> None:
@@ -106,13 +162,13 @@ def test_a_made_up_number_does_not_make_a_dead_writers_batch_published(lake: Lak
     wanted = blocks.NewBlock(lake.dataset("faked").id, 5, "dead", None)
     held, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=0)
     assert isinstance(held, Reserved)
-    sql(lake, f"INSERT INTO lake.default.faked VALUES ({held.head.rows.lo}, 666)")
+    sql(lake, f"INSERT INTO lake.default.faked SELECT id, 666 FROM range({held.head.rows.lo}, {held.head.rows.hi + 1})")
     assert status(lake, "faked").open_blocks == 1
     lake.recover()
     assert open_blocks(lake, "faked") == []
     assert not lake.append("faked", numbers(lake, 4, 8), batch_id="dead").duplicate
     assert sorted(values(lake, "faked")) == list(range(1, 9))
-    assert status(lake, "faked").foreign == 1
+    assert status(lake, "faked").foreign == 5
 
 
 def test_rows_of_a_block_that_is_not_settled_yet_are_not_taken_for_foreign(lake: Lake) -> None:

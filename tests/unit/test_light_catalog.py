@@ -27,6 +27,7 @@ from strandline.errors import (
     UsageError,
     WrongLake,
 )
+from strandline.tables import number_twice
 from strandline.tables.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.tables.light import LightCatalog, open_catalog
 from strandline.tables.light_schema import columns_of
@@ -450,7 +451,7 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def not_ours(table: Table, owned: Sequence[SeqRange]) -> tuple[int, int]:
-    counted = count_rows_not_ours(table, owned)
+    counted = count_rows_not_ours(table, owned, lambda snapshot: True)
     assert counted is not None
     snapshot = table.current_snapshot()
     assert counted.snapshot == (None if snapshot is None else snapshot.snapshot_id)
@@ -474,6 +475,33 @@ def test_rows_without_a_number_foreign_and_straddling_ones_are_counted(
     append_numbers(table, [19, 20, 21, 29, 30, 41, None], required=False)  # straddles: 21, 29 and 41 are foreign
     assert not_ours(table, owned) == (14, 8)
     assert len(opened) == 1
+
+
+def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold_one_are_read(
+    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(catalog)
+    append_numbers(table, range(1, 11))
+    append_numbers(table, range(11, 21))
+    snapshots = {s.snapshot_id for s in table.snapshots()}
+    opened = opened_files(monkeypatch)
+
+    def counted(owned: Sequence[SeqRange]) -> tuple[int, int | None, int | None]:
+        found = count_rows_not_ours(table, owned, lambda snapshot: snapshot in snapshots)
+        assert found is not None
+        return found.foreign, found.twice, found.twice_first
+
+    assert counted(ranges((1, 20))) == (0, 0, None)
+    append_numbers(table, range(21, 31))  # not known to be ours, and meets nobody
+    assert counted(ranges((1, 30))) == (0, 0, None) and opened == []
+    append_numbers(table, [14])
+    assert counted(ranges((1, 30))) == (1, 1, 14)
+    assert len(opened) == 2, "the file that it is in, and the one that has the number already"
+    append_numbers(table, [40, 40])
+    assert counted(ranges((1, 30))) == (3, 1, 14), "a number that nobody owns makes its rows foreign, twice or not"
+    assert counted(ranges((1, 50))) == (2, 2, 14)
+    monkeypatch.setattr(number_twice.count_twice, "__kwdefaults__", {"rows_max": 5})
+    assert counted(ranges((1, 50))) == (0, None, None), "not known, rather than read for ever"
 
 
 def test_files_without_figures_for_the_column_are_read(catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

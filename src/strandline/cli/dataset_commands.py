@@ -83,6 +83,13 @@ def adopt(
         ),
     ] = None,
     deliver_by: DeliverByOption = None,
+    leave_foreign: Annotated[
+        bool,
+        typer.Option(
+            "--leave-foreign",
+            help="Rows that have a value in _ingest_seq already stay foreign: nobody reads them, no sink gets them.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -94,6 +101,7 @@ def adopt(
             table,
             history=history,
             deliver_by=deliver_by,
+            leave_foreign=leave_foreign,
             on_step=lambda rows: say(f"{rows:,} rows have their number"),
         )
         name = lake.dataset(table).name

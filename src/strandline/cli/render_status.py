@@ -189,7 +189,15 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
                 f"`strandline dataset adopt {d.name}` numbers them"
             )
         if d.foreign:
-            lines.append(f"{d.name}: {d.foreign:,} rows carry a number that nobody was given; they are never delivered")
+            lines.append(
+                f"{d.name}: {plural(d.foreign, 'foreign row')}, written past Strandline with a sequence number that is "
+                "not theirs; nobody reads them and no sink gets them"
+            )
+        if d.number_twice is not None:
+            lines.append(
+                f"{d.name}: sequence number {d.number_twice:,} stands on two rows, so reads and sinks that come to it "
+                "are refused; delete the row that does not belong there"
+            )
     return [
         *lines,
         *_receive_problems(found.receive or ()),

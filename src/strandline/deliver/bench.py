@@ -71,6 +71,6 @@ def settled(bench: DeliverBench, dataset: Dataset, after: Seq | None, until: Seq
     check_fit(view, dataset, bench.lake)
     read.check_descends(tables, dataset, view, published, purged)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake)
-    clean = counts is not None and counts.foreign == 0 and view.main_has_current_schema
+    clean = counts is not None and counts.all_ours and view.main_has_current_schema
     df = read.settled_rows(tables, dataset, view, Bounds(after, until), None if clean else owned)
     return Settled(dataset, view, df, clean, counts is not None and counts.unnumbered == 0, Bounds(after, until))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.deliver.bench import DeliverBench, settled
 from strandline.deliver.digests import same_bytes
+from strandline.deliver.foreign import foreign_rows
 from strandline.deliver.layout import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
 from strandline.deliver.lost import forgotten, passed_over
 from strandline.deliver.poison import REPLAY_PARTITION
@@ -70,6 +71,7 @@ class _Verification:
     """Of no lane that the ledger knows, or of one that could not be laid out."""
 
     def verdict(self) -> SinkVerdict:
+        self.extra += foreign_rows(self.run)
         known = self._ledger_side()
         replays = self._replays()
         layouts = self._sink_side(known, replays)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from strandline import failpoints
 from strandline.errors import BlockLost, FailedError, RefusedError, StrandlineError
 from strandline.ingest import stamp
+from strandline.ingest.above_foreign import reserve_above_foreign
 from strandline.ingest.lease import renewed
 from strandline.ingest.opening import with_opening
 from strandline.ingest.workbench import Workbench
@@ -130,10 +131,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
         wanted = blocks.NewBlock(
             dataset.id, counted.rows, f"adopt-{uuid.uuid4().hex}", None, BlockKind.ADOPTED, group.paths
         )
-        held, _ = with_opening(
-            work,
-            lambda: blocks.reserve(work.ledger, work.witness, wanted, lease_seconds=work.settings.lease_seconds),
-        )
+        held, _ = reserve_above_foreign(work, dataset, wanted)
         if not isinstance(held, Reserved):
             raise FailedError("a new block is not reserved")
         failpoints.hit("adopt.after_reserve")

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
 from strandline.ingest import stamp
+from strandline.ingest.above_foreign import reserve_above_foreign
 from strandline.ingest.lease import renewed
 from strandline.ingest.opening import with_opening
 from strandline.ingest.recover import Recovered, recover_reserved
@@ -134,9 +135,7 @@ def check_columns(work: Workbench, dataset: Dataset, df: DataFrame, rejects: sta
 def _reserve(work: Workbench, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
     """A block of our own, or the outcome of the one that has this batch already, waited for if need be."""
     while True:
-        block, new = with_opening(
-            work, lambda: blocks.reserve(work.ledger, work.witness, wanted, lease_seconds=work.settings.lease_seconds)
-        )
+        block, new = reserve_above_foreign(work, dataset, wanted)
         if new and isinstance(block, Reserved):
             return block
         settled = _settle_other(work, dataset, block)

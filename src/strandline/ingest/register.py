@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import UsageError
+from strandline.errors import RefusedError, UsageError
 from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Connection, Ledger
 from strandline.tables.metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
-from strandline.types import Dataset, History
+from strandline.types import SEQ_COLUMN, Dataset, History
 
 if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
@@ -26,6 +26,8 @@ class Terms:
 
     history: History | None
     deliver_by: Sequence[str] | None
+    leave_foreign: bool = False
+    """Rows that have a number already are left out for good."""
 
 
 def register(
@@ -39,6 +41,8 @@ def register(
     same = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
     known = recorded if same else None
     by, history = as_recorded(known, terms)
+    if known is None and not terms.leave_foreign:
+        _check_no_numbers(catalog, name)
     properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
     table = _prepare(catalog, spark, lake, name, epoch, by, properties)
     if known is not None and known.adopted:
@@ -52,6 +56,23 @@ def register(
             known = datasets.add(connection, name=name, table_uuid=table, deliver_by=by, adopted=True, history=history)
         audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
     return known
+
+
+def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
+    """Before anything is changed: numbers that a table brings along are not of this ledger."""
+    from strandline.tables.not_ours import count_rows_not_ours
+
+    counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot: True)
+    if counted is not None and not counted.foreign:
+        return
+    rows = "Rows" if counted is None else f"{counted.foreign:,} rows"
+    may = "may have" if counted is None else "have"
+    raise RefusedError(
+        f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not give. Adopted like this, they would be "
+        "foreign for good: nobody would read them, and no sink would get them",
+        hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE lake.{name} SET "
+        f"{SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
+    )
 
 
 def as_recorded(known: Dataset | None, terms: Terms) -> tuple[tuple[str, ...], History]:

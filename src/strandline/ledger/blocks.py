@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from strandline import failpoints
 from strandline.errors import BatchConflict, LedgerUnreadable
-from strandline.ledger import placing, sequence
+from strandline.ledger import datasets, placing, sequence
 from strandline.ledger.engine import Ledger, insert_into, utc_now
 from strandline.ledger.schema import block, input_file
 from strandline.ledger.witness import Witness
@@ -29,6 +29,7 @@ from strandline.types import (
     DatasetId,
     Fence,
     OpenBlock,
+    Place,
     Published,
     Reserved,
     Seq,
@@ -74,9 +75,16 @@ class NewBlock:
     input_files: tuple[str, ...] = ()
 
 
-def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float) -> tuple[Block, bool]:
+class PlaceStale(Exception):
+    """The counter has moved too far since the table was looked at."""
+
+
+def reserve(
+    ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: Place | None = None
+) -> tuple[Block, bool]:
     """A block for this batch, and whether it is new. The same batch gets the block it has; with another digest it
-    is refused. Durable before one row is stamped."""
+    is refused. Durable before one row is stamped. `place` keeps it clear of numbers that the table holds; `PlaceStale`
+    where the table must be looked at again."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
     now = utc_now()
@@ -91,6 +99,8 @@ def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds
         "new_at": now,
     }
     with ledger.write() as connection:
+        if place is not None:
+            _step_over(connection, witness, wanted, place)
         while (placed := placing.place(connection, new)) is None:
             known = batch_block(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
@@ -110,6 +120,17 @@ def reserve(ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds
         return _same_batch(known, wanted), False
     head = BlockHead(BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now)
     return Reserved(head, Fence(1), lease_until), True
+
+
+def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: Place) -> None:
+    """Numbers that others made up are never given to anyone. What was looked at is remembered with the counter, in one
+    transaction: remembered alone, the next writer would not look, and place its block on them."""
+    counter = sequence.lock(connection)
+    if not place.fits(counter.last, wanted.rows):
+        raise PlaceStale
+    if place.above > counter.last:
+        sequence.take(connection, witness, place.above - counter.last, step="reserve")
+    datasets.set_numbers_checked(connection, wanted.dataset, place.checked)
 
 
 def _same_batch(known: Block, wanted: NewBlock) -> Block:

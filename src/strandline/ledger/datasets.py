@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from strandline.errors import NoSuchDataset, RefusedError
 from strandline.ledger.engine import insert_into, utc_now
-from strandline.ledger.schema import dataset, table_count
-from strandline.types import Dataset, DatasetId, History, SnapshotId, TableCounts
+from strandline.ledger.schema import dataset, table_check, table_count
+from strandline.types import Checked, Dataset, DatasetId, History, Seq, SnapshotId, TableCounts
 
 
 def _dataset(row: sa.Row[tuple[object, ...]]) -> Dataset:
@@ -88,7 +88,8 @@ def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
     if row is None:
         return None
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
-    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at)
+    first = None if row.twice_first is None else Seq(row.twice_first)
+    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at, row.twice, first)
 
 
 def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
@@ -97,6 +98,8 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
         "unnumbered": found.unnumbered,
         "foreign_rows": found.foreign,
         "counted_at": found.counted_at,
+        "twice": found.twice,
+        "twice_first": found.twice_first,
     }
     connection.execute(
         insert_into(connection, table_count)
@@ -108,3 +111,20 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
 def forget_counts(connection: sa.Connection) -> None:
     """After an opening more numbers are ours than were known when the rows were counted."""
     connection.execute(table_count.delete())
+
+
+def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
+    row = connection.execute(sa.select(table_check).where(table_check.c.dataset_id == id)).one_or_none()
+    if row is None:
+        return None
+    return Checked(None if row.snapshot_id is None else SnapshotId(row.snapshot_id), row.beyond)
+
+
+def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
+    """Only in the transaction that moves the counter above the numbers that were found."""
+    values = {"snapshot_id": checked.snapshot, "beyond": checked.beyond}
+    connection.execute(
+        insert_into(connection, table_check)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
+    )

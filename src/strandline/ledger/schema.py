@@ -179,8 +179,20 @@ table_count = Table(
     Column("unnumbered", BigInteger, nullable=False),
     Column("foreign_rows", BigInteger, nullable=False),
     Column("counted_at", UtcMicros, nullable=False),
+    Column("twice", BigInteger),
+    Column("twice_first", BigInteger),
 )
 """Rows that are not ours, as last counted at one snapshot of main."""
+
+table_check = Table(
+    "table_check",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("snapshot_id", BigInteger),
+    Column("beyond", BigInteger),
+)
+"""The snapshot of main whose numbers were last compared with the counter, in the transaction that placed a block above
+them. `beyond`: the lowest number that was too far ahead to be stepped over."""
 
 _NOT_REMOVED = text("removed_at IS NULL")
 

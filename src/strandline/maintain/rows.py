@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from strandline import counting, read
 from strandline.continuation import Bounds
 from strandline.delivery import NOT_PARTITIONED
-from strandline.errors import FailedError, RefusedError, UsageError
+from strandline.errors import DuplicateNumbers, FailedError, RefusedError, UsageError
 from strandline.ledger import blocks, losses
 from strandline.maintain.bench import MaintainBench
 from strandline.maintain.retain_plan import RANGES_MAX
@@ -91,6 +91,11 @@ def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
     check_fit(view, dataset, bench.lake_id)
     read.check_descends(tables, dataset, view, settled, purged)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
+    if counts is not None and counts.twice:
+        raise DuplicateNumbers(
+            f"{dataset.name}: number {counts.twice_first} stands on two rows, and nobody can tell which one is ours",
+            hint=DuplicateNumbers.REMEDY,
+        )
     return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0)
 
 

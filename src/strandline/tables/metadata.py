@@ -325,8 +325,8 @@ def plan_recovery(
     elsewhere = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
     published = view.published_as(str(wap))
-    # All of its numbers in main: someone copied the rows by hand. Some of them, with history whole: made up by others.
-    landed = rows_in_main >= len(wap.rows) or (rows_in_main > 0 and not view.chain_reaches(None))
+    # Others can make numbers up, so rows tell only where history no longer does.
+    landed = rows_in_main > 0 and not view.chain_reaches(None)
     if published is not None or landed:
         return SettlePublished(published)
     if elsewhere is not None:

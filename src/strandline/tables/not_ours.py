@@ -7,7 +7,7 @@ opened, and of it only that column is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,8 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.types import NestedField
 
 from strandline.tables.metadata import NUMBERED_SINCE_PROPERTY
-from strandline.types import SEQ_COLUMN, SeqRange, SnapshotId
+from strandline.tables.number_twice import NumberedFile, Twice, count_twice
+from strandline.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +41,10 @@ class RowsNotOurs:
     """Main's snapshot that was counted; None for a table that never had one."""
     unnumbered: int
     foreign: int
+    """With a number that nobody owns, or with one that stands twice."""
+    twice: int | None
+    """Of the foreign ones, those that share a number of ours; None where too much would have to be read."""
+    twice_first: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +63,39 @@ class _EqualityDeletes(Exception):
     """PyIceberg cannot apply them."""
 
 
-def count_rows_not_ours(table: Table, owned: Sequence[SeqRange]) -> RowsNotOurs | None:
+def count_rows_not_ours(
+    table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId], bool]
+) -> RowsNotOurs | None:
     """At main's current snapshot; None where equality deletes hide what is left of a file that would count.
 
-    `owned` is sorted and disjoint.
+    `owned` is sorted and disjoint. `is_trusted` says of a snapshot whether what it added holds each number once, and
+    none that another file has.
     """
     snapshot = table.current_snapshot()
     if snapshot is None:
-        return RowsNotOurs(None, 0, 0)
+        return RowsNotOurs(None, 0, 0, 0, None)
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     counter = _Counter(table, None if field is None else field.field_id, _Owned(owned), _Deletes(table, snapshot))
     total = _NONE
+    entries: list[ManifestEntry] = []
     try:
         for manifest in snapshot.manifests(table.io):
             if manifest.content == ManifestContent.DATA:
                 for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                     total += counter.count(entry)
+                    if counter.may_have_numbers(entry):
+                        entries.append(entry)
+        twice = counter.count_twice(entries, is_trusted)
     except _EqualityDeletes:
         return None
-    return RowsNotOurs(SnapshotId(snapshot.snapshot_id), total.unnumbered, total.foreign)
+    foreign = total.foreign + (0 if twice is None else twice.rows)
+    return RowsNotOurs(
+        SnapshotId(snapshot.snapshot_id),
+        total.unnumbered,
+        foreign,
+        None if twice is None else twice.rows,
+        None if twice is None else twice.first,
+    )
 
 
 class _Owned:
@@ -98,12 +117,14 @@ class _Owned:
     def holds_none(self, lo: int, hi: int) -> bool:
         return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
 
-    def strangers(self, values: NDArray[np.int64]) -> int:
-        at = np.searchsorted(self._los, values, side="right") - 1
+    def holds_each(self, values: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not len(self._los):
-            return len(values)
-        inside = (at >= 0) & (values <= self._his[np.maximum(at, 0)])
-        return int(len(values) - np.count_nonzero(inside))
+            return np.zeros(len(values), dtype=bool)
+        at = np.searchsorted(self._los, values, side="right") - 1
+        return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
+
+    def strangers(self, values: NDArray[np.int64]) -> int:
+        return int(len(values) - np.count_nonzero(self.holds_each(values)))
 
 
 class _Deletes:
@@ -153,6 +174,35 @@ class _Counter:
             total += self._count_numbers(numbers)
         return total
 
+    def may_have_numbers(self, entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        nulls = None if self._field_id is None else (file.null_value_counts or {}).get(self._field_id)
+        return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
+
+    def count_twice(self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]) -> Twice | None:
+        files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
+
+        def read(file: NumberedFile) -> Iterator[NDArray[np.int64]]:
+            entry = entries[file.index]
+            for numbers in self._read(entry.data_file, self._deletes.of(entry)):
+                yield numbers.drop_null().cast(pa.int64()).to_numpy()
+
+        return count_twice(files, read, self._owned.holds_each)
+
+    def _numbered(self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId], bool]) -> NumberedFile:
+        file, bounds = entry.data_file, self._bounds(entry.data_file)
+        lo, hi = (-SEQ_MAX - 1, int(SEQ_MAX)) if bounds is None else bounds
+        nulls = (file.null_value_counts or {}).get(self._field_id or 0) or 0
+        suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id))
+        return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
+
+    def _bounds(self, file: DataFile) -> tuple[int, int] | None:
+        field_id = self._field_id or 0
+        lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+        if lower is None or upper is None:
+            return None
+        return int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
+
     def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
         """Before deletes; None where the file must be read."""
         file, field_id = entry.data_file, self._field_id
@@ -163,10 +213,9 @@ class _Counter:
             return None
         if nulls >= file.record_count:
             return _Tally(file.record_count, 0)
-        lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
-        if lower is None or upper is None:
+        if (bounds := self._bounds(file)) is None:
             return None
-        lo, hi = (int.from_bytes(bound, "little", signed=True) for bound in (lower, upper))
+        lo, hi = bounds
         if self._owned.holds_all(lo, hi):
             return _Tally(nulls, 0)
         if self._owned.holds_none(lo, hi):

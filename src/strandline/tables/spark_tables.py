@@ -37,7 +37,8 @@ from strandline.tables.metadata import (
     parse_view,
     plan_publish,
 )
-from strandline.types import SEQ_COLUMN, SeqRange, SnapshotId
+from strandline.tables.placement import Span
+from strandline.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 
 CATALOG = "lake"
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
@@ -233,6 +234,33 @@ class SparkTables:
         finally:
             tasks.close()
         return found
+
+    def spans_above(self, name: str, number: int) -> list[Span]:
+        """Files of main that hold numbers above this one, by their manifests alone. One that does not say what it holds
+        may hold any."""
+        metrics = f"readable_metrics.{SEQ_COLUMN}"
+        files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
+        found = files.select(
+            F.col(f"{metrics}.lower_bound").alias("lo"),
+            F.col(f"{metrics}.upper_bound").alias("hi"),
+            (F.col(f"{metrics}.null_value_count") >= F.col("record_count")).alias("no_numbers"),
+        )
+        above = found.where("NOT coalesce(no_numbers, false)").where(F.col("hi").isNull() | (F.col("hi") > number))
+        try:
+            rows = above.distinct().collect()  # none, in a table that only we write to
+        except Exception as e:
+            raise explain(e, f"the files of {name} cannot be listed") from e
+        return [Span(number + 1, SEQ_MAX) if r["hi"] is None else Span(r["lo"], r["hi"]) for r in rows]
+
+    def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
+        """Of main's numbers above the first one: the highest up to the limit, and the lowest beyond it. Reads rows."""
+        number = F.col(SEQ_COLUMN)
+        df = self.spark.table(f"{CATALOG}.{name}").where(number > above)
+        try:
+            highest = F.max(F.when(number <= limit, number))
+            return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
+        except Exception as e:
+            raise explain(e, f"the numbers of {name} cannot be read") from e
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
         """Read back: the branch's head, if that is the append of this block."""

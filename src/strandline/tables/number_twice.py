@@ -1,0 +1,88 @@
+"""Rows that share a number: somebody copied rows together with their numbers, or made up one that is ours.
+
+Manifests tell which files cannot hold such a row, by the numbers between which each file lies. The others are opened,
+and of them only the numbers are read. Imports numpy, not PyIceberg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROWS_READ_MAX = 10_000_000
+"""More numbers than this are not read to find it out: a reader then looks at the rows it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedFile:
+    index: int
+    lo: int
+    hi: int
+    """Numbers lie between these two; the whole of the sequence where the file does not tell."""
+    numbers: int
+    """How many of its rows have one, deletes not counted."""
+    is_suspect: bool
+    """Whether it came by a commit that is not known to bring each number once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    rows: int
+    """One less than there are rows of a number, summed up."""
+    first: int | None
+
+
+def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
+    """The files that may share a number with a suspect one, or hold one twice, and the spans in which to look."""
+    numbered = sorted((f for f in files if f.numbers), key=lambda f: (f.lo, f.hi))
+    chosen: dict[int, NumberedFile] = {}
+    spans: list[tuple[int, int]] = []
+    for group in _overlapping(numbered):
+        for suspect in (f for f in group if f.is_suspect):
+            near = [f for f in group if f.lo <= suspect.hi and suspect.lo <= f.hi]
+            if len(near) == 1 and suspect.numbers == suspect.hi - suspect.lo + 1:
+                continue  # as many rows as numbers, and nobody else has one of them
+            spans.append((suspect.lo, suspect.hi))
+            chosen.update((f.index, f) for f in near)
+    return list(chosen.values()), spans
+
+
+def _overlapping(ordered: Sequence[NumberedFile]) -> Iterator[list[NumberedFile]]:
+    """Runs of files, none of which shares a number with a file of another run."""
+    group: list[NumberedFile] = []
+    end = 0
+    for file in ordered:
+        if group and file.lo > end:
+            yield group
+            group = []
+        end = file.hi if not group else max(end, file.hi)
+        group.append(file)
+    if group:
+        yield group
+
+
+def count_twice(
+    files: Sequence[NumberedFile],
+    read: Callable[[NumberedFile], Iterator[NDArray[np.int64]]],
+    is_owned: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+    *,
+    rows_max: int = ROWS_READ_MAX,
+) -> Twice | None:
+    """None where too many rows would have to be read. Only numbers of ours count: others are foreign once or twice."""
+    chosen, spans = files_to_read(files)
+    if not chosen:
+        return Twice(0, None)
+    if sum(f.numbers for f in chosen) > rows_max:
+        return None
+    lo, hi = min(s[0] for s in spans), max(s[1] for s in spans)
+    parts = [part[(part >= lo) & (part <= hi)] for file in chosen for part in read(file)]
+    numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
+    more = counts > 1
+    return Twice(int((counts[more] - 1).sum()), int(found[more][0]) if more.any() else None)
