@@ -24,7 +24,7 @@ from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
-from strandline.types import Dataset, History, Seq, Staged
+from strandline.types import Dataset, History, Numbered, Seq, Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from strandline.dataset_care import DatasetCare
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
-    from strandline.ingest.adopt import Numbered
     from strandline.ingest.append import Appended, Progress
     from strandline.ingest.files import FileOutcome, FileProgress
     from strandline.ingest.opening import Opened
@@ -365,6 +364,7 @@ class Lake:
             self._take_in,
             self._quarantined,
             self._discard,
+            self._number,
         )
         return Maintenance(bench, self._catch_up)
 
@@ -372,6 +372,13 @@ class Lake:
         from strandline.receive.drain import drain
 
         return drain(self.receiver.bench, dataset)
+
+    def _number(self, dataset: Dataset) -> Numbered:
+        from strandline.ingest.adopt import number_rows
+
+        done = number_rows(self.work, dataset)
+        self._tell_watch(dataset)
+        return done
 
     def _quarantined(self, dataset: Dataset) -> list[RefusedRow]:
         from strandline.deliver.quarantine import content_of, kept_aside

@@ -93,14 +93,19 @@ _SCHEDULE = "As cron writes it, in UTC: `30 3 * * *` is every night at half past
 
 
 class MaintainSettings(Section):
-    """Compaction, retention and expiry: when `strandline run` does them by itself, and by which rules. One that was
-    missed while no daemon ran is made up for once."""
+    """Compaction, retention, expiry, and numbers for rows that others appended: when `strandline run` does them by
+    itself, and by which rules. One that was missed while no daemon ran is made up for once."""
 
     compact_schedule: Cron | None = Field(default=None, description=f"When every dataset is compacted. {_SCHEDULE}")
     retain_schedule: Cron | None = Field(
         default=None, description="When old rows are deleted, in datasets that have a rule in `retain`. As above."
     )
     expire_schedule: Cron | None = Field(default=None, description="When snapshots of every dataset expire. As above.")
+    number_schedule: Cron | None = Field(
+        default=None,
+        description="When rows that others appended to adopted datasets get their numbers, so that sinks get them. As "
+        "above. Without: only when somebody runs `strandline dataset adopt`.",
+    )
     clock_jump_seconds: int = Field(
         default=3600,
         ge=60,

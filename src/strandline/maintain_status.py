@@ -64,6 +64,7 @@ def look(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
         "retain": settings.retain_schedule,
         "compact": settings.compact_schedule,
         "expire": settings.expire_schedule,
+        "number": settings.number_schedule,
     }
     unknown = sorted(set(settings.rules()) - {d.name for d in known})
     return MaintenanceStatus(schedules, tuple(unknown), found)

@@ -176,6 +176,14 @@ class TableCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbered:
+    """Rows of an adopted table that got a number, and in how many commits."""
+
+    rows: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """What is known of a table's numbers: those that main held at this snapshot are at or below the counter, or at
     `beyond` and above."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.config import LakeConfig
 from strandline.errors import LedgerBusy, StrandlineError
-from strandline.ledger import blocks
+from strandline.ledger import blocks, floors
 from strandline.seal import SealedWatermark
 from strandline.types import Dataset, Reserved, Seq, SnapshotId, Staged
 from tests.ledger.conftest import Bench, open_bench
@@ -55,8 +55,11 @@ def test_another_datasets_open_block_does_not_hold_the_seal(bench: Bench) -> Non
 
 
 # One step of a history: (which dataset, what happens to which of its open blocks).
+_ACTS = ["reserve", "stage", "publish", "abandon", "retain"]
 _steps = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["reserve", "stage", "publish", "abandon"]), st.integers(0, 5)),
+    st.tuples(
+        st.integers(0, 2), st.sampled_from(["reserve", "stage", "publish", "abandon", "retain"]), st.integers(0, 5)
+    ),
     max_size=40,
 )
 
@@ -73,8 +76,8 @@ def test_the_seal_is_monotonic_and_never_passes_an_open_block(
 
 def test_the_seal_is_monotonic_over_a_long_history_on_both_ledgers(bench: Bench) -> None:
     names = [bench.dataset, bench.add_dataset("default.b"), bench.add_dataset("default.c")]
-    acts = ["reserve", "stage", "publish", "abandon", "reserve", "publish"]
-    _run_history(bench, names, [(i % 3, acts[(i * 7 + i // 5) % 6], i % 4) for i in range(150)])
+    acts = ["reserve", "stage", "publish", "abandon", "reserve", "publish", "retain"]
+    _run_history(bench, names, [(i % 3, acts[(i * 5 + i // 5) % 7], i % 4) for i in range(150)])
 
 
 def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str, int]]) -> None:
@@ -84,7 +87,9 @@ def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str,
     before: list[int | None] = [None for _ in names]
     for number, (d, act, which) in enumerate(steps):
         candidates = sorted(held[d])
-        if act == "reserve" or not candidates:
+        if act == "retain":
+            _raise_floor(bench, names[d])
+        elif act == "reserve" or not candidates:
             made = bench.reserve(f"batch-{number}", 3, dataset=names[d])
             held[d][made.head.rows.lo] = made
             states[d][made.head.rows.lo] = (made.head.rows.lo, made.head.rows.hi, "open")
@@ -102,6 +107,16 @@ def _run_history(bench: Bench, names: list[Dataset], steps: list[tuple[int, str,
             assert now == expected
             assert before[i] is None or (now is not None and now >= before[i]), "the seal moved back"
             before[i] = now
+
+
+def _raise_floor(bench: Bench, dataset: Dataset) -> None:
+    """As retention does it before it deletes everything that is settled; it takes a number."""
+    if (sealed := bench.sealed(dataset)) is None:
+        return
+    with bench.ledger.write() as connection:
+        floors.lock_to_rise(connection, dataset.id)
+        floors.take_number(connection, bench.witness)
+        floors.rise(connection, dataset.id, sealed)
 
 
 def _act(bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import strandline
 from strandline.config import LakeConfig
-from strandline.ledger.maintenance import Run
-from tests.spark.lakes import count, create, numbers, values
+from strandline.ledger.maintenance import Kind, Run
+from tests.spark.lakes import count, create, numbers, sql, values
 from tests.spark.upkeep import data_files
 
 
@@ -22,14 +22,17 @@ def test_what_is_due_runs_beside_delivery_and_nothing_is_missed(
 ) -> None:
     monkeypatch.setattr("strandline.maintain.facade._POLL_SECONDS", 0.2)
     every = "* * * * * *"
+    schedules = {"compact_schedule": every, "retain_schedule": every, "expire_schedule": every}
     settings = {
-        "maintain": {"compact_schedule": every, "retain_schedule": every, "expire_schedule": every},
+        "maintain": schedules | {"number_schedule": every},
         "maintain.retain.events": {"older_than": "0s"},
         "maintain.expire": {"older_than": "0s", "keep_min": 1},
     }
     make_home(tmp_path, settings)
     with strandline.init_lake(tmp_path) as lake:
         create(lake, "events", {"n": "long"})
+        sql(lake, "CREATE TABLE lake.default.others (n BIGINT) USING iceberg")
+        lake.adopt_dataset("others")
         lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out"), "format": "jsonl"})
         stopping, ended = threading.Event(), list[Run]()
         with ThreadPoolExecutor(1) as pool:
@@ -38,9 +41,12 @@ def test_what_is_due_runs_beside_delivery_and_nothing_is_missed(
                 for n in range(4):
                     lake.append("events", numbers(lake, 10 * n + 1, 10 * n + 10))
                     lake.tick()
+                    sql(lake, f"INSERT INTO lake.default.others (n) VALUES ({n})")
                 deadline = time.monotonic() + 200
                 while time.monotonic() < deadline and (
-                    count(lake, "events") or {r.kind.value for r in ended} != {"compact", "retain", "expire"}
+                    count(lake, "events")
+                    or count(lake, "others", "_ingest_seq IS NULL")
+                    or {r.kind.value for r in ended} != {"compact", "retain", "expire", "number"}
                 ):
                     time.sleep(0.1)
             finally:
@@ -48,6 +54,8 @@ def test_what_is_due_runs_beside_delivery_and_nothing_is_missed(
             loop.result(200)
         assert {r.outcome for r in ended} == {"done"}, [r.reason for r in ended]
         assert count(lake, "events") == 0 and data_files(lake, "events") == 0 and values(lake, "events") == []
+        assert sorted(values(lake, "others")) == [0, 1, 2, 3], "nobody ran `dataset adopt` since"
+        assert sum(r.result["rows"] for r in ended if r.kind is Kind.NUMBER and r.result) == 4
         assert lake.delivery.verify().ok
         [sink] = lake.status().sinks
         assert (sink.exported, sink.held_rows, sink.lost_rows) == (40, 0, 0)

@@ -95,8 +95,10 @@ def test_what_the_slowest_sink_has_goes_the_rest_is_held_and_a_new_sink_starts_a
     assert (rehearsed.deleted_rows, [(h.sink, h.rows) for h in rehearsed.held]) == (20, [("slow", 30)])
     assert left(lake) == before and floor(lake) is None and held(lake) == []
 
+    watch = lake.watch("events")
     done = run(lake)
     assert (done.deleted_rows, done.deleted_up_to, done.floor, done.due_up_to) == (20, 20, 20, 50)
+    assert lake.sealed("events") == watch.refresh() == 50
     assert left(lake) == list(range(21, 51)) and held(lake) == [("slow", 30)]
     assert lake.tables().view("default.events").floor == 20
     assert [e["sink"] for e in events(lake, "retention_held")] == ["slow"]
@@ -107,6 +109,10 @@ def test_what_the_slowest_sink_has_goes_the_rest_is_held_and_a_new_sink_starts_a
     lake.tick()
     assert run(lake).released == ("slow",)
     assert left(lake) == [] and floor(lake) == 50 and held(lake) == []
+    assert lake.sealed("events") == 50, "not one row is left, and the seal stays"
+    lake.maintenance.expire("events", older_than=timedelta(), keep_min=1)
+    lake.recover()
+    assert lake.sealed("events") == watch.refresh() == 50
     assert run(lake).deleted_rows == 0
     append(lake, 51, 60)
     lake.tick()

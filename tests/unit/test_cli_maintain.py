@@ -231,7 +231,7 @@ def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     found = document(capsys, "status")["maintenance"]
-    assert found["schedules"] == {"retain": "0 3 * * *", "compact": None, "expire": None}
+    assert found["schedules"] == {"retain": "0 3 * * *", "compact": None, "expire": None, "number": None}
     assert found["rules_without_dataset"] == ["default.evnts"]
     assert {r["kind"]: r["outcome"] for r in found["datasets"][0]["last"]} == {"compact": "done", "retain": "skipped"}
     text = said(capsys, "status")

@@ -77,14 +77,14 @@ def test_status_shows_what_is_not_known_as_unknown_and_never_as_zero() -> None:
 def test_status_names_every_problem_and_what_to_do() -> None:
     found = LakeStatus(
         "l", 10, 12, 1, "the witness stands at 12, the ledger at 10",
-        (dataset(unnumbered=7, foreign=3, problem="its metadata is gone"),),
+        (dataset(unnumbered=7, foreign=3, number_twice=11, problem="its metadata is gone"),),
     )  # fmt: skip
     problems = "\n".join(render_status.problems(found))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
     assert "7 rows have no number" in problems
     assert "strandline dataset adopt default.events" in problems
-    assert "3 rows carry a number that nobody was given" in problems
+    assert "3 foreign rows" in problems and "sequence number 11 stands on two rows" in problems
     assert "witness at 12" in text(render_status.status(found, NOW))
 
 

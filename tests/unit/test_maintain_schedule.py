@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -82,6 +83,9 @@ def test_retention_runs_only_where_there_is_a_rule_and_before_what_would_write_t
         ("default.bb", Kind.COMPACT, NIGHTLY),
     ]
     assert jobs(MaintainSettings(), [dataset("default.a")], {}) == []
+    others_write_to = [dataset("default.a"), replace(dataset("default.b"), adopted=True)]
+    found = jobs(MaintainSettings(number_schedule=NIGHTLY), others_write_to, {})
+    assert [(j.dataset.name, j.kind) for j in found] == [("default.b", Kind.NUMBER)]
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,13 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  the floor is at {r['floor']:,}: a sink that is added begins above it", "dim")
 
 
+def _numbered(run: Run, r: Result) -> Iterator[RenderableType]:
+    if not r["rows"]:
+        yield Text.assemble(NOTHING, f" {run.dataset}: every row has its number")
+        return
+    yield Text.assemble(OK, f" {run.dataset}: {plural(r['rows'], 'row')} got a number")
+
+
 def _moment(text: str) -> str:
     return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -157,6 +164,7 @@ _TOLD: Mapping[Kind, Callable[[Run, Result], Iterator[RenderableType]]] = {
     Kind.RETAIN: _retained,
     Kind.EXPIRE: _expired,
     Kind.PURGE: purged,
+    Kind.NUMBER: _numbered,
 }
 
 

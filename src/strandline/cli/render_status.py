@@ -107,15 +107,19 @@ def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> Renderabl
 
 
 _KINDS = ("compact", "retain", "expire", "purge")
+_KIND_OF_SOME = "number"
+"""Shown where it ever ran: most lakes have no table that others write to."""
 _OUTCOMES = {None: "cyan", "done": "", "skipped": "yellow"}
 
 
 def _maintenance(found: MaintenanceStatus, now: datetime | None) -> RenderableType:
-    table = grid("maintenance", "floor", *(f"last {kind}" for kind in _KINDS), right=("floor",))
+    some = any(r.kind == _KIND_OF_SOME for d in found.datasets for r in d.last)
+    kinds = (*_KINDS, _KIND_OF_SOME) if some else _KINDS
+    table = grid("maintenance", "floor", *(f"last {kind}" for kind in kinds), right=("floor",))
     for d in found.datasets:
         last = {r.kind: r for r in d.last}
         floor = Text("–", "dim") if d.floor is None else Text(number(d.floor))
-        table.add_row(Text(d.dataset, "bold"), floor, *(_last_run(last.get(kind), now) for kind in _KINDS))
+        table.add_row(Text(d.dataset, "bold"), floor, *(_last_run(last.get(kind), now) for kind in kinds))
     return table
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
@@ -23,13 +22,7 @@ from strandline.ingest.opening import with_opening
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import blocks, sequence
 from strandline.tables import rewrite
-from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Reserved
-
-
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    rows: int
-    steps: int
+from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
 
 
 def number_rows(work: Workbench, dataset: Dataset, *, on_step: Callable[[int], None] | None = None) -> Numbered:

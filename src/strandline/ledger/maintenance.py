@@ -31,6 +31,8 @@ class Kind(StrEnum):
     RETAIN = "retain"
     EXPIRE = "expire"
     PURGE = "purge"
+    NUMBER = "number"
+    """Rows that others appended to an adopted table get their numbers."""
 
 
 class Outcome(StrEnum):

@@ -98,7 +98,7 @@ maintenance_run = Table(
     Column("outcome", Text),
     Column("reason", Text),
     Column("result", Text),  # JSON
-    CheckConstraint("kind IN ('compact', 'retain', 'expire', 'purge')", name="run_kind_known"),
+    CheckConstraint("kind IN ('compact', 'retain', 'expire', 'purge', 'number')", name="run_kind_known"),
     CheckConstraint("(ended_at IS NULL) = (outcome IS NULL)", name="ended_has_an_outcome"),
     CheckConstraint(
         "outcome IS NULL OR outcome IN ('done', 'skipped', 'refused', 'failed', 'died')", name="outcome_known"

@@ -15,7 +15,7 @@ from strandline.config import LakeConfig
 from strandline.delivery import SinkRecord
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
-from strandline.types import Dataset, Seq
+from strandline.types import Dataset, Numbered, Seq
 
 if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
@@ -64,3 +64,5 @@ class MaintainBench:
     discard: Callable[[Dataset, Collection[int]], Sequence[str]]
     """Gives up such rows by their ids, and whatever is kept without need; says what is left of them, and why. The
     caller holds the leases of the sinks."""
+    number: Callable[[Dataset], Numbered]
+    """Gives a number to every row of an adopted table that has none."""

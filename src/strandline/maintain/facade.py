@@ -178,7 +178,7 @@ class Maintenance:
     @property
     def is_scheduled(self) -> bool:
         s = self.bench.config.settings.maintain
-        return any((s.compact_schedule, s.retain_schedule, s.expire_schedule))
+        return any((s.compact_schedule, s.retain_schedule, s.expire_schedule, s.number_schedule))
 
     def rules_without_dataset(self) -> list[str]:
         """A rule that is for nothing is likely a slip of somebody's pen."""
@@ -245,6 +245,8 @@ class Maintenance:
             match job.kind:
                 case Kind.COMPACT:
                     return self._compact(job.dataset, False, quiet, alive)
+                case Kind.NUMBER:
+                    return self.bench.number(job.dataset)
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:

@@ -59,6 +59,11 @@ def look(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table:
 def _look_once(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Table | None:
     """None where a commit came in between, and the numbers that are ours are too many to be named one by one."""
     seen = see(bench, dataset, sealed)
+    if seen.twice is not None:
+        raise DuplicateNumbers(
+            f"{dataset.name}: number {seen.twice} stands on two rows, and nobody can tell which one is ours to delete",
+            hint=DuplicateNumbers.REMEDY,
+        )
     others = None if seen.all_ours else seen.owned
     if others is not None and len(others) > RANGES_MAX:
         if not seen.counted and seen.tables.view(dataset.name).main != seen.view.main:
@@ -78,6 +83,8 @@ class Seen:
     counted: bool
     """Whether it could be told how many rows of it are not ours."""
     all_ours: bool
+    twice: Seq | None
+    """A number that stands on two rows."""
 
 
 def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
@@ -91,12 +98,8 @@ def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
     check_fit(view, dataset, bench.lake_id)
     read.check_descends(tables, dataset, view, settled, purged)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
-    if counts is not None and counts.twice:
-        raise DuplicateNumbers(
-            f"{dataset.name}: number {counts.twice_first} stands on two rows, and nobody can tell which one is ours",
-            hint=DuplicateNumbers.REMEDY,
-        )
-    return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0)
+    twice = None if counts is None else counts.twice_first
+    return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0, twice)
 
 
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:

@@ -12,9 +12,9 @@ from strandline.ledger.maintenance import Kind
 from strandline.maintain_settings import MaintainSettings
 from strandline.types import Dataset
 
-ORDER = (Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
-"""What is due at once runs in this order: rows that are to go are not written anew first, and what both leave behind is
-given back last."""
+ORDER = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
+"""What is due at once runs in this order: rows have a number before anything is decided about them, those that are to
+go are not written anew first, and what all of them leave behind is given back last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,10 @@ def is_due(cron: str, *, last: datetime | None, watching_since: datetime, now: d
 
 
 def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
-    """Everything that has a schedule. Retention only where there is a rule: a dataset without one keeps its rows."""
+    """Everything that has a schedule. Retention only where there is a rule: a dataset without one keeps its rows. Rows
+    without a number can only come into an adopted table."""
     crons = {
+        Kind.NUMBER: settings.number_schedule,
         Kind.RETAIN: settings.retain_schedule,
         Kind.COMPACT: settings.compact_schedule,
         Kind.EXPIRE: settings.expire_schedule,
@@ -43,5 +45,7 @@ def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Col
         Job(d, kind, cron)
         for d in datasets
         for kind in ORDER
-        if (cron := crons[kind]) is not None and (kind is not Kind.RETAIN or d.name in with_rule)
+        if (cron := crons[kind]) is not None
+        and (kind is not Kind.RETAIN or d.name in with_rule)
+        and (kind is not Kind.NUMBER or d.adopted)
     ]
