@@ -99,6 +99,9 @@ class Lane:
     """The last range with rows that the sink acknowledged: it must still know of it."""
     version: int
     updated_at: datetime
+    builds_on: Seq | None = None
+    """Rows at or below it were delivered by the generation before, which must still have them; None where this
+    generation began anew."""
 
 
 class ChunkState(StrEnum):

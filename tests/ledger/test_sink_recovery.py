@@ -8,15 +8,18 @@ from typing import NoReturn
 
 import pytest
 
+from strandline.deliver.began import find_beginning
 from strandline.deliver.bench import DeliverBench
-from strandline.deliver.manage import add_sink
+from strandline.deliver.layout import Finding, Kind
+from strandline.deliver.manage import add_sink, remove_sink, reset_sink
+from strandline.deliver.older_generations import check_foundations, compare_older
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink_recovery import SinkRecovered, recover_sink
 from strandline.delivery import ChunkState, LanePlan, PeerKind, SinkRecord
-from strandline.errors import RefusedError, StorageError
+from strandline.errors import RefusedError, SinkStopped, StorageError
 from strandline.ledger import floors, intents, losses, sinks
 from strandline.tables.schema import Column, Primitive
-from strandline.types import Seq, SeqRange
+from strandline.types import Dataset, Seq, SeqRange
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
 from tests.sinks.misbehaving import Misbehaving, misbehaving
@@ -39,14 +42,17 @@ def delivery(shared: Bench, tmp_path: Path) -> Delivery:
     return made
 
 
+COLUMNS = [Column("_ingest_seq", Primitive("long"), required=True), Column("n", Primitive("long"))]
+
+
 def no_tables() -> NoReturn:
     raise AssertionError("recovery reads no table")
 
 
-def recover(shared: Bench, delivery: Delivery, *, resend: bool = False) -> SinkRecovered:
+def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
     sinks.release(shared.ledger, delivery.lease)
     bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
-    done = recover_sink(bench, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=False)
+    done = recover_sink(bench, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss)
     delivery.refresh()
     delivery.lease = delivery.take()
     return done
@@ -153,11 +159,10 @@ def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays
 ) -> None:
     made = new_delivery(shared, partitioned=False)
     bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
-    columns = [Column("_ingest_seq", Primitive("long"), required=True), Column("n", Primitive("long"))]
 
     def add(name: str, server: Misbehaving) -> SinkRecord:
         options = {"url": server.url(), "success_status": "2xx"}
-        return add_sink(bench, made.dataset, columns, name=name, kind="forward", options=options, from_now=False)
+        return add_sink(bench, made.dataset, COLUMNS, name=name, kind="forward", options=options, from_now=False)
 
     def claim(record: SinkRecord) -> PeerKind | None:
         lease = sinks.take_lease(shared.ledger, record.id, seconds=60)
@@ -182,6 +187,124 @@ def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays
         assert (claim(first), claim(second)) == (PeerKind.RECEIVER, PeerKind.RECEIVER)
         with shared.ledger.write() as connection:
             assert not sinks.note_peer(connection, second.id, PeerKind.OTHER)
+
+
+@pytest.mark.parametrize("then", ["resend", "accept the loss", "is added again"])
+def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(shared: Bench, then: str) -> None:
+    def hold(*ranges: tuple[int, int]) -> None:
+        receiver.ranges = [[lo, hi, hi - lo + 1, "sha256:aa", 8] for lo, hi in ranges]
+
+    def check() -> None:
+        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        try:
+            check_foundations(run, [""])
+        finally:
+            run.close()
+
+    def compare() -> list[Finding]:
+        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        try:
+            return compare_older(run, list(delivery.lanes().values()))
+        finally:
+            run.close()
+
+    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    with misbehaving(receiver=True) as receiver:
+        delivery = forwarding(shared, receiver)
+        delivery.deliver(40, one_chunk("", None, 40))
+        delivery.deliver(60, one_chunk("", 40, 60))
+        hold((1, 40))
+        assert recover(shared, delivery, resend=True).generation == 2
+        assert delivery.lanes()[""].builds_on == delivery.marks()[""] == 40
+        check()
+        assert [(f.kind, str(f.range)) for f in compare()] == [(Kind.NOTE, "1..40")]
+        hold((1, 40), (41, 60))
+        assert delivery.plan(60, one_chunk("", 40, 60))
+        hold((1, 40))
+        assert recover(shared, delivery, resend=True).generation == 2, "nothing is lost, so nothing is sent again"
+
+        hold()
+        if then == "is added again":
+            sinks.release(shared.ledger, delivery.lease)
+            sink, generation = delivery.sink, 2
+            remove_sink(bench, sink.name)
+            with shared.ledger.write() as connection:
+                begins = find_beginning(connection, delivery.dataset.id, sink.instance, generation)
+            assert begins is not None and (begins.start, begins.lanes) == (60, {"": (40, 40)})
+            return
+        with pytest.raises(SinkStopped, match=r"no longer has 1\.\.40, which it acknowledged in generation 1"):
+            check()
+        assert [(f.kind, str(f.range)) for f in compare()] == [(Kind.MISSING, "1..40")]
+        with pytest.raises(RefusedError, match=r"no longer has 1\.\.40"):
+            recover(shared, delivery)
+        if then == "resend":
+            again = recover(shared, delivery, resend=True)
+            assert (again.generation, again.lost_rows, delivery.marks()) == (3, 40, {"": None})
+        else:
+            given_up = recover(shared, delivery, accept_loss=True)
+            assert (given_up.generation, given_up.lost_rows, delivery.marks()) == (2, 40, {"": 40})
+        check()
+
+
+def test_a_generation_that_began_anew_builds_on_nothing(shared: Bench) -> None:
+    """A person may have emptied the destination before the reset."""
+    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    with misbehaving(receiver=True) as receiver:
+        delivery = forwarding(shared, receiver)
+        delivery.deliver(40, one_chunk("", None, 40))
+        delivery.reset(30)
+        delivery.lease = delivery.take()
+        assert delivery.plan(60, one_chunk("", 30, 60))
+        check_foundations(SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None), [""])
+
+
+@pytest.mark.parametrize("began_by", ["reset", "resend"])
+def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
+    shared: Bench, delivery: Delivery, began_by: str
+) -> None:
+    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+
+    def claim() -> None:
+        run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
+        run.claim()
+        run.close()
+
+    claim()
+    delivery.deliver(40, one_chunk("a", None, 40))
+    delivery.deliver(60, one_chunk("b", 40, 60))
+    if began_by == "reset":
+        sinks.release(shared.ledger, delivery.lease)
+        reset_sink(bench, delivery.dataset, delivery.sink.name, delivery.token(Seq(30)))
+        delivery.refresh()
+        delivery.lease = delivery.take()
+    else:
+        recover(shared, delivery, resend=True)
+    claim()
+    before = (delivery.sink.generation, delivery.sink.start, delivery.marks())
+    assert before == ((2, 30, {}) if began_by == "reset" else (2, 60, {"a": None, "b": None}))
+    if began_by == "resend":
+        delivery.deliver(60, one_chunk("a", None, 60), one_chunk("b", None, 60))
+        delivery.deliver(80, one_chunk("a", 60, 80))
+    sinks.release(shared.ledger, delivery.lease)
+    remove_sink(bench, delivery.sink.name)
+
+    def add(dataset: Dataset, **how: bool) -> SinkRecord:
+        options = dict(delivery.sink.options)
+        given = {"from_now": False, **how}
+        return add_sink(bench, dataset, COLUMNS, name=delivery.sink.name, kind="files", options=options, **given)
+
+    delivery.sink = add(delivery.dataset)
+    assert (delivery.sink.generation, delivery.sink.start, delivery.marks()) == before
+    assert delivery.work().sealed == 100 and (began_by == "reset" or delivery.work().behind)
+
+    sinks.release(shared.ledger, delivery.take())
+    remove_sink(bench, delivery.sink.name)
+    with shared.ledger.write() as connection:  # as in a ledger that was made anew
+        connection.exec_driver_sql("UPDATE sink SET instance = instance || '-unknown' WHERE removed_at IS NOT NULL")
+    with pytest.raises(RefusedError, match="does not know where that began") as refused:
+        add(delivery.dataset)
+    assert refused.value.hint and "rows up to 100 that the place does not have yet are never sent" in refused.value.hint
+    assert add(delivery.dataset, from_now=True).start == 100
 
 
 def test_a_ledger_that_was_restored_does_not_know_what_was_sent_since(shared: Bench, stranger: Misbehaving) -> None:

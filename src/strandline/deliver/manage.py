@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from strandline.bounded_text import check_text
 from strandline.continuation import check, decode
+from strandline.deliver.began import Beginning, find_beginning
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.kinds import check_options, find_kind
 from strandline.deliver.options import COMMON, own_options, parse_common
@@ -19,7 +20,7 @@ from strandline.deliver.sinks.names import overlaps, place_of
 from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, RefusedError, SchemaError, UsageError
 from strandline.heartbeat import beating
-from strandline.ledger import audit, blocks, floors, holds, intents, losses, sinks
+from strandline.ledger import audit, blocks, floors, holds, intents, lanes, losses, sinks
 from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.schema import Column
@@ -57,7 +58,10 @@ def add_sink(
         _check_place(bench, draft)
         found = sink.claimed()
         if found is not None:
-            draft = _continue(bench, draft, dataset, found, from_now=from_now)
+            draft = _continue(bench, draft, dataset, found)
+            if not from_now:
+                with bench.ledger.read() as connection:
+                    _beginning(connection, dataset, draft)  # refused before anything is touched there
         sink.prepare(delivered_columns(columns, options))
         claimed = sink.claim(_claim(bench, draft, dataset), draft.generation)
         if claimed.claim.instance != draft.instance:
@@ -68,9 +72,12 @@ def add_sink(
     with bench.ledger.write() as connection:
         floors.lock(connection, dataset.id)
         floor = floors.get(connection, dataset.id)
-        start = _start(connection, dataset, from_now=from_now)
-        if found is None:  # one that was ours before goes on where it stands, by its own record
-            start = _above(floor, start)
+        if found is None:
+            begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
+        elif from_now:
+            begins = Beginning(_start(connection, dataset, from_now=True), {})
+        else:  # one that was ours before goes on where it stands, by its own record
+            begins = _beginning(connection, dataset, draft)
         added = sinks.add(
             connection,
             instance=draft.instance,
@@ -79,10 +86,13 @@ def add_sink(
             dataset=dataset.id,
             options=options,
             destination=draft.destination,
-            start=start,
+            start=begins.start,
             generation=draft.generation,
             peer=peer,
         )
+        for partition, (mark, builds_on) in begins.lanes.items():
+            token = bench.token(dataset)
+            lanes.rebuild(connection, added, partition, mark=mark, token=token, last=None, builds_on=builds_on)
         if floor is not None and (added.start or 0) < floor:
             losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
         audit.record(
@@ -147,9 +157,7 @@ def _check_place(bench: DeliverBench, draft: SinkRecord) -> None:
                 )
 
 
-def _continue(
-    bench: DeliverBench, draft: SinkRecord, dataset: Dataset, found: Claimed, *, from_now: bool
-) -> SinkRecord:
+def _continue(bench: DeliverBench, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
     """A destination that was ours before, under a ledger that is lost or in a sink that was removed, goes on where it
     stands: what it holds is never sent again."""
     claim = found.claim
@@ -167,12 +175,22 @@ def _continue(
             f"sink {other.name} delivers to {draft.destination} already",
             hint="Two sinks must not share a destination: choose another place, or remove that sink.",
         )
-    if found.generation > 1 and not from_now:
-        raise RefusedError(
-            f"{draft.destination} is in generation {found.generation}, and where that began is not known here",
-            hint="--from now goes on with what comes; or choose another place and begin anew.",
-        )
     return replace(draft, instance=claim.instance, generation=found.generation)
+
+
+def _beginning(connection: Connection, dataset: Dataset, draft: SinkRecord) -> Beginning:
+    """Of a place that goes on. The first generation began at the beginning; of a later one only the ledger knows."""
+    if draft.generation == 1:
+        return Beginning(_start(connection, dataset, from_now=False), {})
+    found = find_beginning(connection, dataset.id, draft.instance, draft.generation)
+    if found is None:
+        sealed = blocks.sealed(connection, dataset.id)
+        raise RefusedError(
+            f"{draft.destination} is in generation {draft.generation}, and this ledger does not know where that began",
+            hint="Give the sink another place, where it begins anew. Or add it with --from now, for new rows "
+            f"only: rows up to {sealed} that the place does not have yet are never sent to it.",
+        )
+    return found
 
 
 def _claim(bench: DeliverBench, record: SinkRecord, dataset: Dataset) -> Claim:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from strandline.continuation import decode
+from strandline.deliver.began import lane_began, said_mark
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.manage import alone, still_alone
+from strandline.deliver.older_generations import ask_foundations, gone_below
 from strandline.deliver.plan import lacking, not_held
 from strandline.deliver.run import SinkRun
 from strandline.deliver.sink import Held, Sink
 from strandline.delivery import ChunkState, Intent, Lane, LaneId
-from strandline.errors import RefusedError, TokenError, UsageError
-from strandline.ledger import audit, floors, intents, lanes, losses, sinks
+from strandline.errors import RefusedError, UsageError
+from strandline.ledger import audit, floors, intents, lanes, losses, older_generations, sinks
 from strandline.ledger.losses import NewLoss, Reason
+from strandline.ledger.older_generations import Foundation
 from strandline.types import Dataset, Seq, SeqRange, merge_ranges
 
 
@@ -65,21 +67,27 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         landed = intents.last_landed(connection, run.record)
         begun = {i.lane: i for i in intents.open_of(connection, run.record)}
         first = intents.first_of(connection, run.record)
-    began = {lane.id: _began(lane, run.record.start, first) for lane in known}
+    began = {lane.id: lane_began(lane, run.record.start, first) for lane in known}
     held = sink.held([(run.address(lane.partition), None) for lane in known])
+    below = _lost_below(run, known)
+    began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
+    held = [below[lane.partition][1] if lane.partition in below else h for lane, h in zip(known, held, strict=True)]
     lost = [
         (lane, h)
         for lane, h in zip(known, held, strict=True)
-        if lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks) or _gone(begun.get(lane.id), h)
+        if lane.partition in below
+        or lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
+        or _gone(begun.get(lane.id), h)
     ]
-    under_way = [str(r) for lane, h in lost for r in _gone(begun.get(lane.id), h)]
+    under_way = [str(r) for lane, h in lost if lane.partition not in below for r in _gone(begun.get(lane.id), h)]
     if under_way and accept_loss:
         raise RefusedError(
             f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
             hint="--resend sends what the destination lacks again, in a new generation.",
         )
     if lost and not (resend or accept_loss):
-        ranges = ", ".join(under_way[:5] or [str(lane.last) for lane, _ in lost[:5]])
+        lasts = [str(below[x.partition][0].ranges[-1] if x.partition in below else x.last) for x, _ in lost[:5]]
+        ranges = ", ".join(under_way[:5] or lasts)
         raise RefusedError(
             f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged",
             hint="--resend sends what it lacks again, in a new generation; --accept-loss goes on without it.",
@@ -89,27 +97,20 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
     return _repair(run, sink, known, held, lost, began)
 
 
+def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
+    """Partitions that build on rows of an older generation which are gone; all of that lane is asked for."""
+    found = ask_foundations(run, [lane.partition for lane in known])
+    lost = [foundation for foundation, held in found if gone_below(foundation, held)]
+    asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
+    answers = run.sink().held(asked) if asked else []
+    return {f.partition: (f, h) for f, h in zip(lost, answers, strict=True)}
+
+
 def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
     """What the sink acknowledged of an intent that is not through, and does not have any more."""
     chunks = () if begun is None else begun.chunks
     landed = [c.rows for c in chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
     return not_held(landed, held)
-
-
-def _began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:
-    """Up to where rows are not this generation's to deliver in this lane. Where the sink starts is for partitions that
-    it had not met: in a generation that sends rows again, lanes begin below, each where the destination was."""
-    if lane.id in first:
-        return min(int(start or 0), first[lane.id])
-    return min(int(start or 0), int(lane.mark or 0)) if _said(lane) == (lane.mark, True) else 0
-
-
-def _said(lane: Lane) -> tuple[Seq | None, bool]:
-    """The mark that the lane's continuation tells, and whether it can be read."""
-    try:
-        return decode(lane.continuation).after, True
-    except TokenError:
-        return None, False
 
 
 def _reached(held: Held, began: int) -> Seq | None:
@@ -160,7 +161,7 @@ def _repair(
 def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     """A mark that its own continuation contradicts, or that is above everything planned, proves nothing: unless the
     sink itself has come as far, rows below it may never have been sent."""
-    said, readable = _said(lane)
+    said, readable = said_mark(lane)
     agrees = readable and said == lane.mark
     readable_text = agrees or said is not None
     planned = run.record.planned or 0
@@ -177,9 +178,12 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
     rows = 0
     with run.bench.ledger.read() as connection:
         for lane, held in lost:
-            for intent in intents.history(connection, lane.id):
+            # Where it was another generation's to deliver, that one counted it.
+            older = older_generations.foundations(connection, run.record, [lane.partition])
+            for intent in intents.history(connection, older[0].lane if older else lane.id):
                 landed = {c.rows: c.count or 0 for c in intent.chunks if c.state is ChunkState.LANDED}
-                rows += sum(landed[r] for r in not_held(list(landed), held))
+                below = [r for r in landed if not older or r.hi <= (lane.mark or 0)]
+                rows += sum(landed[r] for r in not_held(below, held))
     return rows
 
 
@@ -211,7 +215,7 @@ def _resend(
             if floor is not None and (mark or 0) < floor:
                 # What is gone cannot be sent again, and nobody can tell how much that is; what a rule left there can.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
-            lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None)
+            lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
         audit.record(
             connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True, floor=floor,
             lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,

@@ -13,6 +13,7 @@ from strandline.deliver.digests import same_bytes
 from strandline.deliver.foreign import foreign_rows
 from strandline.deliver.layout import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
 from strandline.deliver.lost import forgotten, passed_over
+from strandline.deliver.older_generations import compare_older
 from strandline.deliver.poison import REPLAY_PARTITION
 from strandline.deliver.proof import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.rebuild import Rebuilding, Wanted
@@ -75,6 +76,7 @@ class _Verification:
         known = self._ledger_side()
         replays = self._replays()
         layouts = self._sink_side(known, replays)
+        self.extra += compare_older(self.run, known)
         inspected = self._inspect(layouts, replays)
         self._drop_what_is_new(layouts)
         proofs = self._lake_side(layouts, inspected)

@@ -36,6 +36,7 @@ def _lane(row: Any) -> Lane:
         None if row.last_lo is None else SeqRange(Seq(row.last_lo), Seq(row.last_hi)),
         row.version,
         row.updated_at,
+        seq_or_none(row.builds_on),
     )
 
 
@@ -109,9 +110,11 @@ def rebuild(
     mark: Seq | None,
     token: Token,
     last: SeqRange | None,
+    builds_on: Seq | None = None,
 ) -> Lane:
     """Write the lane anew, readable or not, from what the sink itself says. The mark is never lowered. A lane with an
-    open intent stays where that one starts: finishing it finds what the sink holds, with the cut that was promised."""
+    open intent stays where that one starts: finishing it finds what the sink holds, with the cut that was promised.
+    `builds_on`: of a new lane, up to where the generation before has delivered."""
     # The same lock as whoever delivers: nobody plans between the look and the change.
     connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
     row = connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
@@ -125,6 +128,7 @@ def rebuild(
                 withheld=0,
                 version=1,
                 updated_at=utc_now(),
+                builds_on=builds_on,
                 **_place(mark, token, last),
             )
         )
@@ -155,7 +159,7 @@ def forget_last(connection: sa.Connection, found: Lane) -> None:
     connection.execute(
         lane.update()
         .where(lane.c.id == found.id)
-        .values(last_lo=None, last_hi=None, version=lane.c.version + 1, updated_at=utc_now())
+        .values(last_lo=None, last_hi=None, builds_on=None, version=lane.c.version + 1, updated_at=utc_now())
     )
 
 

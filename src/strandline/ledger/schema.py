@@ -252,10 +252,13 @@ lane = Table(
     Column("withheld", BigInteger, nullable=False),
     Column("last_lo", BigInteger),
     Column("last_hi", BigInteger),
+    # Rows at or below it were delivered by the generation before, which sent only some of them again.
+    Column("builds_on", BigInteger),
     Column("version", BigInteger, nullable=False),
     Column("updated_at", UtcMicros, nullable=False),
     CheckConstraint("generation >= 1", name="lane_generation_positive"),
     CheckConstraint("mark >= 1", name="mark_positive"),
+    CheckConstraint("builds_on >= 1", name="builds_on_positive"),
     CheckConstraint("exported >= 0 AND withheld >= 0", name="totals_not_negative"),
     CheckConstraint("(last_lo IS NULL) = (last_hi IS NULL)", name="last_whole"),
     CheckConstraint(
