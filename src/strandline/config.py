@@ -178,8 +178,22 @@ class DeliverSettings(Section):
     sinks_at_once_max: int = Field(
         default=4, ge=1, le=256, description="How many sinks are delivered to side by side in one process."
     )
+    sink_cores_share_max: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="In a lake with several sinks, the share of Spark's cores that may send to one of them at once, at "
+        "least one core: while its destination hangs, the others go on.",
+    )
     retry_seconds_max: int = Field(
         default=60, ge=1, le=86_400, description="The longest wait before a sink that failed is tried again."
+    )
+    retry_long_seconds_max: int = Field(
+        default=3600,
+        ge=1,
+        le=86_400,
+        description="The longest wait where a sink fails in the same way for long: a tenth of that time, up to this. "
+        "`strandline tick --sink NAME` tries at once.",
     )
     plan_rows_max: int = Field(
         default=16_000_000,

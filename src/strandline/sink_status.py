@@ -58,6 +58,8 @@ class SinkStatus:
     unknown_losses: int = 0
     """Of the whole sink: ranges of numbers in which rows were deleted while nobody knew how far it was. `verify` says
     what it has of them."""
+    failing_since: datetime | None = None
+    """Since when every try has failed in the same way."""
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch
@@ -84,6 +86,7 @@ class SinkStatus:
             "last_batch": last and {"from": last.rows.lo, "to": last.rows.hi, "rows": last.count, "at": last.at},
             "retries": self.retries,
             "retry_at": self.retry_at,
+            "failing_since": self.failing_since,
             "trend": self.trend,
             "unplanned_rows": self.unplanned_rows,
             "sink_lag_rows": self.sink_lag_rows,
@@ -182,6 +185,7 @@ class _Look:
             None if self.hold is None else self.hold.since,
             self.lost_rows,
             self.unknown_losses,
+            sink.failing_since,
         )
 
 

@@ -127,7 +127,7 @@ def test_a_retry_sends_the_same_bytes_however_the_table_was_rewritten(lake: Lake
     with trouble(out, "lost 17"):
         assert tick(lake, "out").did == "waiting"
     first = digests(out)
-    assert list(first) == ["all/1-16", "all/17-32", "all/33-48", "all/49-50"]
+    assert {"all/1-16", "all/17-32"} <= set(first), "those behind may be given back unsent"
     for name, path in objects(out).items():  # as if they had never arrived
         if name != "all/1-16":
             path.unlink()

@@ -18,15 +18,20 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+import strandline
+from strandline.deliver.bench import DeliverBench
 from strandline.deliver.layout import Kind
+from strandline.deliver.sinks.forward_send import ForwardSender
 from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
 from strandline.tables.alteration import WidenColumn
 from strandline.tables.schema import Primitive
 from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
+from tests.servers import S3
 from tests.sinks.misbehaving import Act, Misbehaving, misbehaving
+from tests.spark.deliveries import in_bucket, keys_of
 from tests.spark.forwarding import SETTINGS, Receiving, Way, open_end, open_way, token_file
-from tests.spark.lakes import create, in_main, numbers
+from tests.spark.lakes import create, in_main, numbers, sql
 from tests.spark.protocol import copy_ledger, restore_ledger
 from tests.spark.relay import Afterwards, Fate, Instead, Keep, Request, Twice
 from tests.spark.sinks import tick
@@ -269,7 +274,15 @@ def test_a_restored_ledger_that_cuts_differently_sends_nothing_twice_and_forgets
         way.deliver()
         copy = copy_ledger(way.sender, "copy.db")
         way.ingest(20)
-        way.relay.rule = lambda request: Instead(503) if 20 in request.numbers else None
+
+        def later(request: Request) -> Fate:
+            """After the first trouble a task gives the rest back, so the others are let through first."""
+            if 20 not in request.numbers:
+                return None
+            assert eventually(lambda: len(way.relay.landed()) >= 4)
+            return Instead(503)
+
+        way.relay.rule = later
         assert way.tick().did == "waiting", "there is a hole in what landed"
         restore_ledger(way.sender, copy)
         way.sender.delivery.update(way.sink, {"chunk_rows_max": "4"})
@@ -310,6 +323,35 @@ def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
         assert way.relay.bodies() == [], "nothing is sent to a receiver that has forgotten"
         assert not way.verdict().ok
         assert way.arrived() == list(range(1, 21)), "and nothing that was in the table is lost or doubled"
+
+
+def test_rows_that_an_adopted_table_held_before_arrive_once_and_the_next_tick_does_nothing(
+    ends: Callable[[str], Receiving], name: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP, and as objects in a bucket."""
+    for key, value in keys_of(s3).items():
+        monkeypatch.setenv(key, value)
+    lake = ends("a").lake
+    create(ends("b").lake, name, {"n": "long"})
+    create(lake, f"{name}_first", {"n": "long"})  # makes the namespace
+    sql(lake, f"CREATE TABLE lake.default.{name} USING iceberg AS SELECT id AS n FROM range(1, 31, 1, 2)")
+    assert lake.adopt_dataset(name).rows == 30
+    bucket = in_bucket(s3)
+    with open_way(lake, ends("b"), name) as way:
+        way.add(chunk_rows_max="8")
+        lake.delivery.add(f"{name}_s3", name, "s3", {**bucket.options, "chunk_rows_max": "8"})
+        assert {tick(lake, sink).rows for sink in (way.sink, f"{name}_s3")} == {30}
+        before, requests = bucket.see(), len(way.relay.seen)
+        assert [n for _, n in before.rows] == list(range(1, 31))
+        with monkeypatch.context() as idle:
+            idle.setattr(DeliverBench, "tables", property(lambda _: pytest.fail("an idle tick reads no table")))
+            assert [tick(lake, sink).did for sink in (way.sink, f"{name}_s3")] == ["idle", "idle"]
+        assert len(way.relay.seen) == requests, "and asks nobody anything"
+        assert bucket.see() == before and way.arrived() == list(range(1, 31))
+        lake.append(name, numbers(lake, 31, 33))
+        assert {tick(lake, sink).rows for sink in (way.sink, f"{name}_s3")} == {3}
+        assert way.arrived() == [n for _, n in bucket.see().rows] == list(range(1, 34))
+        assert way.verdict().ok and lake.delivery.verify(f"{name}_s3").ok
 
 
 # --- several of them --------------------------------------------------------------------------------------------------
@@ -449,6 +491,44 @@ def test_an_outage_of_the_receiver_loses_nothing_and_resends_nothing_that_landed
         assert len(way.relay.landed()) == 8
         each_once(way)
         assert way.verdict().ok
+
+
+def test_a_destination_that_hangs_or_says_later_holds_back_nobody_else_and_nobody_who_wants_to_stop(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    """An answer may take an hour here: whoever waited for it would outlast the test."""
+    settings = {
+        "forward": {"allow": ["127.0.0.1"], "answer_seconds_max": 3600},
+        "deliver": {"job_rows_max": 10, "poll_seconds": 0.1},
+    }
+    make_home(tmp_path / "lake", settings)
+    with strandline.init_lake(tmp_path / "lake") as lake, misbehaving() as hanging, misbehaving() as busy:
+        create(lake, "events", {"n": "long"})
+        lake.append("events", numbers(lake, 1, 40))
+        hanging.will(*[Act(delay_seconds=3600, end="silent")] * 99)
+        busy.will(*[Act(429, (("Retry-After", "3600"),))] * 99)
+        for name, server in (("hanging", hanging), ("busy", busy)):
+            options = {"url": server.url(), "success_status": "2xx", "chunk_rows_max": "1"}
+            lake.delivery.add(name, "events", "forward", options)
+        lake.delivery.add("files", "events", "files", {"path": str(tmp_path / "out")})
+        stopping = threading.Event()
+        daemon = threading.Thread(target=lake.delivery.run, args=(stopping,), daemon=True)
+        daemon.start()
+        try:
+            assert eventually(lambda: len(hanging.posts()) > 0, 300)
+            assert eventually(lambda: lake.delivery.get("busy").retry_at is not None, 300)
+            assert eventually(lambda: [s.watermark for s in lake.status().sinks if s.name == "files"] == [40], 300)
+        finally:
+            stopping.set()
+        daemon.join(300)
+        assert not daemon.is_alive(), "what Spark was at is called off"
+        assert len(busy.posts()) <= 2 * ForwardSender.at_once, "the rest of four waves of ten was given back"
+        assert len(hanging.posts()) <= 2 * ForwardSender.at_once
+        assert lake.delivery.get("hanging").failures == 0, "nobody is to blame that it was called off"
+        for server, name in ((hanging, "hanging"), (busy, "busy")):
+            server._acts.clear()
+            assert tick(lake, name).did == "delivered"
+            assert len(server.stored) == 40
 
 
 @pytest.mark.parametrize("when", ["before it is asked", "while rows are sent"])

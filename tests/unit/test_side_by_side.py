@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from strandline.deliver.patience import Patience, patience_of
 from strandline.deliver.side_by_side import sent
 from strandline.deliver.sink import Landed, Outcome, Parcel, Sender
 
@@ -93,3 +94,57 @@ def test_what_goes_wrong_with_one_is_told_and_all_connections_are_closed() -> No
     with pytest.raises(OSError, match="gone"):
         answered.extend(sent(Pair(), chunks(10), fails))
     assert len(CLOSED) == 2
+
+
+class Trouble:
+    """The guard of a task with one lane."""
+
+    def __init__(self) -> None:
+        self.patience = Patience(lanes=1)
+
+    def unsent(self, chunk: int) -> str | None:
+        return None if self.patience.tries("") else "unsent"
+
+    def heard(self, chunk: int, answer: str) -> None:
+        if answer == "later":
+            self.patience.trouble("")
+        else:
+            self.patience.landed()
+
+
+@pytest.mark.parametrize(("sender", "senders"), [(Alone(), 1), (Pair(), 2)])
+def test_after_the_first_trouble_the_rest_is_given_back_unsent(sender: Sender, senders: int) -> None:
+    tried = []
+
+    def send(_: Sender, n: int, rows: pa.Table) -> str:
+        tried.append(n)
+        return "later" if n >= 5 else "landed"
+
+    answers = list(sent(sender, chunks(800), send, Trouble()))
+    assert len(tried) <= 5 + senders, "those that were on their way when the first answer came"
+    expected = ["landed"] * 5 + ["later"] * (len(tried) - 5)
+    assert answers == expected + ["unsent"] * (800 - len(tried))
+
+
+def test_a_lane_in_trouble_does_not_hold_back_others_but_three_in_a_row_are_the_destination() -> None:
+    patience = Patience(lanes=9)
+    patience.trouble("a")
+    assert not patience.tries("a") and patience.tries("b")
+    patience.trouble("b")
+    patience.landed()
+    patience.trouble("c")
+    patience.trouble("d")
+    assert patience.tries("e") and not patience.is_over()
+    patience.trouble("e")
+    assert patience.is_over() and not patience.tries("f")
+
+
+def test_whoever_asks_to_be_left_alone_means_all_lanes() -> None:
+    patience = Patience(lanes=9)
+    patience.trouble("a", asked_to_wait=True)
+    assert patience.is_over()
+
+
+def test_what_one_task_met_the_next_one_of_the_job_knows() -> None:
+    patience_of("job", lanes=1).trouble("")
+    assert patience_of("job", lanes=1).is_over() and not patience_of("another", lanes=1).is_over()

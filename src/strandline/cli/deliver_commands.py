@@ -91,7 +91,8 @@ def run(
         bool, typer.Option("--json", help="One JSON document per line on standard output, one for each event.")
     ] = False,
 ) -> None:
-    """Keep delivering, in the foreground, until SIGTERM or Ctrl-C; then what is under way is finished first.
+    """Keep delivering, in the foreground, until SIGTERM or Ctrl-C. What Spark is sending then is called off; the next
+    deliverer goes on with the same chunks.
 
     Maintenance that has a schedule in the settings runs beside it, and so does the reconciler, if it is enabled: a run
     of it that is under way is called off. Writes a line for each sink that a tick did something for, for each run of

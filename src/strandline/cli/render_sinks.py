@@ -102,7 +102,7 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
             )
         elif one.state == "waiting":
             tries = f"{plural(one.retries, 'try').replace('trys', 'tries')} failed" if one.retries else "waits"
-            lines.append(f"sink {name}: {tries}: {why}; {_next_try(one.retry_at, now or datetime.now(UTC))}")
+            lines.append(f"sink {name}: {tries}: {why}; {_next_try(one, now or datetime.now(UTC))}")
         elif one.state == "paused" and one.sink_lag_rows != 0:
             lines.append(
                 f"sink {name} is paused, and rows wait ({lag(one.sink_lag_rows, one.sink_lag_seconds).plain}); "
@@ -131,10 +131,20 @@ def reason(name: str, told: str | None) -> str:
     return (told or "nobody wrote down why").removeprefix(f"{name}: ")
 
 
-def _next_try(retry_at: datetime | None, now: datetime) -> str:
-    if retry_at is None or retry_at <= now:
-        return "the next tick tries again"
-    return f"tried again in {duration((retry_at - now).total_seconds())}"
+_LONG_SECONDS = 600
+
+
+def _next_try(one: SinkStatus, now: datetime) -> str:
+    again = "the next tick tries again"
+    if one.retry_at is not None and one.retry_at > now:
+        again = f"tried again in {duration((one.retry_at - now).total_seconds())}"
+    failing = 0.0 if one.failing_since is None else (now - one.failing_since).total_seconds()
+    if failing < _LONG_SECONDS:
+        return again
+    return (
+        f"it has failed in the same way for {duration(failing)} and is tried less and less often: {again}; "
+        f"`strandline tick --sink {one.name}` tries at once"
+    )
 
 
 def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
@@ -164,6 +174,7 @@ def detail_document(found: SinkDetail) -> dict[str, Any]:
         "reason": one.reason,
         "retries": one.retries,
         "retry_at": one.retry_at,
+        "failing_since": one.failing_since,
         "lag_rows": one.sink_lag_rows,
         "lag_seconds": one.sink_lag_seconds,
         "unplanned_rows": one.unplanned_rows,

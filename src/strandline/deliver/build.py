@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -25,10 +26,11 @@ from strandline import failpoints
 from strandline.deliver.content import packed
 from strandline.deliver.lines import line
 from strandline.deliver.options import DeliveryOptions
+from strandline.deliver.patience import patience_of
 from strandline.deliver.poison import Halves, Single
 from strandline.deliver.scan import lane_of, selected
 from strandline.deliver.side_by_side import sent
-from strandline.deliver.sink import Address, Outcome, Parcel, Refused, Sender
+from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
 from strandline.errors import UsageError
 from strandline.tables.conditions import find_instability
 from strandline.tables.spark_tables import explain
@@ -77,7 +79,12 @@ class Twice:
     number: int
 
 
-Result = Outcome | Nothing | Twice
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """The destination was in trouble with chunks before it: it was given back untried."""
+
+
+Result = Outcome | Nothing | Twice | Unsent
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +157,26 @@ def ship(
     cargo: Cargo,
     sender: Sender,
     *,
+    tasks_max: int | None = None,
     in_place: Sequence[int] | None = None,
 ) -> list[Shipped]:
-    """Through Spark, whatever the layout of the table is. `in_place`: the rows of some chunks can be read without
-    those of the others, so each task reads its own instead of getting them from all; and with which numbers the files
-    begin."""
+    """Through Spark, whatever the layout of the table is, in no more tasks at once than `tasks_max`. `in_place`: the
+    rows of some chunks can be read without those of the others, so each task reads its own instead of getting them from
+    all; and with which numbers the files begin."""
     ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
     lanes = {s.address.partition for s in ordered}
     cores = df.sparkSession.sparkContext.defaultParallelism
+    tasks = cores * TASKS_PER_CORE if tasks_max is None else tasks_max
     of_lanes = len(lanes) > 1
     if of_lanes:
-        rows = _of_lanes(df, ordered, cargo, cores * TASKS_PER_CORE)
+        rows = _of_lanes(df, ordered, cargo, tasks)
     else:
         df = df.where(lane_of(df) == lanes.pop())
         if in_place is not None:
-            rows = _in_place(df, in_runs(ordered, cores, in_place), cargo)
+            rows = _in_place(df, in_runs(ordered, min(cores, tasks), in_place), cargo)
         else:
-            rows = _moved(df, ordered, cargo, cores * TASKS_PER_CORE)
-    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming())
+            rows = _moved(df, ordered, cargo, tasks)
+    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming(), uuid4().hex)
     try:
         found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
     except Exception as e:
@@ -244,6 +253,29 @@ def completed(shipments: Sequence[Shipment], found: Sequence[Shipped]) -> list[S
     return [known.get(s.index, Shipped(s.index, Nothing(), 0)) for s in shipments]
 
 
+class TaskGuard:
+    """Which chunks of a task are still tried: see `patience`."""
+
+    def __init__(self, job: str, *, lanes: int) -> None:
+        self.patience = patience_of(job, lanes=lanes)
+
+    def unsent(self, shipment: Shipment) -> Shipped | None:
+        return None if self.patience.tries(shipment.address.partition) else given_back(shipment)
+
+    def heard(self, shipment: Shipment, shipped: Shipped) -> None:
+        match shipped.outcome:
+            case Landed() | Refused() | Conflict():  # an answer about rows: it is there
+                self.patience.landed()
+            case TryLater(_, seconds):
+                self.patience.trouble(shipment.address.partition, asked_to_wait=seconds is not None)
+            case Unknown():
+                self.patience.trouble(shipment.address.partition)
+
+
+def given_back(shipment: Shipment) -> Shipped:
+    return Shipped(shipment.index, Unsent(), 0)
+
+
 def arming() -> tuple[str, int]:
     """For the workers: what is armed here, and whom to kill."""
     return os.environ.get("STRANDLINE_FAILPOINT", ""), os.getpid()
@@ -265,13 +297,15 @@ class _Task:
     names: tuple[str, ...]
     sender: Sender
     armed: tuple[str, int]
+    job: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         failpoints.arm_worker(*self.armed)
         filled = (pa.Table.from_batches([b]) for b in batches if b.num_rows)
-        yield from map(result_batch, sent(self.sender, self._chunks(filled), self._send))
+        guard = TaskGuard(self.job, lanes=len({s.address.partition for s in self.shipments}))
+        yield from map(result_batch, sent(self.sender, self._chunks(filled), self._send, guard))
 
     def _chunks(self, parts: Iterator[pa.Table]) -> Iterator[tuple[Shipment, pa.Table]]:
         if not self.of_lanes:

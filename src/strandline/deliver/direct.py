@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark.sql import types as T
 
@@ -23,9 +24,11 @@ from strandline.deliver.build import (
     Cargo,
     Shipment,
     Shipped,
+    TaskGuard,
     arming,
     completed,
     cut,
+    given_back,
     in_runs,
     send,
     ship,
@@ -45,9 +48,14 @@ _BATCH_ROWS_MIN = 1 << 10
 
 
 def ship_either_way(
-    bench: DeliverBench, source: Settled, shipments: Sequence[Shipment], cargo: Cargo, sender: Sender
+    bench: DeliverBench,
+    source: Settled,
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    tasks_max: int | None = None,
 ) -> list[Shipped]:
-    """The short way where it is right, the long one for what is left."""
+    """The short way where it is right, the long one for what is left; in no more tasks at once than `tasks_max`."""
     shipped: list[Shipped] = []
     left = list(shipments)
     if cargo.form == "rows" and cargo.where is None:
@@ -55,10 +63,13 @@ def ship_either_way(
         files = source.files or plain_files(bench, source, cargo.fields, lo - 1, hi)
         spark, reach = bench.tables().spark, reach_of(bench.config)
         if files and one_after_the_other(files):
-            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach)
+            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach, tasks_max)
         if files and left:
-            return shipped + ship_gathered(spark, files, left, cargo, sender, reach)
-    return shipped + (ship(source.df, left, cargo, sender, in_place=_in_place(bench, source, left)) if left else [])
+            return shipped + ship_gathered(spark, files, left, cargo, sender, reach, tasks_max)
+    if not left:
+        return shipped
+    in_place = _in_place(bench, source, left)
+    return shipped + ship(source.df, left, cargo, sender, tasks_max=tasks_max, in_place=in_place)
 
 
 def _in_place(bench: DeliverBench, source: Settled, shipments: Sequence[Shipment]) -> list[int] | None:
@@ -81,13 +92,14 @@ def ship_directly(
     cargo: Cargo,
     sender: Sender,
     reach: Reach,
+    tasks_max: int | None = None,
 ) -> tuple[list[Shipped], list[Shipment]]:
     """What became of the chunks, and those that have to go the long way."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    runs = _runs(files, shipments, spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
+    runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
-    work = _Task(_Reading(schema, reach), sender, arming())
+    work = _Task(_Reading(schema, reach), sender, arming(), uuid4().hex)
     try:
         found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()  # a line per chunk
     except Exception as e:
@@ -147,10 +159,25 @@ class _Task:
     reading: _Reading
     sender: Sender
     armed: tuple[str, int]
+    job: str
 
     def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
         failpoints.arm_worker(*self.armed)
-        yield from sent(self.sender, (chunk for run in runs for chunk in self.reading.chunks(run)), self._send)
+        guard = TaskGuard(self.job, lanes=1)
+        for run in runs:
+            told = set()
+            for shipped in sent(self.sender, self._until_over(run, guard), self._send, guard):
+                told.add(shipped.index)
+                yield shipped
+            if guard.patience.is_over():  # the rest was not even read
+                yield from (given_back(s) for s in run.shipments if s.index not in told)
+
+    def _until_over(self, run: _Run, guard: TaskGuard) -> Iterator[tuple[Shipment, pa.Table]]:
+        if not guard.patience.is_over():
+            for chunk in self.reading.chunks(run):
+                yield chunk
+                if guard.patience.is_over():
+                    return
 
     def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
         names = tuple(self.reading.schema.names)

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from strandline import failpoints
 from strandline.deliver.bench import Settled, settled
-from strandline.deliver.build import Nothing, Shipment, Shipped, Twice, cargo_of
+from strandline.deliver.build import Nothing, Shipment, Shipped, Twice, Unsent, cargo_of
 from strandline.deliver.direct import ship_either_way
+from strandline.deliver.older_generations import check_foundations
 from strandline.deliver.options import parse_common
+from strandline.deliver.patience import IN_A_ROW_MAX
 from strandline.deliver.plan import not_held
 from strandline.deliver.planning import ask_from, before, check_last, prepare
 from strandline.deliver.poison import Refusal
 from strandline.deliver.refused import Refusing
-from strandline.deliver.run import SinkRun
+from strandline.deliver.run import CalledOff, SinkRun
 from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown, can_be_asked
 from strandline.deliver.there import conflict, found_there
 from strandline.delivery import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
@@ -44,6 +46,8 @@ class Finished:
     troubles: list[str] = field(default_factory=list)
     wait_seconds: float | None = None
     """The longest that the sink asked for."""
+    gave_up: bool = False
+    """A wave met nothing but trouble, or the sink asked to wait: nothing more is sent in this run."""
 
     def add(self, other: Finished) -> None:
         self.rows += other.rows
@@ -52,6 +56,7 @@ class Finished:
         self.chunks += other.chunks
         self.intents += other.intents
         self.troubles += other.troubles
+        self.gave_up |= other.gave_up
         if other.wait_seconds is not None:
             self.wait(other.wait_seconds)
 
@@ -66,6 +71,8 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
     for intent in todo:
         by_options.setdefault(tuple(sorted(intent.options.items())), []).append(intent)
     for group in by_options.values():
+        if report.gave_up:
+            break
         known = {} if fresh else _already_there(run, group)
         _Finishing(run, group, known, report).finish()
     return report
@@ -80,6 +87,7 @@ def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
     filtered = parse_common(group[0].options).where is not None
     acks: dict[ChunkId, Acknowledged] = {}
+    check_foundations(run, [i.partition for i in group])
     for intent, held in zip(group, sink.held(asked), strict=True):
         check_last(run, intent.partition, landed.get(intent.lane, ()), held)
         _check_landed(run, intent, held)
@@ -134,16 +142,22 @@ class _Finishing:
 
     def finish(self) -> None:
         """In rounds: what is refused in one is split, or set aside, for the next."""
-        todo = [_Todo(c, i) for i in self.left.values() for c in _planned(i) if c.id not in self.done]
+        todo = [_Todo(c, i) for i in self._in_turn() for c in _planned(i) if c.id not in self.done]
         total = sum(t.chunk.expected for t in todo)
         self.run.progress(self.run.record.name, 0, total)
         few = len(todo) <= _CONTENTS_MAX
-        while todo:
+        while todo and not self.report.gave_up:
             refusals = self._send_once(todo, total, brings_content=few)
             todo = self._deal_with(refusals) if refusals else []
             few = True  # no more than what was refused within the bound
             self._close_complete()
         self._close_complete()
+
+    def _in_turn(self) -> list[Intent]:
+        """Lanes that were in trouble the last time are not the first again: those behind them were given back."""
+        lanes_ = list(self.left.values())
+        first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
+        return lanes_[first:] + lanes_[:first]
 
     def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
         refusals: list[Refusal] = []
@@ -151,7 +165,10 @@ class _Finishing:
             if self.run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
                 return []
             self._offer(wave)
-            acks, refused = _ship(self.run, wave, brings_content, self.report)
+            try:
+                acks, refused, troubled = _ship(self.run, wave, brings_content, self.report)
+            except CalledOff:
+                return []
             if acks:
                 _acknowledge(self.run, acks)
             self._settle(acks)
@@ -163,6 +180,9 @@ class _Finishing:
             self._close_complete()
             if self.refusing.are_too_many(refusals):
                 break  # nothing will come of the rest
+            if troubled and (self.report.wait_seconds is not None or not (refused or _any_rows(acks))):
+                self.report.gave_up = True
+                break
         return refusals
 
     def _offer(self, wave: Sequence[_Todo]) -> None:
@@ -228,7 +248,8 @@ def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
 
 def _ship(
     run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished
-) -> tuple[list[Acknowledged], list[Refusal]]:
+) -> tuple[list[Acknowledged], list[Refusal], bool]:
+    """What landed, what was refused, and whether the destination was in trouble with any of them."""
     options = wave[0].intent.options
     shipments = [
         Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
@@ -238,15 +259,16 @@ def _ship(
     source = run.source if run.source is not None and run.source.holds(after, until) else None
     if source is None:
         source = settled(run.bench, run.dataset, after, until)
-    acks, refusals = [], []
+    acks, refusals, troubled = [], [], False
     for shipped in _send_all(run, source, shipments, options, report):
         chunk, intent = wave[shipped.index].chunk, wave[shipped.index].intent
+        troubled |= isinstance(shipped.outcome, TryLater | Unknown | Unsent)
         match _outcome(run, chunk, intent.id, shipped, report):
             case Acknowledged() as ack:
                 acks.append(ack)
             case Refusal() as refusal:
                 refusals.append(refusal)
-    return acks, refusals
+    return acks, refusals, troubled
 
 
 def _send_all(
@@ -289,7 +311,8 @@ def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options:
     sink = run.sink(options)
     cargo = cargo_of(sink.form, fields, parse_common(options))
     sender = sink.sender(run.pass_token)
-    return ship_either_way(run.bench, source, shipments, cargo, sender)
+    with run.called_off_by_stopping():
+        return ship_either_way(run.bench, source, shipments, cargo, sender, run.tasks_max())
 
 
 def _outcome(

@@ -8,7 +8,9 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline import failpoints
@@ -18,6 +20,7 @@ from strandline.deliver.build import (
     Cargo,
     Shipment,
     Shipped,
+    TaskGuard,
     Twice,
     arming,
     completed,
@@ -42,8 +45,10 @@ def ship_gathered(
     cargo: Cargo,
     sender: Sender,
     reach: Reach,
+    tasks_max: int | None = None,
 ) -> list[Shipped]:
-    """Of one lane; a task holds the pieces of its chunk, and the chunk that they make."""
+    """Of one lane; a task holds the pieces of a chunk, and the chunk that they make. A task for each chunk, unless
+    there may be only so many."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
@@ -53,10 +58,14 @@ def ship_gathered(
     if not locations:
         return completed(shipments, [])
     cutting = _Cutting(locations, tuple(s.rows.lo for s in wanted), tuple(s.rows.hi for s in wanted), schema, reach)
-    gathering = _Gathering(tuple(wanted), schema, sender, arming())
+    gathering = _Gathering(tuple(wanted), schema, sender, arming(), uuid4().hex)
+    tasks = len(wanted) if tasks_max is None else min(len(wanted), tasks_max)
     try:
         pieces = spark.range(0, len(locations), 1, len(locations)).mapInArrow(cutting.run, "place int, rows binary")
-        placed = pieces.repartitionById(len(wanted), pieces["place"])
+        task = F.floor(pieces["place"] * tasks / len(wanted)).cast("int")
+        placed = pieces.repartitionById(tasks, task)
+        if tasks < len(wanted):
+            placed = placed.sortWithinPartitions("place")
         found = placed.mapInArrow(gathering.run, RESULT).collect()  # a line per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
@@ -139,26 +148,40 @@ class _Gathering:
     schema: pa.Schema
     sender: Sender
     armed: tuple[str, int]
+    job: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        failpoints.arm_worker(*self.armed)
+        guard = TaskGuard(self.job, lanes=1)
+        try:
+            for place, pieces in self._by_place(batches, guard):
+                shipment = self.wanted[place]
+                shipped = guard.unsent(shipment)
+                if shipped is None:
+                    shipped = self._send(shipment, pieces)
+                    guard.heard(shipment, shipped)
+                yield result_batch(shipped)
+        finally:
+            self.sender.close()
+
+    def _by_place(self, batches: Iterable[pa.RecordBatch], guard: TaskGuard) -> Iterator[tuple[int, list[pa.Table]]]:
+        """The pieces of each chunk of the task, which come one chunk after the other."""
         import pyarrow as pa
 
-        failpoints.arm_worker(*self.armed)
-        place: int | None = None
+        current: int | None = None
         pieces: list[pa.Table] = []
         for batch in batches:
             for n in range(batch.num_rows):  # a piece each, never a row
-                place = batch.column("place")[n].as_py()
-                with pa.ipc.open_stream(batch.column("rows")[n].as_buffer()) as reader:
-                    pieces.append(reader.read_all())
-        if place is None:
-            return
-        shipment = self.wanted[place]
-        try:
-            shipped = self._send(shipment, pieces)
-        finally:
-            self.sender.close()
-        yield result_batch(shipped)
+                place = int(batch.column("place")[n].as_py())
+                if current is not None and place != current:
+                    yield current, pieces
+                    pieces = []
+                current = place
+                if not guard.patience.is_over():
+                    with pa.ipc.open_stream(batch.column("rows")[n].as_buffer()) as reader:
+                        pieces.append(reader.read_all())
+        if current is not None:
+            yield current, pieces
 
     def _send(self, shipment: Shipment, pieces: list[pa.Table]) -> Shipped:
         ordered = _in_order(pieces)

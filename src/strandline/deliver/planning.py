@@ -11,6 +11,7 @@ from strandline import failpoints
 from strandline.deliver import scan
 from strandline.deliver.bench import Settled, settled
 from strandline.deliver.data_files import plain_files
+from strandline.deliver.older_generations import check_foundations
 from strandline.deliver.options import parse_common
 from strandline.deliver.plan import (
     Found,
@@ -89,7 +90,8 @@ def store_next(run: SinkRun) -> list[Intent] | None:
     standing = look(run)
     if standing is None:
         return None
-    planned = _pinned(run, standing, plan_lanes(run, standing, standing.until))
+    with run.called_off_by_stopping():
+        planned = _pinned(run, standing, plan_lanes(run, standing, standing.until))
     failpoints.hit("deliver.before_plan")
     stored = intents.store_plan(
         run.bench.ledger,
@@ -226,6 +228,7 @@ def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[st
     answers = dict(zip(partitions, run.sink().held(asked), strict=True))
     for partition, held in answers.items():
         check_last(run, partition, lasts.get(partition, ()), held)
+    check_foundations(run, partitions)
     return answers
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from strandline import failpoints
@@ -11,7 +12,7 @@ from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.options import DeliveryOptions, own_options, parse_common
 from strandline.deliver.sink import Address, Claim, HasPeer, Sink, SinkContext
-from strandline.delivery import Lease, SinkRecord
+from strandline.delivery import Lease, SinkRecord, SinkState
 from strandline.errors import LeaseLost, SinkStopped
 from strandline.ledger import sinks
 from strandline.types import Dataset, Seq
@@ -33,6 +34,10 @@ def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options
         peer=record.peer,
     )
     return kind.open(context)
+
+
+class CalledOff(Exception):
+    """The deliverer was told to stop, and so was what Spark did for it."""
 
 
 @dataclass
@@ -88,6 +93,29 @@ class SinkRun:
         free = {o.name for o in find_kind(self.record.kind).options if not o.pinned}
         kept = {name: value for name, value in options.items() if name not in free}
         return kept | {name: value for name, value in self.record.options.items() if name in free}
+
+    @contextmanager
+    def called_off_by_stopping(self) -> Iterator[None]:
+        """Raises CalledOff where Spark was at work when the deliverer was told to stop. What a job had sent until then
+        is not known: it is asked for, or sent again under the same identity, by whoever comes next."""
+        from strandline.tables.job_watch import watched
+
+        def check() -> None:
+            if self.stopping.is_set():
+                raise CalledOff
+
+        with watched(self.bench.tables().spark, check):
+            yield
+
+    def tasks_max(self) -> int | None:
+        """How many tasks may send to this sink at once, so that others find a free core while it hangs; None where
+        there are no others."""
+        with self.bench.ledger.read() as connection:
+            active = sum(s.state is SinkState.ACTIVE for s in sinks.every(connection))
+        if active < 2:
+            return None
+        cores = self.bench.tables().spark.sparkContext.defaultParallelism
+        return max(1, int(cores * self.bench.settings.sink_cores_share_max))
 
     def address(self, partition: str) -> Address:
         return Address(self.bench.lake, self.record.instance, self.record.generation, self.dataset.name, partition)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from strandline.deliver.sink import Sender
 
@@ -15,10 +15,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
 S = TypeVar("S")
 
 
-def sent(sender: Sender, chunks: Iterator[tuple[C, pa.Table]], send: Callable[[Sender, C, pa.Table], S]) -> Iterator[S]:
+class Guard(Protocol[C_contra, S]):
+    """Decides by what became of chunks whether others are tried."""
+
+    def unsent(self, chunk: C_contra) -> S | None:
+        """What is told of a chunk that is not tried; None for one that is."""
+
+    def heard(self, chunk: C_contra, answer: S) -> None: ...
+
+
+def sent(
+    sender: Sender,
+    chunks: Iterator[tuple[C, pa.Table]],
+    send: Callable[[Sender, C, pa.Table], S],
+    guard: Guard[C, S] | None = None,
+) -> Iterator[S]:
     """What became of each, in the order of the chunks; the sender is closed in the end. One that says `at_once` is
     copied, for a connection is nobody else's while it is used; the task holds as many chunks, and the next."""
     at_once: int = getattr(sender, "at_once", 1)
@@ -26,16 +41,26 @@ def sent(sender: Sender, chunks: Iterator[tuple[C, pa.Table]], send: Callable[[S
     try:
         if at_once == 1:
             for chunk, rows in chunks:
-                yield send(sender, chunk, rows)
+                unsent = None if guard is None else guard.unsent(chunk)
+                if unsent is not None:
+                    yield unsent
+                    continue
+                answer = send(sender, chunk, rows)
+                if guard is not None:
+                    guard.heard(chunk, answer)
+                yield answer
         else:
-            yield from _at_once(senders, chunks, send)
+            yield from _at_once(senders, chunks, send, guard)
     finally:
         for each in senders:
             each.close()
 
 
 def _at_once(
-    senders: list[Sender], chunks: Iterator[tuple[C, pa.Table]], send: Callable[[Sender, C, pa.Table], S]
+    senders: list[Sender],
+    chunks: Iterator[tuple[C, pa.Table]],
+    send: Callable[[Sender, C, pa.Table], S],
+    guard: Guard[C, S] | None,
 ) -> Iterator[S]:
     free = SimpleQueue[Sender]()
     for each in senders:
@@ -48,11 +73,25 @@ def _at_once(
         finally:
             free.put(mine)
 
-    under_way = deque[Future[S]]()
+    under_way = deque[tuple[C, Future[S]]]()
+
+    def first() -> S:
+        chunk, running = under_way.popleft()
+        answer = running.result()
+        if guard is not None:
+            guard.heard(chunk, answer)
+        return answer
+
     with ThreadPoolExecutor(len(senders)) as pool:
         for chunk, rows in chunks:
             if len(under_way) == len(senders):
-                yield under_way.popleft().result()
-            under_way.append(pool.submit(one, chunk, rows))
+                yield first()
+            unsent = None if guard is None else guard.unsent(chunk)
+            if unsent is None:
+                under_way.append((chunk, pool.submit(one, chunk, rows)))
+                continue
+            while under_way:
+                yield first()
+            yield unsent
         while under_way:
-            yield under_way.popleft().result()
+            yield first()

@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 
 from strandline import failpoints
 from strandline.deliver.bench import DeliverBench
+from strandline.deliver.interruption import interrupted_by
 from strandline.deliver.options import parse_common
-from strandline.deliver.plan import batch_is_ready, retry_wait_seconds
-from strandline.deliver.run import Progress, SinkRun
+from strandline.deliver.plan import batch_is_ready, fails_alike, retry_wait_seconds
+from strandline.deliver.run import CalledOff, Progress, SinkRun
 from strandline.delivery import SinkId, SinkRecord, SinkState
 from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StrandlineError
 from strandline.heartbeat import beating
@@ -70,11 +71,14 @@ class Deliverer:
         self.stopping = stopping or threading.Event()
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[SinkId, Future[SinkReport]] = {}
+        self._suspects: set[SinkId] = set()
         self._served: tuple[str, ...] = ()
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Until every sink has what is settled, or waits."""
+        """Until every sink has what is settled, or waits. One that is named is tried at once: somebody asks for it."""
         now = utc_now()
+        if only is not None:
+            self._retry_now(only)
         known, work = self._look()
         chosen = [s for s in known if only in (None, s.name)]
         if only is not None and not chosen:
@@ -83,6 +87,7 @@ class Deliverer:
         done: dict[str, SinkReport] = {}
         if todo:
             self.ready()
+            todo.sort(key=_is_suspect)  # so that one that hangs takes nobody's place who does not
             with ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink") as pool:
                 done = {r.name: r for r in pool.map(self._deliver, todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
@@ -90,6 +95,13 @@ class Deliverer:
     def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.bench.ledger.read() as connection:
             return sinks.every(connection), {w.sink.id: w for w in sinks.due(connection)}
+
+    def _retry_now(self, name: str) -> None:
+        with self.bench.ledger.read() as connection:
+            record = sinks.find(connection, name)
+        if record is not None and record.retry_at is not None:
+            with self.bench.ledger.write() as connection:
+                sinks.retry_now(connection, record.id)
 
     def keep_delivering(self) -> TickReport:
         """One look of the daemon: sinks that have something to do and are not at it are started, and what has ended
@@ -100,15 +112,26 @@ class Deliverer:
         known, work = self._look()
         self._served = tuple(s.name for s in known)
         todo = [w for w in work.values() if w.sink.id not in self._running and self._is_due(w, now)]
+        todo = self._without_surplus_suspects(todo)
         if todo:
             self.ready()
             self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
                 self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
+                if _is_suspect(w):
+                    self._suspects.add(w.sink.id)
         return TickReport(tuple(reports), self._served)
 
+    def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
+        """Sinks that failed the last time never take the last place: one of them may hang again, for as long as an
+        answer may take, and the others would wait for it."""
+        self._suspects &= set(self._running)
+        places = max(1, self.bench.settings.sinks_at_once_max - 1) - len(self._suspects)
+        suspects = sorted((w for w in todo if _is_suspect(w)), key=lambda w: w.sink.retry_at or w.sink.created_at)
+        return [w for w in todo if not _is_suspect(w)] + suspects[: max(0, places)]
+
     def close(self) -> TickReport:
-        """Wait for what is under way; with `stopping` set it ends after its present job."""
+        """Wait for what is under way; with `stopping` set, its present job is called off."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         reports = [running.result() for running in self._running.values()]
@@ -162,7 +185,10 @@ class Deliverer:
             failpoints.hit("deliver.after_lease")
             run = SinkRun(self.bench, record, dataset, lease, self.progress, self.stopping, plans_max)
             try:
-                with beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds):
+                with (
+                    interrupted_by(self.stopping),
+                    beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds),
+                ):
                     return self._work_and_tell(run, work.sealed)
             finally:
                 run.close()
@@ -194,6 +220,8 @@ class Deliverer:
                 audit.record(connection, "sink_stopped", sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
+            if self.stopping.is_set():  # a question was cut short: nobody is to blame
+                return SinkReport(name, "idle")
             return self._waits(run, SinkReport(name, "waiting", hint=e.hint), e.message, None)
         except failpoints.FailpointError:
             raise
@@ -217,9 +245,12 @@ class Deliverer:
         if left and not waits:
             done.add(finish(run, left, fresh=False))
         plans = 0
-        while not self.stopping.is_set() and (run.plans_max is None or plans < run.plans_max):
+        while not (self.stopping.is_set() or done.gave_up) and (run.plans_max is None or plans < run.plans_max):
             plans += 1
-            stored = store_next(run) if self._may_plan(run) else None
+            try:
+                stored = store_next(run) if self._may_plan(run) else None
+            except CalledOff:
+                break
             if stored is None:
                 break
             done.add(finish(run, stored, fresh=True))
@@ -233,7 +264,7 @@ class Deliverer:
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks, quarantined=done.quarantined)
         if done.troubles:
             return self._waits(run, report, _first_of(done.troubles), done.wait_seconds)
-        if not (left and waits):
+        if not (left and waits) and not self.stopping.is_set():  # what was called off went neither well nor badly
             with ledger.write() as connection:
                 if sinks.holds(connection, run.lease):
                     sinks.went_well(connection, run.record.id)
@@ -255,13 +286,26 @@ class Deliverer:
         return self._can_plan(found, utc_now())
 
     def _waits(self, run: SinkRun, report: SinkReport, reason: str, asked: float | None) -> SinkReport:
-        longest = self.bench.settings.retry_seconds_max
-        seconds = retry_wait_seconds(run.record.failures, asked, longest, random.random())
+        settings, record, now = self.bench.settings, run.record, utc_now()
+        alike = record.reason is not None and fails_alike(record.reason, reason)
+        since = record.failing_since if alike and record.failing_since is not None else now
+        seconds = retry_wait_seconds(
+            record.failures,
+            asked,
+            settings.retry_seconds_max,
+            random.random(),
+            alike_seconds=(now - since).total_seconds(),
+            long_seconds_max=settings.retry_long_seconds_max,
+        )
         with self.bench.ledger.write() as connection:
             if not sinks.holds(connection, run.lease):
                 return _superseded(report)
-            sinks.failed(connection, run.record.id, reason, utc_now() + timedelta(seconds=seconds))
+            sinks.failed(connection, run.record.id, reason, now + timedelta(seconds=seconds), since)
         return replace(report, did="waiting", reason=reason)
+
+
+def _is_suspect(work: SinkWork) -> bool:
+    return work.sink.failures > 0
 
 
 def _superseded(report: SinkReport) -> SinkReport:

@@ -142,10 +142,11 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
 
 
 def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
-    """For the next intent: an open one keeps those that it was planned with."""
+    """For the next intent: an open one keeps those that it was planned with. Whoever changed them may have mended what
+    the sink waits for: it is tried at once."""
     if any(s.destination == destination and s.id != id for s in every(connection)):
         raise _taken(connection, destination)
-    return _change(connection, id, options=options_text(options), destination=destination)
+    return _change(connection, id, options=options_text(options), destination=destination, retry_at=None)
 
 
 def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
@@ -168,6 +169,7 @@ def resume(connection: sa.Connection, id: SinkId) -> bool:
         reason=None,
         failures=0,
         retry_at=None,
+        failing_since=None,
     )
 
 
@@ -175,17 +177,26 @@ def stop(connection: sa.Connection, id: SinkId, reason: str) -> bool:
     return _change(connection, id, state=SinkState.STOPPED.value, reason=reason, retry_at=None)
 
 
-def failed(connection: sa.Connection, id: SinkId, reason: str, retry_at: datetime | None) -> bool:
-    """A tick that did not get through. Why a sink was stopped is never overwritten."""
+def failed(
+    connection: sa.Connection, id: SinkId, reason: str, retry_at: datetime | None, since: datetime | None = None
+) -> bool:
+    """A tick that did not get through; `since` when ticks fail in this way. Why a sink was stopped is never
+    overwritten."""
     not_stopped = sink.c.state != SinkState.STOPPED.value
-    return _change(connection, id, not_stopped, failures=sink.c.failures + 1, reason=reason, retry_at=retry_at)
+    more = sink.c.failures + 1
+    return _change(connection, id, not_stopped, failures=more, reason=reason, retry_at=retry_at, failing_since=since)
+
+
+def retry_now(connection: sa.Connection, id: SinkId) -> bool:
+    """A person asks for it: the wait is over, what it waits for is not forgotten."""
+    return _change(connection, id, retry_at=None)
 
 
 def went_well(connection: sa.Connection, id: SinkId) -> bool:
     """True if that was news."""
     news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
     not_stopped = sink.c.state != SinkState.STOPPED.value
-    return _change(connection, id, not_stopped, news, failures=0, reason=None, retry_at=None)
+    return _change(connection, id, not_stopped, news, failures=0, reason=None, retry_at=None, failing_since=None)
 
 
 def remove(connection: sa.Connection, id: SinkId) -> bool:
@@ -207,6 +218,7 @@ def new_generation(connection: sa.Connection, id: SinkId, generation: int, start
             reason=None,
             failures=0,
             retry_at=None,
+            failing_since=None,
             lease_token=None,
             lease_until=None,
         )

@@ -154,6 +154,10 @@ class AnswerLost(Exception):
     """The request may have reached it, and what it did with it is not known."""
 
 
+class AnswerLate(AnswerLost):
+    """All the time that an answer may take has passed: whoever repeats the request at once waits as long again."""
+
+
 class Conversation:
     """With one server. Opens its connection on first use, and keeps it; pickled without."""
 
@@ -215,7 +219,9 @@ class Conversation:
         except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol):
             # Its words would repeat a header, and the token is one.
             raise NotSent("the request cannot be written as HTTP") from None
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as e:
+        except httpcore.TimeoutException as e:
+            raise AnswerLate(str(e) or type(e).__name__) from None
+        except (httpcore.NetworkError, httpcore.ProtocolError) as e:
             raise AnswerLost(str(e) or type(e).__name__) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from strandline import wire
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward_address import AddressRefused
-from strandline.deliver.sinks.forward_http import Answer, AnswerLost, Conversation, NotSent, Token
+from strandline.deliver.sinks.forward_http import Answer, AnswerLate, AnswerLost, Conversation, NotSent, Token
 from strandline.deliver.sinks.forward_outcome import NOT_THE_RECEIVER, explain
 from strandline.errors import StorageError
 from strandline.types import Seq, SeqRange
@@ -169,7 +169,7 @@ class Peer:
                 )
             except AddressRefused:
                 raise
-            except NotSent as e:
+            except (NotSent, AnswerLate) as e:
                 raise self._error(str(e)) from None
             except AnswerLost as e:
                 lost = str(e)

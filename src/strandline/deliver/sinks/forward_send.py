@@ -8,7 +8,7 @@ from strandline import failpoints, wire
 from strandline.deliver.sink import Address, Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward_address import AddressRefused
 from strandline.deliver.sinks.forward_body import BodyFormat, encode_body
-from strandline.deliver.sinks.forward_http import AnswerLost, Conversation, NotSent
+from strandline.deliver.sinks.forward_http import AnswerLate, AnswerLost, Conversation, NotSent
 from strandline.deliver.sinks.forward_outcome import after_uncertainty, outcome_of, with_why
 from strandline.deliver.sinks.forward_success import Success
 from strandline.types import SeqRange
@@ -57,6 +57,8 @@ class ForwardSender:
                 return self._told(TryLater(f"{e.message} ({e.hint})"))
             except NotSent as e:
                 return self._told(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
+            except AnswerLate as e:
+                return self._told(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
             except AnswerLost as e:
                 lost = str(e)
                 continue

@@ -19,8 +19,10 @@ from typing import Any
 
 import httpcore
 
+from strandline.deliver.interruption import stopping_event
 from strandline.deliver.sinks.forward_address import Address, AllowList, refusal
 
+_LOOKS_SECONDS = 0.5
 KEPT_SECONDS_MAX = 30.0
 KEPT_MAX = 8
 """Pools that wait for their next sender, in this process."""
@@ -102,12 +104,24 @@ class Stream(httpcore.NetworkStream):
         try:
             if timeout is not None:
                 self._answer_by = self._answer_by or time.monotonic() + timeout
+                self._wait_until_readable(self._answer_by)
                 self._socket.settimeout(_left(self._answer_by))
             return self._socket.recv(max_bytes)
         except TimeoutError:
             raise httpcore.ReadTimeout(f"no whole answer within {timeout:g} s") from None
         except OSError as e:
             raise httpcore.ReadError(e.strerror or str(e)) from None
+
+    def _wait_until_readable(self, until: float) -> None:
+        """As long as nobody tells the deliverer to stop."""
+        stopping = stopping_event()
+        if stopping is None or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return
+        waiting = select.poll()
+        waiting.register(self._socket.fileno(), select.POLLIN)
+        while not waiting.poll(1000 * min(_left(until), _LOOKS_SECONDS)):
+            if stopping.is_set():
+                raise httpcore.ReadTimeout("the deliverer was told to stop while it waited for an answer")
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._answer_by = None

@@ -1,0 +1,27 @@
+"""Waiting that ends when the deliverer is to stop: for questions to a destination that does not answer.
+
+The event belongs to the thread that delivers. Executors have none: there Spark ends the task.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_of_thread = threading.local()
+
+
+@contextmanager
+def interrupted_by(stopping: threading.Event) -> Iterator[None]:
+    before = stopping_event()
+    _of_thread.stopping = stopping
+    try:
+        yield
+    finally:
+        _of_thread.stopping = before
+
+
+def stopping_event() -> threading.Event | None:
+    """What ends the waiting of this thread, if anything does."""
+    return getattr(_of_thread, "stopping", None)

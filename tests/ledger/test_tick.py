@@ -1,0 +1,158 @@
+"""Ticks over sinks whose destination is in trouble, before there is anything to do for Spark."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import NoReturn
+
+import pytest
+
+from strandline import sink_status
+from strandline.cli.render_sinks import problems
+from strandline.deliver.bench import DeliverBench
+from strandline.deliver.tick import Deliverer, TickReport
+from strandline.ledger import sinks
+from strandline.ledger.engine import utc_now
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
+from tests.servers import free_port
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    # So long that a test which waits for an answer never ends.
+    given = {"forward": {"allow": ["127.0.0.1"], "answer_seconds_max": 3600}, "deliver": {"sinks_at_once_max": 3}}
+    yield from open_shared(request, "sqlite", given)
+
+
+@pytest.fixture
+def bench(shared: Bench) -> DeliverBench:
+    def no_tables() -> NoReturn:
+        raise AssertionError("nothing is to be read")
+
+    return DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+
+
+def forwarding_to(shared: Bench, port: int) -> Delivery:
+    made = new_delivery(shared, partitioned=False)
+    url = f"http://127.0.0.1:{port}/{made.sink.name}"
+    with shared.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE sink SET kind = 'forward' WHERE id = {made.sink.id}")
+        sinks.set_options(connection, made.sink.id, {"url": url}, url)
+    sinks.release(shared.ledger, made.lease)
+    made.refresh()
+    return made
+
+
+def did(report: TickReport, delivery: Delivery) -> str:
+    delivery.refresh()
+    return next(s.did for s in report.sinks if s.name == delivery.sink.name)
+
+
+def fail_since(delivery: Delivery, age: timedelta) -> None:
+    with delivery.ledger.write() as connection:
+        sinks.failed(connection, delivery.sink.id, str(delivery.sink.reason), None, utc_now() - age)
+        connection.exec_driver_sql(f"UPDATE sink SET failures = 99 WHERE id = {delivery.sink.id}")
+    delivery.refresh()
+
+
+def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_status_says_so(
+    shared: Bench, bench: DeliverBench
+) -> None:
+    delivery = forwarding_to(shared, free_port())
+    name = delivery.sink.name
+    before = utc_now()
+    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    first = delivery.sink.failing_since
+    assert first is not None and first >= before and delivery.sink.failures == 1
+    assert did(Deliverer(bench).tick(name), delivery) == "waiting", "whoever names it does not wait"
+    assert (delivery.sink.failing_since, delivery.sink.failures) == (first, 2)
+
+    fail_since(delivery, 10 * HOUR)
+    now = utc_now()
+    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    assert delivery.sink.retry_at is not None and delivery.sink.retry_at >= now + HOUR / 2
+    assert did(Deliverer(bench).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
+    [told] = problems(sink_status.look(shared.ledger, LAKE, name))
+    assert "in the same way for 10 h" in told and f"strandline tick --sink {name}" in told
+
+    with shared.ledger.write() as connection:
+        sinks.set_options(connection, delivery.sink.id, delivery.sink.options, delivery.sink.destination)
+    delivery.refresh()
+    assert delivery.sink.retry_at is None, "a person may have mended it"
+    with shared.ledger.write() as connection:
+        sinks.failed(connection, delivery.sink.id, "something else", None, utc_now() - 10 * HOUR)
+    assert did(Deliverer(bench).tick(name), delivery) == "waiting"
+    assert delivery.sink.failing_since is not None and delivery.sink.failing_since >= now, "another trouble is young"
+    with shared.ledger.write() as connection:
+        assert sinks.went_well(connection, delivery.sink.id)
+        sinks.pause(connection, delivery.sink.id)
+    delivery.refresh()
+    assert delivery.sink.failing_since is None
+
+
+def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
+    shared: Bench, bench: DeliverBench
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        delivery = forwarding_to(shared, silent.getsockname()[1])
+        stopping = threading.Event()
+        asked: list[bytes] = []
+
+        def stop_once_asked() -> None:
+            connection, _ = silent.accept()
+            with connection:
+                asked.append(connection.recv(1000))
+                stopping.set()
+                connection.recv(1000)  # until the other side has had enough
+
+        waiting = threading.Thread(target=stop_once_asked, daemon=True)
+        waiting.start()
+        assert did(Deliverer(bench, stopping=stopping).tick(delivery.sink.name), delivery) == "idle"
+        assert asked[0].startswith(b"HEAD") and (delivery.sink.failures, delivery.sink.reason) == (0, None)
+        waiting.join()
+    with shared.ledger.write() as connection:
+        sinks.pause(connection, delivery.sink.id)
+
+
+def test_sinks_that_failed_the_last_time_leave_a_place_to_those_that_did_not(
+    shared: Bench, bench: DeliverBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = [forwarding_to(shared, 1) for _ in range(4)]
+    for delivery in hanging:
+        fail_since(delivery, HOUR)
+    healthy = forwarding_to(shared, 1)
+    names = {d.sink.name for d in (*hanging, healthy)}
+    release, started = threading.Event(), threading.Semaphore(0)
+    begun: list[str] = []
+
+    def deliver(self: Deliverer, work: sinks.SinkWork, *, plans_max: int | None = None) -> object:
+        if work.sink.name in names:
+            begun.append(work.sink.name)
+            started.release()
+            if work.sink.name != healthy.sink.name:
+                release.wait()
+        from strandline.deliver.tick import SinkReport
+
+        return SinkReport(work.sink.name, "idle")
+
+    monkeypatch.setattr(Deliverer, "_deliver", deliver)
+    deliverer = Deliverer(bench)
+    try:
+        for _ in range(3):
+            deliverer.keep_delivering()
+        for _ in range(3):
+            assert started.acquire(timeout=60)
+        assert healthy.sink.name in begun and len(set(begun)) == 3
+    finally:
+        release.set()
+        deliverer.close()
+    with shared.ledger.write() as connection:
+        for delivery in (*hanging, healthy):
+            sinks.pause(connection, delivery.sink.id)
