@@ -133,7 +133,7 @@ def test_a_retry_after_new_rows_came_carries_the_identical_id_and_bytes(way: Way
     way.relay.rule = lambda request: Instead(503)
     assert way.tick().did == "waiting"
     first = {b.range: b.name for b in way.relay.bodies()}
-    assert len(first) == 3
+    assert 1 <= len(first) <= 3, "the rest is given back unsent"
     way.ingest(7)
     way.relay.forget()
     way.relay.rule = lambda request: None
@@ -468,11 +468,12 @@ def test_an_outage_of_the_receiver_loses_nothing_and_resends_nothing_that_landed
     with pair_of_its_own(tmp_path, make_home) as way:
         way.add(chunk_rows_max="2")
         way.ingest(12)
-        falling = threading.Lock()
+        falling, requests = threading.Lock(), itertools.count(1)
 
         def rule(request: Request) -> Fate:
             with falling:
-                if len(way.relay.landed()) >= 3:
+                if next(requests) > 3:
+                    assert eventually(lambda: len(way.relay.landed()) >= 3)
                     way.to.stop()
             return None
 
@@ -480,7 +481,7 @@ def test_an_outage_of_the_receiver_loses_nothing_and_resends_nothing_that_landed
         report = way.tick()
         assert report.did == "waiting" and "502" in (report.reason or ""), report
         landed = way.relay.landed()
-        assert 3 <= len(landed) < 6
+        assert len(landed) == 3
         way.ingest(4)
         assert way.tick().did == "waiting"
         assert not way.verdict().ok and way.verdict().unreadable
