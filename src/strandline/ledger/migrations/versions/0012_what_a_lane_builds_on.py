@@ -5,8 +5,8 @@ Written out, not taken from `schema.py`: a migration must do tomorrow what it do
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 
 def upgrade() -> None:
