@@ -232,7 +232,11 @@ class ReceiveSettings(Section):
     tls_certificate: str | None = Field(default=None, description="A PEM file; with it, only HTTPS is spoken.")
     tls_key: str | None = Field(default=None, description="The certificate's key, a PEM file.")
     body_bytes_max: int = Field(default=16 << 20, ge=1024, description="Bytes of one body, as it is sent.")
-    rows_bytes_max: int = Field(default=64 << 20, ge=1024, description="Bytes of one body after decompression.")
+    rows_bytes_max: int = Field(
+        default=64 << 20,
+        ge=1024,
+        description="Bytes of one body after decompression, and of its rows; a line of JSON has a third of it.",
+    )
     body_seconds_max: float = Field(
         default=120,
         gt=0,
@@ -240,7 +244,19 @@ class ReceiveSettings(Section):
         description="How long a client may take to send one body; it holds a place until then.",
     )
     requests_at_once_max: int = Field(
-        default=32, ge=1, le=4096, description="Bodies that are taken in side by side; more are asked to come again."
+        default=32,
+        ge=1,
+        le=4096,
+        description="Bodies and questions of senders that are taken in side by side; more are asked to come again.",
+    )
+    connections_max: int = Field(
+        default=1024, ge=1, description="Connections at once; beyond it, the one that was idle for longest is closed."
+    )
+    head_seconds_max: float = Field(
+        default=20,
+        gt=0,
+        le=3600,
+        description="How long a client may take to send the head of a request; then its connection is closed.",
     )
     spool_bytes_max: int = Field(
         default=4 << 30, ge=1, description="Bytes that wait for ingest; beyond it clients are asked to come again."

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from strandline.maintain.bench import RefusedRow
     from strandline.maintain.facade import Maintenance
     from strandline.read import Rows
-    from strandline.receive.body import ReadLines
     from strandline.receive.facade import Receiver
+    from strandline.receive.json_body import ReadLines
     from strandline.reconcile.facade import Reconciler
     from strandline.tables.alteration import Alteration
     from strandline.tables.light import LightCatalog

@@ -8,6 +8,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,9 +307,9 @@ def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
 ) -> None:
     inside, read = threading.Event(), Taking.read
 
-    async def noticed(self: Taking, request: Any) -> bytes:
+    async def noticed(self: Taking, request: Any, limit: int) -> bytes:
         inside.set()  # a place is taken before a body is read
-        return await read(self, request)
+        return await read(self, request, limit)
 
     monkeypatch.setattr(Taking, "read", noticed)
     client = bench.serve()
@@ -319,6 +320,7 @@ def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
         answer = client.send(some(1), "k")
         assert answer.headers["Retry-After"] == "7"
         _said(answer, 429, Answer.BUSY)
+        _said(client.ask("claimed", lake="l", dataset="d"), 429, Answer.BUSY)
     eventually(lambda: client.send(some(1), "k").status_code == 202)
 
 
@@ -541,6 +543,31 @@ def test_questions_that_make_no_sense_are_bad_requests(client: Client, what: str
 def test_a_question_is_no_way_around_the_limit_of_a_body(client: Client) -> None:
     answer = client.ask("claimed", lake="x" * 3000, dataset="d")
     _said(answer, 413, Answer.TOO_LARGE)
+
+
+def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench: Bench) -> None:
+    sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
+    go_on = threading.Event()
+    waiting: list[int] = []
+
+    def slowly(*_: Any) -> dict[str, Any]:
+        waiting.append(1)
+        assert go_on.wait(60)
+        return {"ranges": []}
+
+    client = bench.serve(inspect=slowly)
+    _said(client.ask("held", **sender, lanes=[{"partition": ""}] * 1001), 400, Answer.BAD_REQUEST)
+    many = [{"partition": "x" * 1000}] * 5000
+    assert _said(client.ask("held", **sender, lanes=many), 413, Answer.TOO_LARGE)["limit"] == 4 << 20
+    with ThreadPoolExecutor(9) as pool:
+        asked = [pool.submit(client.ask, "inspect", **sender, partition="", lo=1, hi=2) for _ in range(9)]
+        eventually(lambda: any(a.done() for a in asked))
+        [turned] = [a.result() for a in asked if a.done()]
+        _said(turned, 429, Answer.BUSY)
+        _said(client.ask("claimed", lake="l", dataset="d"), 200, Answer.ACCEPTED)
+        go_on.set()
+        assert sorted(a.result().status_code for a in asked) == [200] * 8 + [429]
+    assert len(waiting) == 8
 
 
 def test_health_needs_no_token_and_every_path_is_described(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""How the HTTP server ends: with every request answered, and no later than that."""
+"""How the HTTP server ends: with every request answered, and no later than that; and whom it does not wait for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from strandline.config import ReceiveSettings
+from strandline.receive.connections import HEAD_BYTES_MAX
 from strandline.receive.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
 from tests.tls import certificate
 
@@ -27,13 +29,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 class Served:
     """An application that answers /slow only when it is let."""
 
-    def __init__(self, files: tuple[Path, Path] | None) -> None:
+    def __init__(self, files: tuple[Path, Path] | None, **settings: Any) -> None:
         self._files = files
         listening = listen("127.0.0.1", 0)
         self._port = listening.getsockname()[1]
         self.let = threading.Event()
         self.asked = threading.Event()
-        self.server = Server(self, listening, files)
+        self.server = Server(self, listening, files, ReceiveSettings(**settings))
         self.server.start()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -95,3 +97,60 @@ def test_what_is_under_way_is_answered_though_others_are_silent(served: Served) 
         assert b" 200 " in answer(slow)
         ending.join(SOON_SECONDS)
         assert not ending.is_alive()
+
+
+def closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(65_536) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+def impatient() -> Iterator[Served]:
+    made = Served(None, head_seconds_max=0.5, connections_max=3)
+    yield made
+    made.let.set()
+    made.server.stop()
+
+
+def test_a_connection_that_sends_no_whole_head_is_closed(impatient: Served) -> None:
+    with impatient.connect() as silent, impatient.connect() as half, impatient.connect() as second:
+        half.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        ask(second, "/")
+        assert b" 200 " in answer(second)
+        second.sendall(b"GET / HTTP/1.1\r\nHo")  # one that was good once is no better
+        assert closed(silent) and closed(half) and closed(second)
+
+
+def test_a_body_that_was_answered_before_it_was_read_is_not_waited_for(impatient: Served) -> None:
+    with impatient.connect() as early:
+        early.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert b" 200 " in answer(early)
+        early.sendall(b"x")
+        assert closed(early)
+
+
+def test_a_head_without_end_is_cut_off(impatient: Served) -> None:
+    with impatient.connect() as endless:
+        endless.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises(OSError):
+            for n in range(100 * HEAD_BYTES_MAX // 1000):
+                endless.sendall(b"X-%d: %s\r\n" % (n, b"x" * 1000))
+            assert closed(endless)
+            raise ConnectionResetError
+
+
+def test_a_request_under_way_is_never_closed_to_make_room_and_the_longest_idle_is(impatient: Served) -> None:
+    with impatient.connect() as slow, impatient.connect() as idle, impatient.connect() as other:
+        ask(slow, "/slow")
+        for one in (idle, other):
+            ask(one, "/")
+            assert b" 200 " in answer(one)
+        assert impatient.asked.wait(SOON_SECONDS)
+        with impatient.connect() as fourth:
+            ask(fourth, "/")
+            assert b" 200 " in answer(fourth)
+            assert closed(idle)
+            impatient.let.set()
+            assert b" 200 " in answer(slow)

@@ -1,79 +1,87 @@
 """Arrow IPC streams of strangers: cast to a table's columns where nothing is lost by it, and refused where they would
-take more memory than they have bytes.
+take more memory than they may.
 
-A few bytes of Arrow can stand for very many: compressed buffers, dictionaries, run ends, views, columns of nulls.
+A few bytes of Arrow can stand for very many: compressed buffers, dictionaries, run ends, views, columns of nulls,
+structs without fields. What a batch will take is known from its metadata (`arrow_layout`, `arrow_cost`), and is
+counted before it is read.
 Strandline's senders use none of these; compression belongs into Content-Encoding, where it is bounded.
 """
 
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.types as t
 
 from strandline.errors import BadRow
-from strandline.receive.columns import Array, arrow_schema, arrow_type, width_bytes
+from strandline.receive.arrow_cost import Cost, cost_of, fields_in
+from strandline.receive.arrow_layout import RECORD_BATCH, SCHEMA, Frame, Message, frames
+from strandline.receive.columns import Array, arrow_schema, arrow_type
 from strandline.receive.unpack import TooLarge
 from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.types import INTERNAL_COLUMNS
 
 pc: Any = pyarrow.compute
 
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_UUID_CHARS = 36
+_UUID_HIGH = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][::2]
+_UUID_LOW = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][1::2]
+
 _NO_ROOM = "Use plain types, and Content-Encoding to compress."
+_SCHEMA_TEXT_BYTES_MAX = 1 << 20
+_FIELDS_TOO_MANY = 64
+"""So many beyond what fits are still read, to be told by their names."""
+_SLICE_ROWS = 65_536
+"""What is converted at a time, where that takes more room than its result."""
 
 
-def read_arrow(data: bytes, columns: tuple[Column, ...], bytes_max: int) -> pa.Table:
-    """Raises BadRow, whose line is the number of the row."""
+def read_arrow(data: bytes | memoryview, columns: tuple[Column, ...], bytes_max: int, made_bytes_max: int) -> pa.Table:
+    """Rows of at most `bytes_max`, of which at most `made_bytes_max` are not in `data` already. Raises TooLarge, or
+    BadRow, whose line is the number of the row."""
     try:
-        batches = list(_batches(data, columns, bytes_max))
+        batches = list(_batches(memoryview(data), columns, bytes_max, made_bytes_max))
     except (pa.ArrowException, OSError, struct.error, ValueError, NotImplementedError) as e:
         raise BadRow(None, f"not an Arrow IPC stream that can be read: {str(e)[:200]}") from e
     return pa.Table.from_batches(batches, arrow_schema(columns))
 
 
-def _batches(data: bytes, columns: tuple[Column, ...], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    messages = iter(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
-    first = next(messages, None)
-    if first is None or first.type != "schema":
+def _batches(
+    data: memoryview, columns: tuple[Column, ...], bytes_max: int, made_bytes_max: int
+) -> Iterator[pa.RecordBatch]:
+    found = frames(data)
+    first = next(found, None)
+    if first is None or Message(first.metadata).kind != SCHEMA:
         raise BadRow(None, "not an Arrow IPC stream: it does not begin with a schema")
-    schema = pa.ipc.read_schema(first)
+    Message(first.metadata).check_schema(2 * fields_in(columns) + _FIELDS_TOO_MANY, _SCHEMA_TEXT_BYTES_MAX)
+    schema = pa.ipc.read_schema(_message(data, first))
     fits = _fit_schema(schema, columns)
     rows = 0
-    for message in messages:
-        if message.type != "record batch":
-            raise BadRow(None, f"an Arrow {message.type} is not taken. {_NO_ROOM}")
-        if _is_compressed(message.metadata):
+    cost = Cost(0, 0)
+    for frame in found:
+        message = Message(frame.metadata)
+        if message.kind != RECORD_BATCH:
+            raise BadRow(None, f"an Arrow {message.kind_name} is not taken. {_NO_ROOM}")
+        if message.is_compressed:
             raise BadRow(None, f"compressed Arrow buffers are not taken. {_NO_ROOM}")
-        batch = pa.ipc.read_record_batch(message, schema)
-        if (rows + batch.num_rows) * max(1, width_bytes(columns)) > bytes_max:
-            raise TooLarge(bytes_max, f"{rows + batch.num_rows:,} rows take more bytes than that")
+        cost += cost_of(message, schema, columns)
+        if cost.size > bytes_max or cost.made > made_bytes_max:
+            raise TooLarge(bytes_max, f"{rows + message.rows:,} rows take more bytes than that")
+        if message.rows == 0:
+            continue
+        batch = pa.ipc.read_record_batch(_message(data, frame), schema)
         batch.validate(full=True)  # offsets and texts come from outside, and nobody else looks at them
         yield _fit_batch(batch, columns, fits, rows)
         rows += batch.num_rows
 
 
-def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether the `compression` of a RecordBatch is set, by the layout of its flatbuffer, which Arrow has verified."""
-    data = memoryview(cast("Any", metadata))
-    message = struct.unpack_from("<I", data, 0)[0]
-    header = _slot(data, message, 2)
-    if header is None:
-        return False
-    batch = header + struct.unpack_from("<I", data, header)[0]
-    return _slot(data, batch, 3) is not None
-
-
-def _slot(data: memoryview, table: int, field: int) -> int | None:
-    vtable = table - struct.unpack_from("<i", data, table)[0]
-    if 4 + 2 * field >= struct.unpack_from("<H", data, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0]
-    return table + offset if offset else None
+def _message(data: memoryview, frame: Frame) -> Any:
+    return cast("Any", pa.ipc).read_message(pa.py_buffer(data[frame.start : frame.end]))
 
 
 def _fit_schema(given: pa.Schema, columns: Sequence[Column]) -> dict[str, bool]:
@@ -175,7 +183,7 @@ def _first_misfit(array: Array, column: Column, before: int, error: Exception) -
     while hi - lo > 1:
         middle = (lo + hi) // 2
         try:
-            _cast(array.take(pa.array(range(lo, middle), pa.int64())), column.type)
+            _cast(array.take(pa.array(np.arange(lo, middle))), column.type)
             lo = middle
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             hi, error = middle, e
@@ -222,12 +230,28 @@ def _mask(array: Array) -> Array | None:
 def _narrowed(array: Array, wanted: Any) -> Array:
     """Arrow rounds a double to a float without a word."""
     narrow = array.cast(wanted, safe=False)
-    same = pc.or_(pc.equal(narrow.cast(pa.float64()), array), pc.is_nan(array))
-    if pc.all(same).as_py() is False:
-        raise pa.ArrowInvalid("a double that a float cannot hold")
+    for part, given in zip(_slices(narrow), _slices(array), strict=True):
+        same = pc.or_(pc.equal(part.cast(pa.float64()), given), pc.is_nan(given))
+        if pc.all(same).as_py() is False:
+            raise pa.ArrowInvalid("a double that a float cannot hold")
     return narrow
 
 
 def _uuid_texts(array: Array) -> Array:
+    """Straight into the bytes of their texts: a Python object for each would take ten times the room."""
     raw = array.storage if isinstance(array, pa.ExtensionArray) else array
-    return pa.array([None if v is None else str(uuid.UUID(bytes=v)) for v in raw.to_pylist()], pa.string())
+    count = len(raw)
+    texts = np.empty((count, _UUID_CHARS), np.uint8)
+    texts[:, [8, 13, 18, 23]] = ord("-")
+    given = np.frombuffer(raw.buffers()[1] or b"", np.uint8)[16 * raw.offset : 16 * (raw.offset + count)]
+    for at in range(0, count, _SLICE_ROWS):
+        some = given[16 * at : 16 * min(at + _SLICE_ROWS, count)].reshape(-1, 16)
+        texts[at : at + _SLICE_ROWS, _UUID_HIGH] = _HEX[some >> 4]
+        texts[at : at + _SLICE_ROWS, _UUID_LOW] = _HEX[some & 15]
+    offsets = pa.py_buffer(np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32).data)
+    valid = None if not raw.null_count else raw.is_valid().buffers()[1]
+    return pa.Array.from_buffers(pa.string(), count, [valid, offsets, pa.py_buffer(texts.data)])
+
+
+def _slices(array: Array) -> list[Array]:
+    return [array.slice(at, _SLICE_ROWS) for at in range(0, max(1, len(array)), _SLICE_ROWS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,14 @@ from strandline import wire
 from strandline.errors import BadRow
 from strandline.receive.arrow_body import read_arrow
 from strandline.receive.columns import Misfit, arrow_schema, check, width_bytes
-from strandline.receive.unpack import TooLarge, unpack
+from strandline.receive.json_body import ReadLines, read_json
+from strandline.receive.unpack import TooLarge, unpack, unpack_pieces
 from strandline.tables.schema import Column, Primitive
 from strandline.types import SEQ_COLUMN, SeqRange
 
-ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
-"""JSON lines to rows, and the line of each; raises BadRow. It is ingest's: a row fits, or does not, by the same rules
-whichever way it comes in."""
-
 _NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
+RESERVE = 4
+"""A part of `bytes_max` that is kept free for what comes and goes while rows are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +35,56 @@ class Packed:
 
 
 def read_body(body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines) -> pa.Table:
-    """With exactly these columns. Raises BadRow or TooLarge."""
+    """With exactly these columns. Raises BadRow or TooLarge.
+
+    The body as it was sent, as it was meant, and its rows take twice `bytes_max` together, at most."""
     given = (_NUMBER, *columns) if body.numbers is not None else columns
-    data = unpack(body.data, body.encoding, bytes_max)
+    wanted = [c.name for c in columns]
+    parts: list[pa.Table] = []
+    after: int | None = None
+    for rows, lines in _parts(body, given, bytes_max, read_lines):
+        if body.numbers is not None:
+            check_numbers(rows.column(SEQ_COLUMN), body.numbers, lines, after)
+            after = rows.column(SEQ_COLUMN)[-1].as_py() if rows.num_rows else after
+        part = rows.select(wanted)
+        if not part.schema.equals(arrow_schema(columns)):
+            raise TypeError("the rows do not have the columns of their table")
+        try:
+            check(part, columns)
+        except Misfit as e:
+            raise BadRow(e.row + 1 if lines is None else int(lines[e.row]), e.why) from e
+        parts.append(part)
+    if body.numbers is not None and after is None:
+        raise BadRow(None, f"the range {body.numbers} has no rows")
+    return pa.concat_tables(parts) if parts else arrow_schema(columns).empty_table()
+
+
+def _parts(
+    body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines
+) -> Iterator[tuple[pa.Table, Any]]:
+    """The rows, and the line of each (None: they have none)."""
+    sent = 0 if body.encoding == "identity" else len(body.data)
     if body.form == wire.ARROW:
-        rows, lines = read_arrow(data, given, bytes_max), None
+        # While it is unpacked, what was unpacked is there twice.
+        data = unpack(body.data, body.encoding, bytes_max - sent // 2)
+        room = 2 * bytes_max - sent - len(data) - bytes_max // RESERVE
+        yield read_arrow(data, columns, bytes_max, min(bytes_max, room)), None
     else:
-        # A line of two braces is a row of nulls in every column.
-        if (count := data.count(b"\n")) * width_bytes(given) > bytes_max:
+        room = 2 * bytes_max - len(body.data) - bytes_max // RESERVE
+        if not sent and (count := body.data.count(b"\n")) * width_bytes(columns) > bytes_max:
             raise TooLarge(bytes_max, f"{count:,} rows take more bytes than that")
-        rows, lines = read_lines(data, given)
-    if body.numbers is not None:
-        check_numbers(rows.column(SEQ_COLUMN), body.numbers, lines)
-    rows = rows.select([c.name for c in columns])
-    if not rows.schema.equals(arrow_schema(columns)):
-        raise TypeError("the rows do not have the columns of their table")
-    try:
-        check(rows, columns)
-    except Misfit as e:
-        raise BadRow(e.row + 1 if lines is None else int(lines[e.row]), e.why) from e
-    return rows
+        pieces = unpack_pieces(body.data, body.encoding, bytes_max)
+        yield from read_json(pieces, columns, bytes_max, room, read_lines)
 
 
-def check_numbers(column: Any, within: SeqRange, lines: Any | None) -> None:
-    """A range is the name of the rows in it: it has some, and their numbers strictly increase inside it. Anything else
-    would make the rows that belong there a repeat, and they would be answered and thrown away."""
-    if len(column) == 0:
-        raise BadRow(None, f"the range {within} has no rows")
+def check_numbers(column: Any, within: SeqRange, lines: Any | None, after: int | None) -> None:
+    """A range is the name of the rows in it: it has some, and their numbers strictly increase inside it, from the one
+    behind `after` on. Anything else would make the rows that belong there a repeat, and they would be answered and
+    thrown away."""
     numbers = column.fill_null(0).to_numpy()  # 0 is in no range
     bad = (numbers < within.lo) | (numbers > within.hi)
     bad[1:] |= numbers[1:] <= numbers[:-1]
+    bad[:1] |= after is not None and numbers[:1] <= after
     if bad.any():
         row = int(bad.argmax())
         why = f"{SEQ_COLUMN} {column[row].as_py()} does not strictly increase inside the range {within}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from strandline.ledger.tokens import Token
-    from strandline.receive.body import ReadLines
     from strandline.receive.inspect import Inspector
     from strandline.receive.intake import BatchReport
+    from strandline.receive.json_body import ReadLines
     from strandline.receive.server import Server
     from strandline.tables.schema import Column
 
@@ -131,7 +131,7 @@ class Receiver:
             self.read_lines(),
             self.inspector().document,
         )
-        return Server(create_app(parts), listening, tls)
+        return Server(create_app(parts), listening, tls, self.bench.settings)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         with self.bench.ledger.read() as connection:

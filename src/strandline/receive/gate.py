@@ -17,10 +17,14 @@ GAUGE_SECONDS = 1.0
 """How old the ledger's word on the bytes that wait may be. What came in since is added."""
 
 
+INSPECTIONS_AT_ONCE_MAX = 8
+
+
 class Gate:
     def __init__(self, settings: ReceiveSettings) -> None:
         self._settings = settings
         self._inside = 0
+        self._inspecting = 0
         self._keys: set[Hashable] = set()
         self._waiting_bytes = 0
         self._measured_at: float | None = None
@@ -37,11 +41,22 @@ class Gate:
         self._waiting_bytes += spool_bytes
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def inspecting(self) -> Iterator[None]:
+        """To look into the table takes Spark: few look, few wait for it."""
+        if self._inspecting >= INSPECTIONS_AT_ONCE_MAX:
+            raise Turned(busy("too many ask what is in the table", self._settings.retry_after_seconds))
+        self._inspecting += 1
+        try:
+            yield
+        finally:
+            self._inspecting -= 1
+
+    @contextmanager
+    def entered(self, *, brings_rows: bool = True) -> Iterator[None]:
         retry = self._settings.retry_after_seconds
         if self._inside >= self._settings.requests_at_once_max:
-            raise Turned(busy("too many bodies are being taken in", retry))
-        if self._waiting_bytes >= self._settings.spool_bytes_max:
+            raise Turned(busy("too many requests are being taken in", retry))
+        if brings_rows and self._waiting_bytes >= self._settings.spool_bytes_max:
             raise Turned(busy("too many rows wait for ingest", retry))
         self._inside += 1
         try:

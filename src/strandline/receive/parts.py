@@ -14,7 +14,7 @@ from strandline.types import Dataset, Seq
 from strandline.wire import LaneName
 
 if TYPE_CHECKING:
-    from strandline.receive.body import ReadLines
+    from strandline.receive.json_body import ReadLines
 
 
 def _nothing() -> None:

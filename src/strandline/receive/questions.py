@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +35,11 @@ def _storable(bytes_max: int) -> AfterValidator:
 Name = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), _storable(NAME_BYTES_MAX)]
 Partition = Annotated[str, Field(max_length=PARTITION_BYTES_MAX), _storable(PARTITION_BYTES_MAX)]
 Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
+
+
+LANES_AT_ONCE_MAX = 1000
+QUESTION_BYTES_MAX = 4 << 20
+"""A thousand lanes, each with the longest name."""
 
 
 class _Question(BaseModel):
@@ -70,7 +76,7 @@ class _Sender(_Question):
 
 
 class HeldQuestion(_Sender):
-    lanes: list[HeldLane]
+    lanes: Annotated[list[HeldLane], Field(max_length=LANES_AT_ONCE_MAX)]
 
 
 class InspectQuestion(_Sender):
@@ -79,6 +85,21 @@ class InspectQuestion(_Sender):
     hi: Number
 
 
+_Ask = Callable[[Taking, Request, str], Awaitable[Reply]]
+
+
+def _through_the_gate(ask: _Ask) -> _Ask:
+    """As bodies are; but rows that wait for ingest hold up no question."""
+
+    @wraps(ask)
+    async def asked(taking: Taking, request: Request, name: str) -> Reply:
+        with taking.gate.entered(brings_rows=False):
+            return await ask(taking, request, name)
+
+    return asked
+
+
+@_through_the_gate
 async def claimed(taking: Taking, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimedQuestion)
@@ -93,6 +114,7 @@ async def claimed(taking: Taking, request: Request, name: str) -> Reply:
     return _claim_reply(_own(found, caller))
 
 
+@_through_the_gate
 async def claim(taking: Taking, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimQuestion)
@@ -135,6 +157,7 @@ def _claim_reply(record: SourceRecord) -> Reply:
     return _told({"claim": found, "generation": record.generation})
 
 
+@_through_the_gate
 async def held(taking: Taking, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, HeldQuestion)
@@ -149,6 +172,7 @@ async def held(taking: Taking, request: Request, name: str) -> Reply:
     return _told({"lanes": await taking.look(ask)})
 
 
+@_through_the_gate
 async def inspect(taking: Taking, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, InspectQuestion)
@@ -161,7 +185,8 @@ async def inspect(taking: Taking, request: Request, name: str) -> Reply:
             _check_owner(connection, caller, asked)
         return taking.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
 
-    return _told(dict(await taking.inspect(ask)))
+    with taking.gate.inspecting():
+        return _told(dict(await taking.inspect(ask)))
 
 
 def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
@@ -176,7 +201,11 @@ def _told(more: dict[str, Any]) -> Reply:
 
 
 async def _read(taking: Taking, request: Request, kind: type[_Asked]) -> _Asked:
-    data = await taking.read(request)
+    data = await taking.read(request, min(QUESTION_BYTES_MAX, taking.settings.body_bytes_max))
+    return await taking.look(lambda: _parsed(data, kind))
+
+
+def _parsed(data: bytes, kind: type[_Asked]) -> _Asked:
     try:
         return kind.model_validate_json(data)
     except ValidationError as e:

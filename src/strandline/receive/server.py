@@ -10,8 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.config import LakeConfig
+from strandline.config import LakeConfig, ReceiveSettings
 from strandline.errors import ConfigError, FailedError
+from strandline.receive.connections import guard
 
 if TYPE_CHECKING:
     import uvicorn
@@ -66,8 +67,11 @@ def tls_files(config: LakeConfig) -> tuple[Path, Path] | None:
 class Server:
     """Answers in a thread of its own from `start` to `stop`."""
 
-    def __init__(self, app: Any, listening: socket.socket, tls: tuple[Path, Path] | None) -> None:
+    def __init__(
+        self, app: Any, listening: socket.socket, tls: tuple[Path, Path] | None, settings: ReceiveSettings
+    ) -> None:
         self._app = app
+        self._settings = settings
         self._socket = listening
         self._tls = tls
         self._server: uvicorn.Server | None = None
@@ -83,6 +87,7 @@ class Server:
                 self._app,
                 log_config=None,
                 access_log=False,
+                ws="none",
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
@@ -95,6 +100,11 @@ class Server:
             server.config.load()
         except OSError as e:  # what is wrong with a certificate is told in this class, too
             raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
+        guard(
+            server.config,
+            connections_max=self._settings.connections_max,
+            head_seconds_max=self._settings.head_seconds_max,
+        )
         self._server = server
         self._thread = threading.Thread(target=self._serve, args=(server,), name="strandline-http", daemon=True)
         self._thread.start()

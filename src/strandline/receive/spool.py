@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER = "_strandline/spool"
 _TEMPORARY = ".tmp"
+_BATCH_ROWS = 65_536
+"""Compressed at a time."""
 _NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
 
 
@@ -130,7 +132,6 @@ class LocalSpool(_Reading):
         name = _new_name(table_uuid)
         path = self._path(name)
         temporary = path.with_suffix(_TEMPORARY)
-        packed = _packed(rows)
         try:
             try:
                 fd = _new_file(temporary)
@@ -138,7 +139,9 @@ class LocalSpool(_Reading):
                 self._make(path.parent)
                 fd = _new_file(temporary)
             try:
-                _write_all(fd, packed)
+                with os.fdopen(os.dup(fd), "wb") as file:  # straight to the disk, so that it is not in memory again
+                    _pack(rows, file)
+                size = os.fstat(fd).st_size
                 sync_data(fd)
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -148,7 +151,7 @@ class LocalSpool(_Reading):
             temporary.rename(path)
         except OSError as e:
             raise StorageError(f"the spool cannot be written: {_said(e)}", hint=_NOT_NOW) from e
-        return name, packed.nbytes
+        return name, size
 
     def sync(self, names: Iterable[str]) -> None:
         try:
@@ -285,21 +288,20 @@ def _packed(rows: pa.Table) -> memoryview:
     import pyarrow as pa
 
     out = pa.BufferOutputStream()
-    with pa.ipc.new_file(
-        out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    ) as file:
-        file.write_table(rows)
+    _pack(rows, out)
     return memoryview(cast("Any", out.getvalue())).cast("B")
+
+
+def _pack(rows: pa.Table, out: Any) -> None:
+    import pyarrow as pa
+
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_file(out, rows.schema, options=options) as file:
+        file.write_table(rows, max_chunksize=_BATCH_ROWS)
 
 
 def _new_file(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-
-
-def _write_all(fd: int, data: memoryview) -> None:
-    done = 0
-    while done < data.nbytes:
-        done += os.write(fd, data[done:])
 
 
 def _said(error: OSError) -> str:

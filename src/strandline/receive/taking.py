@@ -148,7 +148,7 @@ class Taking:
         form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
         key = (caller.dataset.id, caller.token.owner, identity.key) if isinstance(identity, wire.KeyIdentity) else None
         with self.gate.entered(), self.gate.alone(key):
-            data = await self.read(request)
+            data = await self.read(request, self.settings.body_bytes_max)
             numbers = identity.rows if isinstance(identity, wire.RangeIdentity) else None
             packed = Packed(data, form, encoding, numbers)
             arrival = Arrival(caller, identity, packed, headers.get(wire.DIGEST.lower()))
@@ -157,9 +157,8 @@ class Taking:
                 return made
             return await self._recorded(made, caller)
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: Request, limit: int) -> bytes:
         """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
-        limit = self.settings.body_bytes_max
         said = request.headers.get("content-length", "")
         large = Turned(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
         if said.isascii() and said.isdigit() and int(said) > limit:

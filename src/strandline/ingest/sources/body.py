@@ -23,6 +23,11 @@ from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitiv
 
 _BOM = b"\xef\xbb\xbf"
 
+_JUDGED_BYTES_MAX = 1 << 20
+"""Of the text of rows that are read one by one, together; one larger row is read alone."""
+_JUDGED_VALUES_MAX = 200_000
+"""Lists, objects and their fields in one row that is read so: some 200 bytes each."""
+
 _PLAIN: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),
     "int": t.IntegerType(),
@@ -65,7 +70,7 @@ def _read(
         arrays = read_columns(block, fields, carriers, maps)
         required_columns(arrays, fields)
     except (Unfit, pa.ArrowInvalid):
-        if len(block) <= JUDGED_ROWS_MAX:
+        if len(block) == 1 or (len(block) <= JUDGED_ROWS_MAX and _text_bytes(block) <= _JUDGED_BYTES_MAX):
             yield _judged(block, fields, schema)
             return
         middle = len(block) // 2
@@ -75,11 +80,18 @@ def _read(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _text_bytes(block: Block) -> int:
+    return int((block.ends - block.starts).sum())
+
+
 def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:
     rows = []
     for index in range(len(block)):
+        # Lists and objects of Python take far more than their text.
+        if (record := block.record(index)).count(b"[") + record.count(b"{") + record.count(b":") > _JUDGED_VALUES_MAX:
+            raise BadRow(int(block.lines[index]), "this line cannot be read, and has too many values to say why")
         try:
-            rows.append(json_row(block.record(index), fields))
+            rows.append(json_row(record, fields))
         except Misfit as e:
             raise BadRow(int(block.lines[index]), str(e)) from e
     return pa.RecordBatch.from_arrays(

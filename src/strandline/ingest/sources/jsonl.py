@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +34,11 @@ def read_range(source: SourceFile, span: ByteRange, fields: t.StructType) -> Ite
 def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
     _demand_objects(block)
     if map_columns:
-        text = rewrite_maps(block, map_columns)
+        text = memoryview(rewrite_maps(block, map_columns))
     else:
-        text = block.data[block.starts[0] : block.ends[-1]]
+        text = memoryview(block.data)[block.starts[0] : block.ends[-1]]
     table = pj.read_json(
-        io.BytesIO(text),
+        cast("Any", pa.BufferReader(pa.py_buffer(text))),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
         parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
     )

@@ -1,0 +1,86 @@
+"""Connections that cost a receiver something: how many there may be, and how long one may keep silent.
+
+uvicorn closes a connection that is idle after an answer. It waits for ever for the first byte of a new one, for the
+rest of a head that was begun, and for the rest of a body that was answered before it was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import uvicorn
+
+HEAD_BYTES_MAX = 64 << 10
+
+
+def guard(config: uvicorn.Config, *, connections_max: int, head_seconds_max: float) -> None:
+    """For a configuration that is loaded."""
+    base: Any = config.http_protocol_class
+
+    class Guarded(base):  # type: ignore[misc]
+        _timer: asyncio.TimerHandle | None = None
+        _head_bytes: int | None = 0
+        """Of a head that is not whole; None where nothing, or a body, is being read."""
+        idle_since = 0.0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.idle_since = self.loop.time()
+            if len(self.connections) > connections_max:
+                self._make_room()
+            self._start_timer()
+
+        def _make_room(self) -> None:
+            """The one that has asked for nothing for longest gives way: its client makes a new one when it needs it."""
+            idle = [c for c in self.connections if c is not self and c.is_idle]
+            longest = min(idle, key=lambda c: c.idle_since, default=self)
+            longest.transport.abort()
+
+        @property
+        def is_idle(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def data_received(self, data: bytes) -> None:
+            if self._timer is None and self.is_idle:
+                self._start_timer()
+            if self._head_bytes is not None:
+                self._head_bytes += len(data)
+                if self._head_bytes > HEAD_BYTES_MAX + len(data):  # the last piece may hold a body, too
+                    self.transport.abort()
+                    return
+            super().data_received(data)
+            if not self.is_idle:
+                self._stop_timer()
+
+        def on_message_begin(self) -> None:
+            self._head_bytes = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._head_bytes = None
+            super().on_headers_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.idle_since = self.loop.time()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def _start_timer(self) -> None:
+            self._timer = self.loop.call_later(head_seconds_max, self._too_late)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _too_late(self) -> None:
+            self._timer = None
+            if self.is_idle and not self.transport.is_closing():
+                self.transport.abort()
+
+    config.http_protocol_class = Guarded

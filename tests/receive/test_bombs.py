@@ -1,0 +1,240 @@
+"""Bodies of a few bytes that stand for very many. Whatever is sent, reading and spooling it takes at most twice the
+limit of a body. The short form runs always, the long one with STRANDLINE_TORTURE=1."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+
+from strandline import wire
+from strandline.errors import BadRow
+from strandline.ingest.sources.body import read_json_lines
+from strandline.receive.body import Packed, read_body
+from strandline.receive.spool import LocalSpool
+from strandline.receive.unpack import TooLarge
+from strandline.tables.schema import Column
+from strandline.tables.schema_file import parse_columns
+from tests.receive.conftest import arrow
+
+MIB = 1 << 20
+BYTES_MAX = 32 * MIB
+TORTURE = os.environ.get("STRANDLINE_TORTURE") == "1"
+WIDE = {"type": "struct", "fields": [{"name": f"f{i}", "type": "long"} for i in range(500)]}
+
+
+def columns_of(**types: Any) -> tuple[Column, ...]:
+    return tuple(parse_columns([{"name": name, "type": kind} for name, kind in types.items()]))
+
+
+def list_of(element: Any) -> dict[str, Any]:
+    return {"type": "list", "element": element}
+
+
+def _resident(what: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(what):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"no {what}")
+
+
+def grown(do: Callable[[], object]) -> int:
+    """By how many bytes the process grew, at its highest, while this ran. What is refused is fine."""
+    pa.default_memory_pool().release_unused()
+    Path("/proc/self/clear_refs").write_text("5")  # the highest is the present from now on
+    before = _resident("VmRSS")
+    with suppress(BadRow, TooLarge):
+        do()
+    return _resident("VmHWM") - before
+
+
+def take(body: bytes, columns: tuple[Column, ...], form: str, folder: Path, encoding: str = "identity") -> int:
+    """Read, and spooled, as the receiver does it; how many rows."""
+    rows = read_body(Packed(body, form, encoding, None), columns, BYTES_MAX, read_json_lines)
+    LocalSpool(str(folder), str(folder)).write("table", rows)
+    return rows.num_rows
+
+
+def nulls(count: int) -> Any:
+    return pa.Array.from_buffers(pa.null(), count, [None])
+
+
+def one_list(values: Any) -> Any:
+    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+
+
+def hollow(count: int) -> Any:
+    return pa.Array.from_buffers(pa.struct([]), count, [None])
+
+
+def stream(batches: list[Any], **options: Any) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batches[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return out.getvalue().to_pybytes()
+
+
+BOMBS: dict[str, tuple[bytes, tuple[Column, ...], str]] = {
+    "a list of nulls": (
+        arrow(pa.table({"c": one_list(nulls(50_000_000))})), columns_of(c=list_of("long")), wire.ARROW
+    ),
+    "a list of nulls that are wide": (
+        arrow(pa.table({"c": one_list(nulls(200_000))})), columns_of(c=list_of(WIDE)), wire.ARROW
+    ),
+    "structs without fields": (
+        arrow(pa.table({"c": one_list(hollow(200_000))})), columns_of(c=list_of(WIDE)), wire.ARROW
+    ),
+    "rows of structs without fields": (arrow(pa.table({"c": hollow(200_000)})), columns_of(c=WIDE), wire.ARROW),
+    "20,000 batches, most of them empty": (
+        stream([pa.record_batch({"c0": pa.array([1] * (n % 2), pa.int8())}) for n in range(20_000)]),
+        columns_of(**{f"c{i}": "long" for i in range(30)}), wire.ARROW
+    ),
+    "small numbers that become decimals": (
+        arrow(pa.table({"c": pa.array(np.zeros(16 * MIB, np.int8))})), columns_of(c="decimal(38,0)"), wire.ARROW
+    ),
+    "bytes that become uuids": (
+        arrow(pa.table({"c": pa.array([bytes(16)] * 800_000, pa.binary(16))})), columns_of(c="uuid"), wire.ARROW
+    ),
+    "nulls in a list of wide structs": (
+        b'{"c":[' + b"null," * 200_000 + b"null]}\n", columns_of(c=list_of(WIDE)), wire.JSON_LINES
+    ),
+    "lists of nulls in many lines": (
+        b'{"c":[' + b"null," * 200 + b"null]}\n" * 1000, columns_of(c=list_of(WIDE)), wire.JSON_LINES
+    ),
+    "braces": (b"{}\n" * 1_000_000, columns_of(**{f"c{i}": "long" for i in range(100)}), wire.JSON_LINES),
+    "lists in lists for the judge": (
+        b'{"c":[' + b"[]," * 3_000_000 + b"[]],\"d\":1}\n", columns_of(c=list_of(list_of("long"))), wire.JSON_LINES
+    ),
+    "one long line": (b'{"c":"' + b"x" * (15 * MIB) + b'"}\n', columns_of(c="string"), wire.JSON_LINES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_takes_no_more_than_twice_the_limit(name: str, tmp_path: Path) -> None:
+    body, columns, form = BOMBS[name]
+    assert grown(lambda: take(body, columns, form, tmp_path)) <= 2 * BYTES_MAX
+
+
+def test_compression_that_an_old_version_hides_is_refused() -> None:
+    out = pa.BufferOutputStream()
+    batch = pa.record_batch({"n": [1]})
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.MetadataVersion.V4)
+    with pa.ipc.new_stream(out, batch.schema, options=options) as writer:
+        writer.write_batch(batch, custom_metadata={"ARROW:experimental_compression": "zstd"})
+    body = Packed(out.getvalue().to_pybytes(), wire.ARROW, "identity", None)
+    with pytest.raises(BadRow, match="compressed"):
+        read_body(body, columns_of(n="long"), BYTES_MAX, read_json_lines)
+
+
+
+# --- whatever comes ---
+
+LEAVES: list[Any] = [
+    pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(5, 2),
+    pa.decimal256(60, 2), pa.date32(), pa.date64(), pa.time64("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"),
+    pa.duration("s"),
+    pa.month_day_nano_interval(), pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary(16),
+    pa.binary_view(), pa.dictionary(pa.int8(), pa.string()), pa.run_end_encoded(pa.int32(), pa.int64()), pa.struct([]),
+]  # fmt: skip
+KINDS = ["boolean", "int", "long", "float", "double", "decimal(38,2)", "date", "timestamp", "timestamptz", "string",
+         "uuid", "fixed[16]", "binary"]  # fmt: skip
+
+
+def a_type(chance: random.Random, depth: int = 0) -> Any:
+    if depth > 3 or chance.random() < 0.5:
+        return chance.choice(LEAVES)
+    inner = a_type(chance, depth + 1)
+    match chance.randrange(6):
+        case 0:
+            return pa.list_(inner)
+        case 1:
+            return pa.large_list(inner)
+        case 2:
+            return pa.list_(inner, chance.choice([0, 3]))
+        case 3:
+            return pa.list_view(inner)
+        case 4:
+            return pa.map_(pa.string(), inner)
+    return pa.struct({f"f{i}": a_type(chance, depth + 1) for i in range(chance.randrange(4))})
+
+
+def an_array(chance: random.Random, kind: Any) -> Any:
+    """Long where that takes no room: here, that is."""
+    if pa.types.is_null(kind):
+        return nulls(chance.choice([0, 5, 100_000, 30_000_000]))
+    if kind == pa.struct([]):
+        return hollow(chance.choice([5, 100_000, 3_000_000]))
+    if pa.types.is_large_list(kind):
+        return one_list(an_array(chance, kind.value_type))
+    if pa.types.is_struct(kind) and kind.num_fields:
+        children = [an_array(chance, f.type) for f in kind]
+        shortest = min(map(len, children))
+        return pa.StructArray.from_arrays([c.slice(0, shortest) for c in children], fields=list(kind))
+    return pa.nulls(chance.choice([0, 1, 1000, 50_000]), kind)
+
+
+def a_column(chance: random.Random, given: Any) -> Any:
+    """One that such an array fits, as a rule."""
+    t = pa.types
+    if t.is_list(given) or t.is_large_list(given):
+        return list_of(a_column(chance, given.value_type))
+    if t.is_map(given):
+        return {"type": "map", "key": "string", "value": a_column(chance, given.item_type)}
+    if t.is_struct(given):
+        known = [{"name": f.name, "type": a_column(chance, f.type)} for f in given]
+        return {"type": "struct", "fields": known + [{"name": f"m{i}", "type": "double"} for i in range(40)]}
+    if t.is_null(given):
+        return chance.choice([WIDE, list_of("long"), "decimal(38,2)", "string"])
+    fitting = {pa.bool_(): "boolean", pa.int8(): "decimal(38,2)", pa.float64(): "float", pa.date64(): "date",
+               pa.decimal128(5, 2): "decimal(38,2)", pa.binary(16): "uuid", pa.large_string(): "string"}  # fmt: skip
+    return fitting.get(given) or chance.choice(KINDS)
+
+
+def an_arrow_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
+    kind = a_type(chance)
+    array = an_array(chance, kind)
+    columns = columns_of(c=a_column(chance, kind), other=chance.choice([WIDE, "long"]))
+    old = chance.random() < 0.3
+    options: dict[str, Any] = {"metadata_version": pa.MetadataVersion.V4 if old else pa.MetadataVersion.V5}
+    options["use_legacy_format"] = chance.random() < 0.2
+    if not old:
+        options["compression"] = chance.choice([None, None, None, "lz4", "zstd"])
+    batch = pa.record_batch([array], names=["c"])
+    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.nbytes < 10_000 else 2]), **options), columns
+
+
+def a_json_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
+    kind = a_column(chance, a_type(chance))
+    value: Any = [None] * chance.choice([0, 3, 20_000])
+    for _ in range(chance.randrange(4)):
+        value = chance.choice([[value] * chance.choice([1, 3]), {"f0": value}, {"k": value}])
+    line = json.dumps({"c": value}).encode()[: 2 * MIB] + b"\n"
+    return line * min(chance.choice([1, 20, 100_000]), 1 + 8 * MIB // len(line)), columns_of(c=kind, other=WIDE)
+
+
+def test_whatever_comes_memory_stays_within_twice_the_limit(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32) if TORTURE else 1
+    chance = random.Random(seed)
+    taken = 0
+    for n in range(20_000 if TORTURE else 30):
+        form = wire.JSON_LINES if n % 4 == 3 else wire.ARROW
+        try:
+            body, columns = a_json_body(chance) if form == wire.JSON_LINES else an_arrow_body(chance)
+        except (pa.ArrowException, NotImplementedError):
+            continue  # pyarrow itself cannot make one of these
+        packed, encoding = (zstandard.compress(body), "zstd") if chance.random() < 0.3 else (body, "identity")
+        count: list[int] = []
+        size = grown(lambda: count.append(take(packed, columns, form, tmp_path, encoding)))  # noqa: B023
+        assert size <= 2 * BYTES_MAX, f"seed {seed}, body {n}: {size:,} bytes for {columns}"
+        taken += bool(count)
+    assert taken > 2, "hardly anything was read at all"
