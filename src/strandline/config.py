@@ -259,7 +259,19 @@ class ReceiveSettings(Section):
         description="How long a client may take to send the head of a request; then its connection is closed.",
     )
     spool_bytes_max: int = Field(
-        default=4 << 30, ge=1, description="Bytes that wait for ingest; beyond it clients are asked to come again."
+        default=4 << 30,
+        ge=1,
+        description="Bytes that wait for ingest, of all datasets; beyond it clients are asked to come again.",
+    )
+    spool_dataset_bytes_max: int = Field(
+        default=2 << 30,
+        ge=1,
+        description="Bytes that wait for ingest into one dataset, so that one that is stuck leaves room for others.",
+    )
+    spool_reserve_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="Bytes that may wait for each dataset however many wait for others: beyond `spool_bytes_max`, too.",
     )
     retry_after_seconds: int = Field(
         default=2, ge=1, le=3600, description="When a client that was turned away is asked to come again."

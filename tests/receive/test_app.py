@@ -324,7 +324,27 @@ def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
     eventually(lambda: client.send(some(1), "k").status_code == 202)
 
 
-@pytest.mark.parametrize("settings", [{"receive": {"spool_bytes_max": 1}}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"receive": {"spool_bytes_max": 1, "spool_reserve_bytes": 10_000}},
+        {"receive": {"spool_dataset_bytes_max": 5_000, "spool_reserve_bytes": 0}},
+    ],
+)
+def test_a_dataset_that_is_stuck_does_not_shut_out_the_others(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        datasets.add(connection, name="default.other", table_uuid="uuid-of-other")
+    bench.columns["default.other"] = bench.columns["default.events"]
+    client = bench.serve()
+    eventually(lambda: client.send(some(2000), f"k{len(bench.recorded())}").status_code == 429)
+    with bench.ledger.write() as connection:
+        datasets.mark_dropped(connection, bench.dataset.id)
+    for receiver in (client, bench.serve()):
+        answer = receiver.send(some(1), "k", url=client.url.replace("events", "other"))
+        _said(answer, 202, Answer.ACCEPTED)
+
+
+@pytest.mark.parametrize("settings", [{"receive": {"spool_bytes_max": 1, "spool_reserve_bytes": 0}}])
 def test_more_rows_than_may_wait_are_asked_to_come_again(bench: Bench) -> None:
     client = bench.serve()
     _said(client.send(some(1), "k"), 202, Answer.ACCEPTED)

@@ -329,13 +329,16 @@ def forget_keys(ledger: Ledger, older_than: datetime) -> int:
 # --- what is on the disk ---
 
 
-def waiting_bytes(connection: sa.Connection) -> int:
-    """Of all files that are still there, those too whose rows were published and that are about to be removed."""
-    return int(connection.execute(_WAITING_BYTES).scalar_one())
+def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
+    """Of all files that are still there, by dataset; those too whose rows were published and that are about to be
+    removed."""
+    return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
 
 
-_WAITING_BYTES = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(received.c.spool_bytes), 0), sa.BigInteger)).where(
-    received.c.spool_removed_at.is_(None), HAS_ROWS
+_WAITING_BYTES = (
+    sa.select(received.c.dataset_id, sa.cast(sa.func.sum(received.c.spool_bytes), sa.BigInteger).label("bytes"))
+    .where(received.c.spool_removed_at.is_(None), HAS_ROWS)
+    .group_by(received.c.dataset_id)
 )
 
 

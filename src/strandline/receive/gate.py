@@ -6,12 +6,13 @@ Used from one event loop only, so it needs no locks.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
 from strandline.config import ReceiveSettings
 from strandline.receive.answers import Turned, busy, in_flight
+from strandline.types import DatasetId
 
 GAUGE_SECONDS = 1.0
 """How old the ledger's word on the bytes that wait may be. What came in since is added."""
@@ -26,19 +27,20 @@ class Gate:
         self._inside = 0
         self._inspecting = 0
         self._keys: set[Hashable] = set()
-        self._waiting_bytes = 0
+        self._waiting_bytes: dict[DatasetId, int] = {}
         self._measured_at: float | None = None
 
     @property
     def wants_measure(self) -> bool:
         return self._measured_at is None or monotonic() - self._measured_at > GAUGE_SECONDS
 
-    def measured(self, waiting_bytes: int) -> None:
-        self._waiting_bytes = waiting_bytes
+    def measured(self, waiting_bytes: Mapping[DatasetId, int]) -> None:
+        """Of each dataset that has some, those that were dropped too: their files are on the disk."""
+        self._waiting_bytes = dict(waiting_bytes)
         self._measured_at = monotonic()
 
-    def added(self, spool_bytes: int) -> None:
-        self._waiting_bytes += spool_bytes
+    def added(self, dataset: DatasetId, spool_bytes: int) -> None:
+        self._waiting_bytes[dataset] = self._waiting_bytes.get(dataset, 0) + spool_bytes
 
     @contextmanager
     def inspecting(self) -> Iterator[None]:
@@ -52,17 +54,25 @@ class Gate:
             self._inspecting -= 1
 
     @contextmanager
-    def entered(self, *, brings_rows: bool = True) -> Iterator[None]:
+    def entered(self, bringing_to: DatasetId | None = None) -> Iterator[None]:
+        """With rows for a dataset, or with a question, which no rows that wait hold up."""
         retry = self._settings.retry_after_seconds
         if self._inside >= self._settings.requests_at_once_max:
             raise Turned(busy("too many requests are being taken in", retry))
-        if brings_rows and self._waiting_bytes >= self._settings.spool_bytes_max:
+        if bringing_to is not None and not self._has_room(bringing_to):
             raise Turned(busy("too many rows wait for ingest", retry))
         self._inside += 1
         try:
             yield
         finally:
             self._inside -= 1
+
+    def _has_room(self, dataset: DatasetId) -> bool:
+        """One that cannot be ingested must not shut out the others: it cannot take all, and each has a reserve."""
+        own, limits = self._waiting_bytes.get(dataset, 0), self._settings
+        if own >= limits.spool_dataset_bytes_max:
+            return False
+        return own < limits.spool_reserve_bytes or sum(self._waiting_bytes.values()) < limits.spool_bytes_max
 
     @contextmanager
     def alone(self, key: Hashable | None) -> Iterator[None]:

@@ -93,7 +93,7 @@ def _through_the_gate(ask: _Ask) -> _Ask:
 
     @wraps(ask)
     async def asked(taking: Taking, request: Request, name: str) -> Reply:
-        with taking.gate.entered(brings_rows=False):
+        with taking.gate.entered():
             return await ask(taking, request, name)
 
     return asked

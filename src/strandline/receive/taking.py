@@ -32,7 +32,7 @@ from strandline.receive.targets import Target, Targets
 from strandline.receive.turns import Turns
 from strandline.receive.unpack import TooLarge
 from strandline.tables.identifier import full_name
-from strandline.types import Dataset
+from strandline.types import Dataset, DatasetId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,7 @@ class Taking:
         self._callers.keep(secret, name, caller)
         return caller
 
-    def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, int | None]:
+    def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, dict[DatasetId, int] | None]:
         try:
             full = full_name(check_text("the dataset's name", name))
         except SchemaError:
@@ -147,7 +147,7 @@ class Taking:
             raise Turned(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
         form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
         key = (caller.dataset.id, caller.token.owner, identity.key) if isinstance(identity, wire.KeyIdentity) else None
-        with self.gate.entered(), self.gate.alone(key):
+        with self.gate.entered(caller.dataset.id), self.gate.alone(key):
             data = await self.read(request, self.settings.body_bytes_max)
             numbers = identity.rows if isinstance(identity, wire.RangeIdentity) else None
             packed = Packed(data, form, encoding, numbers)
@@ -228,7 +228,7 @@ class Taking:
         except Exception as e:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):
-            self.gate.added(body.spool_bytes)
+            self.gate.added(body.dataset, body.spool_bytes)
         elif isinstance(decision, received.Gone):
             self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)
