@@ -128,7 +128,9 @@ class SparkSettings(Section):
     driver_memory: str = Field(
         default="2g", description="Heap of the driver; with a local master, of the executors too."
     )
-    options: dict[str, str] = Field(default_factory=dict, description="Further Spark settings, passed as they are.")
+    options: dict[str, str] = Field(
+        default_factory=dict, description="Further Spark settings, passed as they are; a value may be `env:NAME`."
+    )
 
 
 class IngestSettings(Section):

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import QUICK_JVM, QUICK_SPARK
 from tests.processes import jvm_environ
 
-AS_USED = ("test_cluster", "test_demo", "test_wheel")
+AS_USED = ("test_cluster", "test_demo", "test_secrets", "test_wheel")
 """What users see: each process has a JVM of its own, and Spark makes code for its queries, as it does by itself."""
 
 

@@ -33,13 +33,15 @@ SCHEMA = """
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake in a folder whose name has every character that an address would take for its own."""
     monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
-    (tmp_path / "schema.yaml").write_text(SCHEMA)
-    config = ["--config", str(tmp_path)]
-    assert run(["init", str(tmp_path)]) == 0
-    schema = ["--schema", str(tmp_path / "schema.yaml")]
+    home = tmp_path / "a lake #1?x=%41"
+    config = ["--config", str(home)]
+    assert run(["init", str(home)]) == 0
+    (home / "schema.yaml").write_text(SCHEMA)
+    schema = ["--schema", str(home / "schema.yaml")]
     assert run(["dataset", "create", "events", *schema, "--deliver-by", "who", *config]) == 0
-    return tmp_path
+    return home
 
 
 def line(id: int, **values: Any) -> str:

@@ -421,14 +421,20 @@ def test_the_token_stands_in_no_message_and_no_log(
     monkeypatch.setenv("FORWARD_TOKEN", "sl_hidden")
     caplog.set_level(logging.DEBUG)
     said = []
-    for act in (Act(500, body=b"you sent Bearer sl_hidden"), Act(401, body=b"sl_hidden"), Act(400, body=b"sl_hidden")):
+    for act in (
+        Act(500, body=b"you sent Bearer sl_hidden"),
+        Act(401, body=b"sl_hidden"),
+        Act(400, body=b"sl_hidden"),
+        Act(503, body=b"no such path: /rows?key=hi%64den&more=1, which is key=hidden&more=1"),
+    ):
         server.will(act)
-        made = sender(server.url() + "?key=hidden", token="env:FORWARD_TOKEN")
+        monkeypatch.setenv("FORWARD_URL", server.url() + "?key=hi%64den&more=1")
+        made = sender("env:FORWARD_URL", token="env:FORWARD_TOKEN")
         said += [repr(made.send(parcel())), repr(made)]
     server.will(Act(end="silent"), Act(end="silent"))
     said.append(repr(sender(server.url(), token="env:FORWARD_TOKEN").send(parcel())))
     assert "***" in said[0]
-    assert not [s for s in [*said, caplog.text] if "hidden" in s]
+    assert not [s for s in [*said, caplog.text] if "hidden" in s or "hi%64den" in s]
 
 
 # --- connections -----------------------------------------------------------------------------------------------------

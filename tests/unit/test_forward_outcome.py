@@ -16,7 +16,7 @@ from strandline.deliver.kinds import check_options, find_kind, kind_names, resol
 from strandline.deliver.plan import retry_wait_seconds
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, SinkContext, TryLater, Unknown
 from strandline.deliver.sinks import names
-from strandline.deliver.sinks.forward import KIND
+from strandline.deliver.sinks.forward import KIND, check_url
 from strandline.deliver.sinks.forward_body import Body
 from strandline.deliver.sinks.forward_http import Answer, Token, parse_place
 from strandline.deliver.sinks.forward_outcome import outcome_of, retry_after_seconds
@@ -236,6 +236,14 @@ def test_two_spellings_of_a_place_are_one(url: str, destination: str) -> None:
     place = parse_place(url)
     assert place.destination == destination and "hidden" not in repr(place)
     assert names.overlaps(destination, place.destination)
+
+
+def test_a_query_is_never_stored() -> None:
+    with pytest.raises(UsageError, match="query") as refused:
+        check_url("http://host/rows?key=hidden")
+    assert "hidden" not in refused.value.message and "env:NAME" in (refused.value.hint or "")
+    check_url("http://host/rows")
+    check_url("env:WEB_URL")
 
 
 def test_the_query_goes_with_every_request_and_nowhere_else() -> None:

@@ -254,6 +254,13 @@ class TestLaunch:
         assert merged["spark.ui.enabled"] == "true"
         assert merged["spark.driver.extraClassPath"] == "/jars/one.jar:/jars/two.jar:/mine.jar"
 
+    @pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"])
+    def test_a_secret_among_the_flags_of_a_jvm_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=r"trustStorePassword") as refused:
+            options_for("local[2]", **{name.replace(".", "_"): "-Xss4m -Djavax.net.ssl.trustStorePassword=hidden -Da"})
+        assert "hidden" not in f"{refused.value.message} {refused.value.hint}"
+        options_for("local[2]", **{name.replace(".", "_"): "-Xss4m -Djavax.net.ssl.trustStore=/a/b"})
+
     def test_the_last_cause_is_what_a_failed_start_shows(self) -> None:
         log = "WARNING: Using incubator modules\nException in thread main java.lang.A: outer\n\tat x.Y(Z.java:1)\n"
         assert last_useful_line(log) == "Exception in thread main java.lang.A: outer"

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import FailedError, RuntimeMissing
+from strandline.errors import ConfigError, FailedError, RuntimeMissing
 from strandline.tables.jars import spark_home
 from strandline.tables.java import JavaFound
 
@@ -95,6 +97,7 @@ def context_options(
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     else:
         ours["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    _refuse_secret_flags(options)
     merged = ours | dict(options)
     class_path = [*map(str, jars), *filter(None, [options.get("spark.driver.extraClassPath")])]
     merged["spark.driver.extraClassPath"] = os.pathsep.join(class_path)
@@ -102,6 +105,20 @@ def context_options(
         local=local, archive_flags=archive_flags, further=options.get("spark.driver.extraJavaOptions", "")
     )
     return merged
+
+
+_FLAG_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
+_SECRET_FLAG = re.compile(rf"-D(\S*?(?:{REDACTED.removeprefix('(?i)')})[^\s=]*)=", re.IGNORECASE)
+
+
+def _refuse_secret_flags(options: Mapping[str, str]) -> None:
+    """Flags of a JVM are arguments of its process, whoever starts it."""
+    for name in _FLAG_SETTINGS:
+        if (found := _SECRET_FLAG.search(options.get(name, ""))) is not None:
+            raise ConfigError(
+                f"spark.options: {name} holds {found[1]}, and everybody on the machine sees the flags of a JVM",
+                hint="Put it into a file and name that, with @FILE in JDK_JAVA_OPTIONS, or use a setting of Spark's.",
+            )
 
 
 def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> SparkContext:
@@ -113,9 +130,10 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
     conf = SparkConf(loadDefaults=False)
     for key, value in options.items():
         conf.set(key, value)
-    with log.open("wb") as sink, _environment(_launch_environment(options, java)):
+    with _handed_over(options) as file, log.open("wb") as sink, _environment(_launch_environment(options, java, file)):
         try:
-            gateway = launch_gateway(conf, {"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+            # Without the settings: pyspark would make arguments of them, and everybody on the machine sees those.
+            gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as e:
             raise RuntimeMissing(
                 f"Spark's Java process did not start: {last_useful_line(_read(log)) or e}",
@@ -203,10 +221,27 @@ def _read(log: Path) -> str:
         return ""
 
 
-def _launch_environment(options: Mapping[str, str], java: JavaFound) -> dict[str, str | None]:
+@contextmanager
+def _handed_over(options: Mapping[str, str]) -> Iterator[Path]:
+    """The settings in a file that only we can read, there until Spark's JVM has read it."""
+    with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:  # its mode is 0700
+        file = Path(folder) / "spark.conf"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
+            handle.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in options.items())
+        yield file
+
+
+def _escaped(text: str) -> str:
+    """As `java.util.Properties` reads it back."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    numbers = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
+    return "".join(chr(n) if 0x21 <= n <= 0x7E and chr(n) not in "\\=:#!" else f"\\u{n:04x}" for n in numbers)
+
+
+def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: Path) -> dict[str, str | None]:
     environ: dict[str, str | None] = {
         "JAVA_HOME": str(java.home),
-        "PYSPARK_SUBMIT_ARGS": None,
+        "PYSPARK_SUBMIT_ARGS": f"--load-spark-defaults --properties-file {shlex.quote(str(settings))} pyspark-shell",
         "SPARK_REMOTE": None,
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -XX:-UsePerfData",
     }

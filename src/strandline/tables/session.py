@@ -59,7 +59,7 @@ def open_session(
         # A Spark of the user's own was not started with our pattern; this one is the session's.
         "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }
-    for key, value in (options | settings.spark.options).items():
+    for key, value in (options | spark_options(config)).items():
         if key.startswith("spark.sql.") and session.conf.isModifiable(key):
             session.conf.set(key, value)
     for key, value in catalog.items():
@@ -71,6 +71,11 @@ def stop_spark() -> None:
     """Stop the process's Spark and its JVM; every session and DataFrame of it is of no use afterwards."""
     with _lock:
         stop_context()
+
+
+def spark_options(config: LakeConfig) -> dict[str, str]:
+    """`spark.options` with what `env:NAME` names right now."""
+    return {key: resolve_secret(value) or "" for key, value in config.settings.spark.options.items()}
 
 
 def catalog_options(config: LakeConfig) -> dict[str, str]:
@@ -135,7 +140,7 @@ def _start(config: LakeConfig, *, s3: bool, progress: Callable[[str], None] | No
         jars=runtime.jars,
         archive_flags=use_flags(runtime.archive),
         scratch=cache,
-        options=spark.options,
+        options=spark_options(config),
     )
     return start_context(options, runtime.java, _log_file(cache / "logs"))
 

@@ -206,8 +206,11 @@ def open_sink(context: SinkContext) -> ForwardSink:
 
 def check_url(given: str) -> None:
     """As a person gave it, before it is stored."""
-    if not given.startswith("env:"):
-        parse_place(given)
+    if not given.startswith("env:") and parse_place(given).query:
+        raise UsageError(
+            "option url has a query (?…), where people put keys, and would be stored and shown with it",
+            hint="Put the whole URL into an environment variable, and name that: --option url=env:NAME.",
+        )
 
 
 KIND = SinkKind(

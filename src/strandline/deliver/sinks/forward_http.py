@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, unquote_plus
 
 import httpcore
 import httpx
@@ -53,6 +54,12 @@ class Place:
     def destination(self) -> str:
         return f"{self.scheme}://{self.netloc}{self.path.rstrip('/')}"
 
+    def scrub(self, text: str) -> str:
+        """Without the query and its values, however a server repeats them."""
+        values = [value for _, value in parse_qsl(self.query, keep_blank_values=True)]
+        raw = [pair.partition("=")[2] for pair in self.query.split("&")]
+        return hide(text, [self.query, unquote_plus(self.query), *values, *raw])
+
     def url(self, under: str = "") -> httpcore.URL:
         """Of the place, or of something under it."""
         path = f"{self.path.rstrip('/')}/{under}" if under else self.path
@@ -91,6 +98,16 @@ def parse_place(url: str) -> Place:
 
 
 # --- who -------------------------------------------------------------------------------------------------------------
+
+
+_SECRET_CHARS_MIN = 4
+"""What is shorter is no secret, and would take letters out of every word."""
+
+
+def hide(text: str, secrets: Iterable[str | None]) -> str:
+    for secret in sorted({s for s in secrets if s and len(s) >= _SECRET_CHARS_MIN}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +189,10 @@ class Conversation:
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_pool": None}
+
+    def scrub(self, text: str) -> str:
+        """Without the token and the query of the address, should the server repeat them."""
+        return self.token.scrub(self.place.scrub(text))
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -198,7 +198,7 @@ class Peer:
 
     def _error(self, why: str, hint: str | None = None) -> StorageError:
         conversation = self._conversation
-        return StorageError(conversation.token.scrub(f"{conversation.place.destination}: {why}"), hint=hint)
+        return StorageError(conversation.scrub(f"{conversation.place.destination}: {why}"), hint=hint)
 
 
 def _whose(address: Address) -> dict[str, object]:

@@ -79,4 +79,4 @@ class ForwardSender:
         if not isinstance(outcome, Refused | TryLater | Unknown):
             return outcome
         where = self._conversation.place.destination
-        return with_why(outcome, self._conversation.token.scrub(f"{where}: {outcome.why}"))
+        return with_why(outcome, self._conversation.scrub(f"{where}: {outcome.why}"))

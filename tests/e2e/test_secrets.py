@@ -1,0 +1,188 @@
+"""Secrets in every place where one may be, and then a search for them: outputs, files, logs, tables, arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from strandline.tables.runtime import cache_folder
+from tests.conftest import QUICK_SPARK, MakeHome
+from tests.e2e.cli import TIMEOUT_SECONDS
+from tests.processes import ROOT, own_jvm
+from tests.servers import S3
+
+CANARY = "c4n4ry"
+"""In every secret below."""
+
+
+class Parrot(BaseHTTPRequestHandler):
+    """Refuses everything, and repeats all that it was told."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(405)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = f"not now: {self.path} {self.headers}".encode()
+        self.send_response(503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def parrot() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Parrot)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Watch:
+    """What others on the machine see of a process and its children, as long as they run."""
+
+    def __init__(self, pid: int, temporary: Path) -> None:
+        self.arguments: set[str] = set()
+        self.handed_over: set[tuple[str, str]] = set()
+        self._process = psutil.Process(pid)
+        self._temporary = temporary
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.005):
+            try:
+                for process in [self._process, *self._process.children(recursive=True)]:
+                    self.arguments.update(process.cmdline())
+            except psutil.Error:
+                pass
+            for file in self._temporary.glob("strandline-spark-*/spark.conf"):
+                try:
+                    self.handed_over.add((oct(file.stat().st_mode)[-3:], oct(file.parent.stat().st_mode)[-3:]))
+                except FileNotFoundError:
+                    pass
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def commands(s3: S3, bucket: str) -> list[list[str]]:
+    add = ["sink", "add", "--dataset", "events", "--kind"]
+    web = ["--option", "token=env:WEB_TOKEN", "--option", "success_status=2xx"]
+    literal = f"url=http://127.0.0.1:1/rows?key={CANARY}-literal"
+    return [
+        ["init", "."],
+        ["dataset", "create", "events", "--like", "a.jsonl"],
+        ["ingest", "events", "a.jsonl", "--json"],
+        [*add, "forward", "web", "--option", "url=env:WEB_URL", *web],
+        [*add, "forward", "other", "--option", literal, *web],
+        ["sink", "update", "web", "--option", literal],
+        [*add, "postgres", "pg", "--option", "dsn=env:PG_DSN", "--option", "table=t", "--option", "create=true"],
+        [*add, "postgres", "pg2", "--option", f"dsn=postgresql://u:{CANARY}@127.0.0.1/d", "--option", "table=t"],
+        [*add, "s3", "bucket", "--option", f"url=s3://{bucket}/x", "--option", f"endpoint={s3.endpoint}",
+         "--option", "access_key=env:S3_ACCESS", "--option", "secret_key=env:S3_SECRET"],
+        ["tick", "--json"],
+        ["tick"],
+        ["status", "--json"],
+        ["status"],
+        ["sink", "show", "web", "--json"],
+        ["sink", "show", "web"],
+        ["sink", "list", "--json"],
+        ["verify", "--json"],
+        ["doctor", "--json"],
+        ["ledger", "audit", "--json"],
+        ["metrics"],
+        ["ledger", "backup", "copy.db"],
+    ]  # fmt: skip
+
+
+def test_no_secret_is_stored_shown_logged_or_an_argument(
+    tmp_path: Path, make_home: MakeHome, postgres_database: str, parrot: int, s3: S3
+) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    temporary.mkdir()
+    server = postgres_database.partition("@")[2]
+    make_home(home, {"ledger": {"url": "env:LEDGER_URL"}, "forward": {"allow": ["127.0.0.1"]}})
+    (home / "a.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    options = QUICK_SPARK | {
+        "spark.hadoop.fs.s3a.secret.key": f"{CANARY}-literal in the settings, with = : # ! \\ and ü",
+        "spark.hadoop.my.plain.name": "env:SPARK_SECRET",
+    }
+    environ = {
+        "STRANDLINE_SPARK__OPTIONS": json.dumps(options),
+        "LEDGER_URL": f"postgresql://postgres:{CANARY}-ledger@{server}?sslpassword={CANARY}-ssl",
+        "SPARK_SECRET": f"{CANARY}-spark",
+        "WEB_URL": f"http://127.0.0.1:{parrot}/rows?key={CANARY}%2Dweb&plain=yes",
+        "WEB_TOKEN": f"{CANARY}-token",
+        "PG_DSN": f"postgresql://postgres:{CANARY}-dsn@{server}",
+        "S3_ACCESS": f"{CANARY}-access",
+        "S3_SECRET": f"{CANARY}-key",
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    logs = cache_folder() / "logs"
+    before = {file: file.stat().st_mtime_ns for file in logs.glob("*")} if logs.is_dir() else {}
+    asked = commands(s3, s3.make_bucket())
+    with subprocess.Popen(
+        own_jvm("tests.e2e.several_commands"), cwd=home, env=os.environ | environ, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        watch = Watch(process.pid, temporary)
+        said, errors = process.communicate(json.dumps(asked), timeout=TIMEOUT_SECONDS)
+        watch.close()
+    assert process.returncode == 0, errors
+    done = json.loads(said)
+    assert len(done) == len(asked) and "fault of the program" not in said
+    assert done[2]["code"] == 0 and done[3]["code"] == 0, done[2:4]
+    assert done[4]["code"] == 2 and "query" in done[4]["err"] and done[5]["code"] == 2
+    assert done[9]["code"] == 1 and "not now" in done[9]["out"], "the server's words are there, without the secrets"
+
+    seen = {"what was printed": said + errors, "arguments": "\0".join(watch.arguments)}
+    seen |= {f"file {file.name}": _text(file) for file in _files(home) + _files(temporary)}
+    seen |= {f"log {file.name}": _text(file) for file in logs.glob("*") if before.get(file) != file.stat().st_mtime_ns}
+    seen |= _tables(postgres_database)
+    assert len([name for name in seen if name.startswith("log ")]) >= 1
+    assert "table sink" in seen and "env:WEB_URL" in seen["table sink"]
+    assert [name for name, text in seen.items() if CANARY in text] == []
+    assert any("SparkSubmit" in argument for argument in watch.arguments), "the JVM was seen"
+    assert watch.handed_over == {("600", "700")}, "the settings were handed over in a file of our own"
+    assert not list(temporary.glob("strandline-spark-*"))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode("latin-1")
+
+
+def _tables(url: str) -> dict[str, str]:
+    """Every row of every table, as text."""
+    query = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+    with psycopg.connect(url) as connection:
+        names: list[Any] = [name for (name,) in connection.execute(query)]
+        return {
+            f"table {name}": "\n".join(row[0] for row in connection.execute(f'SELECT t::text FROM public."{name}" t'))
+            for name in names
+        }
