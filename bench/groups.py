@@ -5,14 +5,21 @@ from __future__ import annotations
 from bench.deliver import few_rows, many_rows, memory
 from bench.forward import alone
 from bench.forward import rows as forwarded
-from bench.ingest import driver_memory, reserve, rows, start
+from bench.ingest import dirty_files, driver_memory, reserve, rows, start
 from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
 from bench.reconcile import orphans
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
-    "ingest": (rows.MEASUREMENT, reserve.SQLITE, reserve.POSTGRES, driver_memory.MEASUREMENT, start.MEASUREMENT),
+    "ingest": (
+        rows.MEASUREMENT,
+        dirty_files.MEASUREMENT,
+        reserve.SQLITE,
+        reserve.POSTGRES,
+        driver_memory.MEASUREMENT,
+        start.MEASUREMENT,
+    ),
     "read": (new_rows.MEASUREMENT,),
     "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from strandline.errors import ConfigError, UnsafeCatalog
 from strandline.maintain_settings import MaintainSettings
 from strandline.reconcile_settings import ReconcileSettings
 from strandline.section import Section
+from strandline.wording import nearest
 
 CONFIG_NAME = "strandline.toml"
 
@@ -393,13 +394,55 @@ def load_config(path: Path) -> LakeConfig:
         values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
+    _check_environment(os.environ)
     try:
         return LakeConfig(Settings(**values), path.parent.resolve())
     except ValidationError as e:
+        unknown = [err["loc"] for err in e.errors() if err["type"] == "extra_forbidden"]
         lines = "; ".join(
-            f"{'.'.join(map(str, err['loc']))}: {err['msg'].removeprefix('Value error, ')}" for err in e.errors()
+            unknown_setting(err["loc"])
+            if err["loc"] in unknown
+            else f"{'.'.join(map(str, err['loc']))}: {err['msg'].removeprefix('Value error, ')}"
+            for err in e.errors()
         )
         raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
+
+
+def unknown_setting(location: Sequence[int | str]) -> str:
+    """That there is no such setting, and which ones look like it, in its own section or in another one."""
+    name = ".".join(map(str, location))
+    every = _setting_names(Settings)
+    section, _, last = name.rpartition(".")
+    beside = [s for s in every if s.rpartition(".")[0] == section]
+    elsewhere = {s.rpartition(".")[2]: s for s in reversed(every)}
+    near = [s for n in nearest(last, (s.rpartition(".")[2] for s in beside)) for s in beside if s.endswith(n)]
+    near = near or [elsewhere[n] for n in nearest(last, elsewhere, 1)] or nearest(name, every)
+    if near:
+        return f"there is no setting {name}; perhaps {' or '.join(near)} is meant"
+    return f"there is no setting {name}" + (f"; {section} has {', '.join(s for s in beside)}" if beside else "")
+
+
+def _setting_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        names.append(prefix + name)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += _setting_names(inner, f"{prefix}{name}.")
+        elif get_origin(inner) is dict and issubclass(get_args(inner)[1], BaseModel):
+            names += _setting_names(get_args(inner)[1], f"{prefix}{name}.NAME.")
+    return names
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    """pydantic refuses a setting that a section does not have, and says nothing about a section that there is not."""
+    for variable in environ:
+        section, nested, rest = variable.removeprefix("STRANDLINE_").partition("__")
+        if variable.startswith("STRANDLINE_") and nested and section.lower() not in Settings.model_fields:
+            raise ConfigError(
+                f"{variable} in the environment: {unknown_setting([section.lower(), rest.lower().replace('__', '.')])}",
+                hint="`docs/settings.md` explains every setting.",
+            )
 
 
 def resolve_secret(value: str | None) -> str | None:

@@ -12,6 +12,7 @@ from strandline.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.ledger import audit, batches, blocks, datasets, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.types import INTERNAL_COLUMNS, Dataset
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.tables.alteration import Alteration
@@ -83,12 +84,12 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
         )
     if still_open := blocks.open_blocks(connection, dataset.id):
         raise RefusedError(
-            f"{dataset.name} has {len(still_open)} open block(s)",
+            f"{dataset.name} has {plural(len(still_open), 'open block')}",
             hint="Let them settle first: `strandline status` shows them.",
         )
     waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
     if waiting is not None:
         raise RefusedError(
-            f"{waiting.rows:,} rows that were received for {dataset.name} wait to be ingested",
+            f"{dataset.name}: {plural(waiting.rows, 'received row', 'waits')} to be ingested",
             hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
         )

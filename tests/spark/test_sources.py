@@ -111,7 +111,7 @@ def test_csv_is_read_whatever_it_is_packed_in(spark: SparkSession, tmp_path: Pat
     fitting = [(r[LINE], r["id"], r["name"]) for r in rows(df) if r[REJECT] is None]
     assert fitting == [(2, 1, 'a, "b"\r\nc'), (5, 2, ""), (6, 3, None), (10, 8, '5" pipe')]
     assert rejected(df) == [
-        (7, "1 fields, expected 2", "x"),
+        (7, "1 field, expected 2", "x"),
         (8, 'column "id": "y" is not a long', "x,y"),
         (9, "3 fields, expected 2", "1,2,3"),
         (11, "there is text after the closing quote of a field", '"q"r,9'),

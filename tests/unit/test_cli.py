@@ -17,6 +17,8 @@ from alembic import command
 from alembic.config import Config as AlembicConfig
 
 from strandline.cli.main import app, run
+from strandline.config import load_config
+from strandline.errors import ConfigError
 from strandline.ingest.sources.identify import file_batch_id
 from strandline.lake import Lake, open_lake
 from strandline.ledger import blocks, datasets, engine
@@ -224,6 +226,35 @@ def test_every_command_takes_config_and_json() -> None:
     for path, found in _commands((), typer.main.get_command(app)):
         taken = {option for parameter in found.params for option in parameter.opts}
         assert {"--config", "--json"} <= taken, " ".join(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("[ingest]\nreject_max = 5", "there is no setting ingest.reject_max; perhaps ingest.rejects_max"),
+        ("[ingset]\nrejects_max = 5", "there is no setting ingset; perhaps ingest"),
+        ("[deliver]\nrejects_max = 5", "there is no setting deliver.rejects_max; perhaps "),
+        ("[maintain.compact]\nfile_byte = 5", "there is no setting maintain.compact.file_byte; perhaps "),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused_with_those_that_look_like_it(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    path = tmp_path / "strandline.toml"
+    path.write_text(written)
+    with pytest.raises(ConfigError) as e:
+        load_config(path)
+    assert said in e.value.message
+
+
+@pytest.mark.parametrize("variable", ["STRANDLINE_INGSET__REJECTS_MAX", "STRANDLINE_INGEST__REJECT_MAX"])
+def test_a_variable_that_is_no_setting_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    (tmp_path / "strandline.toml").write_text("")
+    monkeypatch.setenv(variable, "5")
+    with pytest.raises(ConfigError, match=r"perhaps ingest\.rejects_max"):
+        load_config(tmp_path / "strandline.toml")
 
 
 def test_the_settings_file_is_found_by_option_environment_and_folder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli import render, render_ingest, render_status
+from strandline.cli.bars import how_far
 from strandline.cli.output import Output
 from strandline.cli.progress import Bars
 from strandline.errors import InputError, InputRefused
-from strandline.ingest.files import FileOutcome
+from strandline.ingest.files import FileOutcome, find_rejects, rejects_path
 from strandline.ingest.recover import Recovered
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
-from strandline.types import Seq, SeqRange
+from strandline.types import Dataset, DatasetId, History, Seq, SeqRange
+from strandline.wording import plural
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -99,7 +102,12 @@ def outcome(name: str, **changes: object) -> FileOutcome:
 def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     found = [
         outcome(
-            "new.jsonl", rows=1_000, range=SeqRange(Seq(1), Seq(1_000)), rejected=2, rejects_path=Path("r/x.jsonl")
+            "new.jsonl",
+            rows=1_000,
+            range=SeqRange(Seq(1), Seq(1_000)),
+            rejected=2,
+            rejects_path=Path("r/x.jsonl"),
+            absent=("a", "b"),
         ),
         outcome("old.jsonl", rows=500, range=SeqRange(Seq(2_001), Seq(2_500)), duplicate=True, rejected=None),
         outcome("empty.csv"),
@@ -114,11 +122,36 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     assert "empty" in by_file["empty.csv"]
     assert "refused" in by_file["bad.csv"]
     assert "failed" in by_file["gone.csv"]
-    assert "2 rows did not fit" in said
+    assert "! new.jsonl: 2 rows did not fit" in said
+    assert "! new.jsonl lacks 2 columns, null in all rows: a, b" in said
     assert "r/x.jsonl" in said
     assert "look at it" in said
     assert "5 files: 1,000 new rows in 4.0 s, 1 in already, 2 failed" in said
     assert render_ingest.document("default.events", found, 4.0)["rows"] == 1_000
+
+
+def test_what_says_nothing_is_not_shown() -> None:
+    said = text(*render_ingest.outcomes([outcome("a.csv", rows=1, range=SeqRange(Seq(1), Seq(1)), seconds=9.0)], 9.0))
+    assert "1 row " in said and "rows/s" not in said
+    assert [plural(n, "row", "is") for n in (0, 1, 2_000)] == ["0 rows are", "1 row is", "2,000 rows are"]
+    assert [plural(2, noun) for noun in ("body", "batch", "day", "left-over branch")] == [
+        "2 bodies", "2 batches", "2 days", "2 left-over branches"
+    ]  # fmt: skip
+    assert (how_far(0, None, None), how_far(5, 10, None), how_far(10, 10, 0)) == ("", "50 %", "100 %")
+    assert how_far(1, 10, 75.2) == "10 %, about 1 min 15 s left"
+    assert how_far(1, 10, 7300) == "10 %, about 2 h 1 min left"
+
+
+def test_a_file_of_rejected_rows_is_named_after_its_input_and_found_by_its_batch(tmp_path: Path) -> None:
+    dataset = Dataset(DatasetId(1), "default.events", "u", (), False, History.DELIVER, NOW)
+    path = rejects_path(tmp_path, dataset, "file-" + "ab" * 32, [Path("/in/new orders.csv")])
+    assert re.fullmatch(r"new_orders\.csv-[0-9a-f]{12}\.jsonl", path.name)
+    assert rejects_path(tmp_path, dataset, "../x/y", [Path("a.csv")]).name.startswith("_x_y-")
+    assert find_rejects(tmp_path, dataset, "file-" + "ab" * 32) is None
+    path.parent.mkdir()
+    path.touch()
+    assert find_rejects(tmp_path, dataset, "file-" + "ab" * 32) == path
+    assert find_rejects(tmp_path, dataset, "file-" + "cd" * 32) is None
 
 
 def test_names_in_square_brackets_are_shown_as_they_are() -> None:

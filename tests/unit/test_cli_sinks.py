@@ -163,6 +163,14 @@ def test_a_sink_that_was_added_is_shown_with_its_options_as_they_were_given(
     assert "option format" in said(capsys, "sink", "show", "more")
 
 
+def test_an_add_that_fails_says_what_to_do_and_nothing_of_ticks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "taken").write_text("a file")
+    add = ["sink", "add", "more", "--dataset", "events", "--kind", "files", "--option", "path=taken/out"]
+    assert run(add) == 1
+    told = capsys.readouterr().err
+    assert "No sink was added" in told and "tick" not in told
+
+
 def test_a_secret_is_shown_by_the_name_of_its_variable_and_never_as_it_is(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

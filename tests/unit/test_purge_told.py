@@ -71,7 +71,7 @@ def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
             snapshots_expired=None,
             floor=90,
             refs_kept=1,
-            left=("1 rows are not settled yet", "quarantine: the disk is full"),
+            left=("1 row is not settled yet", "quarantine: the disk is full"),
         ),
     )
     for part in (
@@ -84,7 +84,7 @@ def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
         "old snapshots are kept, and still show the rows",
         "rows up to 90 were deleted before by retention",
         "1 other branch or tag",
-        "left: 1 rows are not settled yet",
+        "left: 1 row is not settled yet",
         "left: quarantine: the disk is full",
         "run it again, until nothing is left",
     ):

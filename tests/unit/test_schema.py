@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import InputError, SchemaError
-from strandline.tables.infer import infer_schema
+from strandline.tables.infer import Guess, infer, infer_schema
 from strandline.tables.partitioning import PartitionBy, parse_partition_by
 from strandline.tables.schema import (
     Column,
@@ -316,8 +317,58 @@ def test_csv_shows_its_columns_and_keeps_leading_zeros_as_text(tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_a_column_that_became_text_says_what_did_not_fit_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [f"{i},{'n/a' if i in (57, 300) else i * 0.5},x{i},2024-01-01" for i in range(1000)]
+    path.write_text("id,price,name,day,none\n" + "".join(f"{row},\n" for row in rows))
+    found = infer(path, {})
+    assert found.guesses == (Guess("price", "double", 1000, 2, ((59, "n/a"), (302, "n/a"))),)
+    assert (found.empty, found.sampled_rows) == (("none",), None)
+    chosen = infer(path, {"price": Primitive("double"), "none": Primitive("date")})
+    assert (chosen.guesses, chosen.empty) == ((), ())
+    assert {c.name: type_text(c.type) for c in chosen.columns} == {
+        "id": "long", "price": "double", "name": "string", "day": "date", "none": "date"
+    }  # fmt: skip
+    with pytest.raises(SchemaError, match="no column Price") as e:
+        infer(path, {"Price": Primitive("double")})
+    assert "price" in (e.value.hint or "")
+
+
+def test_a_mixed_column_of_json_can_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1, "d": "2024-01-01"}\n{"a": "x", "d": "2024-01-02"}\n{"d": "soon"}\n')
+    with pytest.raises(SchemaError) as e:
+        infer(path, {})
+    assert "--types" in (e.value.hint or "")
+    found = infer(path, {"a": Primitive("long")})
+    assert {c.name: type_text(c.type) for c in found.columns} == {"a": "long", "d": "string"}
+    assert found.guesses == (Guess("d", "date", 3, 1, ((3, "soon"),)),)
+
+
+def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a\n" + "1\n" * 10_001)
+    assert infer(path, {}).sampled_rows == 10_000
+
+
+def test_other_delimiters_and_line_ends_are_named_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "a b.csv"
+    path.write_text("id;name\n1;x, y\n")
+    with pytest.raises(InputError, match="not separated by commas") as e:
+        infer(path, {})
+    command = (e.value.hint or "").partition("Convert it: ")[2].replace("NEW.csv", "new.csv")
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert inferred(tmp_path / "new.csv") == {"id": "long", "name": "string"}
+    path.write_bytes(b"id,name\r1,x\r")
+    with pytest.raises(InputError) as e:
+        infer(path, {})
+    assert "tr '" in (e.value.hint or "")
+    with pytest.raises(InputError, match="folder"):
+        infer(tmp_path, {})
+
+
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "no header"), ("a,b\n1\n", "line 2: 1 values"), ('a\n"x\n', "not CSV")]
+    ("text", "says"), [("", "no header"), ("a,b\n1\n", "line 2: 1 value, and"), ('a\n"x\n', "not CSV")]
 )
 def test_csv_that_shows_no_schema_is_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "rows.csv"

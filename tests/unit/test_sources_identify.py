@@ -88,6 +88,48 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         file_batch_id(tmp_path / "gone.jsonl")
 
 
+def test_a_folder_is_named_with_the_pattern_of_the_files_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "in put"
+    folder.mkdir()
+    with pytest.raises(InputError, match="folder") as e:
+        identify(folder)
+    assert "no file in it" in (e.value.hint or "")
+    for name in ("a.csv.gz", "b.csv.gz", "c.jsonl", ".hidden", "notes.txt"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(InputError) as e:
+        identify(folder)
+    assert e.value.hint == f"Name the files in it: '{folder}'/*.csv.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a b.csv", "id,name\n1,é\n".encode("utf-16")),
+        ("a b.csv", "\ufeffid,name\n1,é\n".encode("utf-16-be")),
+        ("a b.csv", b"id,name\r1,\xc3\xa9\r"),
+    ],
+)
+def test_text_that_is_not_read_here_comes_with_the_command_that_converts_it(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError) as e:
+        identify(path)
+    command = (e.value.hint or "").partition("Convert it: ")[2]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    (converted,) = [p for p in tmp_path.iterdir() if p != path]
+    assert identify(converted).format == "csv"
+    assert converted.read_text("utf-8-sig").splitlines() == ["id,name", "1,é"]
+
+
+def test_utf_16_without_a_mark_is_known_by_its_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("id,name\n".encode("utf-16-le"))
+    with pytest.raises(InputError, match="UTF-16"):
+        identify(path)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"

@@ -7,19 +7,24 @@ import json
 import math
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from strandline.ingest.sources import blocks, delimited, jsonl
-from strandline.ingest.sources.blocks import RAW, REJECT, to_batches
-from strandline.ingest.sources.columns import Unfit, arrow_type, carrier_type
+from strandline.errors import InputError
+from strandline.ingest.sources import delimited, jsonl, lines
+from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, to_batches
+from strandline.ingest.sources.columns import Unfit, arrow_type
+from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.lines import Block, split_lines
+from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row, why_not
 from strandline.ingest.sources.values import Misfit
 
@@ -61,16 +66,22 @@ def block_of(*lines: bytes) -> Block:
 
 
 def fast(block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
-    """What the columns say, or None where they leave it to the judge."""
-    schema = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
-    maps = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    """What the columns say, or None where they leave a row to the judge."""
+    return taken(jsonl.fitting_reader(fields), block, fields)
+
+
+def fast_csv(block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
+    return taken(lambda b: delimited.read_columns(b, fields, fields.fieldNames()), block, fields)
+
+
+def taken(read: ColumnsReader, block: Block, fields: t.StructType) -> list[dict[str, Any]] | None:
     try:
-        arrays = blocks._all_at_once(block, fields, lambda b: jsonl.read_columns(b, fields, schema, maps))
+        arrays, fit = read(block)
     except (Unfit, pa.ArrowInvalid):
         return None
     for array in arrays:
         array.validate(full=True)
-    return pa.RecordBatch.from_arrays(arrays, names=fields.fieldNames()).to_pylist()
+    return None if fit is not None else pa.RecordBatch.from_arrays(arrays, names=fields.fieldNames()).to_pylist()
 
 
 def judged(line: bytes, fields: t.StructType) -> dict[str, Any]:
@@ -110,6 +121,19 @@ REASONS: list[tuple[t.StructType, bytes, str]] = [
     (of(t.DoubleType()), b'{"c": "1.5"}', 'column "c": "1.5" is not a double'),
     (of(t.DoubleType()), b'{"c": 1e999}', 'column "c": 1e999 is out of range for a double'),
     (of(t.FloatType()), b'{"c": 1e39}', 'column "c": 1e39 is out of range for a float'),
+    (of(t.DoubleType()), b'{"c": 1e-400}', 'column "c": 1e-400 is too small for a double: it would become 0'),
+    (of(t.DoubleType()), b'{"c": -0.01E-0399}', 'column "c": -0.01E-0399 is too small for a double: it would become 0'),
+    (of(t.FloatType()), b'{"c": 1e-50}', 'column "c": 1e-50 is too small for a float: it would become 0'),
+    (
+        of(t.FloatType()),
+        b'{"c": 0.' + b"0" * 50 + b"1}",
+        'column "c": 0.' + "0" * 50 + "1 is too small for a float: it would become 0",
+    ),
+    (
+        of(t.ArrayType(t.DoubleType())),
+        b'{"c": [0, 1e-400]}',
+        'column "c[]": 1e-400 is too small for a double: it would become 0',
+    ),
     (of(t.DoubleType()), b'{"c": NaN}', "not JSON: NaN must be written as a string"),
     (of(t.DecimalType(5, 2)), b'{"c": 1.005}', 'column "c": 1.005 does not fit a decimal(5,2)'),
     (of(t.DecimalType(5, 2)), b'{"c": 1000}', 'column "c": 1000 does not fit a decimal(5,2)'),
@@ -176,6 +200,9 @@ def test_a_row_that_does_not_fit_is_told_why(fields: t.StructType, line: bytes, 
 
 
 FITS: list[tuple[t.DataType, bytes, Any]] = [
+    (t.DoubleType(), b"0e-400", 0.0),
+    (t.DoubleType(), b"-0.000", -0.0),
+    (t.DoubleType(), b"5e-324", 5e-324),
     (t.DoubleType(), b"1", 1.0),
     (t.DoubleType(), b'"NaN"', math.nan),
     (t.DoubleType(), b'"-Infinity"', -math.inf),
@@ -244,6 +271,8 @@ NUMBERS = st.one_of(
             "-0",
             "-0.0",
             "1e-400",
+            "0e-400",
+            "1e-46",
             "3.4028236e38",
         ]
     ),
@@ -272,12 +301,8 @@ def test_a_decimal_that_is_too_large_is_refused_and_never_another_number(written
     check(f'{{"c": {written}}}'.encode(), fields)
     nested = t.StructType([t.StructField("c", t.ArrayType(t.DecimalType(38, scale)))])
     check(f'{{"c": [1, {written}]}}'.encode(), nested)
-    block = delimited.split_records(written.encode(), 1, True)[0]
-    try:
-        arrays = blocks._all_at_once(block, fields, lambda b: delimited.read_columns(b, fields, ["c"]))
-    except (Unfit, pa.ArrowInvalid):
-        return
-    assert arrays[0].to_pylist() == [Decimal(written)]
+    rows = fast_csv(delimited.split_records(written.encode(), 1, True)[0], fields)
+    assert rows is None or rows == [{"c": Decimal(written)}]
 
 
 @settings(max_examples=300, deadline=None)
@@ -285,13 +310,10 @@ def test_a_decimal_that_is_too_large_is_refused_and_never_another_number(written
 def test_columns_read_csv_as_the_judge_does(name: str, text: str) -> None:
     fields = t.StructType([FLAT[name]])
     record = ('"' + text.replace('"', '""') + '"').encode("utf-8", "surrogatepass")
-    block = delimited.split_records(record, 1, True)[0]
-    try:
-        arrays = blocks._all_at_once(block, fields, lambda b: delimited.read_columns(b, fields, [name]))
-    except (Unfit, pa.ArrowInvalid):
-        return
-    row = csv_row(record, fields, [name])
-    assert same(arrays[0].to_pylist()[0], pa.array([row[name]], arrow_type(FLAT[name].dataType)).to_pylist()[0])
+    rows = fast_csv(delimited.split_records(record, 1, True)[0], fields)
+    if rows is not None:
+        row = csv_row(record, fields, [name])
+        assert same(rows[0][name], pa.array([row[name]], arrow_type(FLAT[name].dataType)).to_pylist()[0])
 
 
 KEYS = st.sampled_from(["id", "o", "a", "m", "k", "p", "q", "key", "value", "1", "2", "x", "\\u006d", "", 'a\\"b'])
@@ -340,14 +362,8 @@ def test_columns_are_not_fooled_by_damaged_json(line: str, edits: list[tuple[int
 
 
 def in_batches(lines: list[bytes], fields: t.StructType) -> Iterator[dict[str, Any]]:
-    schema = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
-    maps = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
-    for batch in to_batches(
-        [block_of(*lines)],
-        fields,
-        lambda b: jsonl.read_columns(b, fields, schema, maps),
-        lambda line: json_row(line, fields),
-    ):
+    read = jsonl.fitting_reader(fields)
+    for batch in to_batches([block_of(*lines)], fields, read, lambda line: json_row(line, fields)):
         yield from batch.to_pylist()
 
 
@@ -370,6 +386,103 @@ def test_every_line_of_a_block_is_judged_on_its_own(lines: list[str]) -> None:
             assert same({f.name: row[f.name] for f in NESTED}, judged(line, NESTED))
         else:
             assert all(row[f.name] is None for f in NESTED)
+
+
+GOOD = {
+    "b": "true", "i": 1, "l": 2, "f": 1.5, "d": 2.5, "n": 3.25, "big": 1.5, "s": "é x", "x": "aGk=",
+    "day": "2026-01-01", "ts": "2026-01-01T00:00:00", "tz": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+BAD = {
+    "b": "yes", "i": 2**31, "l": 2**63, "f": "x", "d": "x", "n": 3.125, "big": "1.5.", "x": "aGk", "day": "2026-02-30",
+    "ts": "2026-13-01T00:00:00", "tz": "yesterday",
+}  # fmt: skip
+
+
+def dirty(format: str) -> tuple[list[bytes], int]:
+    """Two thousand records with one in a hundred that does not fit, each time in another way."""
+    records: list[bytes] = []
+    names = list(BAD)
+    for i in range(2000):
+        row: dict[str, Any] = GOOD | {"l": i}
+        if format == "json":
+            row["b"] = True
+        bad = i % 100 == 57
+        if bad:
+            name = names[i // 100 % len(names)]
+            row[name] = BAD[name]
+        quoted = ",".join(f'"{v}"' if k in ("s", "ts") else str(v) for k, v in row.items())
+        records.append((json.dumps(row, ensure_ascii=False) if format == "json" else quoted).encode())
+    broken = b'{"b": tru' if format == "json" else b"true,1"
+    unreadable = records[0].replace("é".encode(), b"\xff")
+    records[500:500] = [broken, unreadable]
+    return records, 22
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_only_the_records_that_do_not_fit_are_read_one_by_one(format: str) -> None:
+    """Else a file with a bad row in a hundred is read many times slower than a clean one."""
+    records, bad = dirty(format)
+    header = FLAT.fieldNames()
+
+    def judge(record: bytes) -> dict[str, Any]:
+        asked.append(record)
+        return json_row(record, FLAT) if format == "json" else csv_row(record, FLAT, header)
+
+    asked: list[bytes] = []
+    if format == "json":
+        block, read = block_of(*records), jsonl.fitting_reader(FLAT)
+    else:
+        block = delimited.split_records(b"\n".join(records), 1, True)[0]
+        read = lambda b: delimited.read_columns(b, FLAT, header)  # noqa: E731
+    batches = list(to_batches([block], FLAT, read, judge))
+    assert len(batches) == 1
+    assert len(asked) == bad
+    rows = batches[0].to_pylist()
+    assert [row[LINE] for row in rows] == list(range(1, len(records) + 1))
+    assert [records[row[LINE] - 1] for row in rows if row[REJECT] is not None] == asked
+    for record, row in zip(records, rows, strict=True):
+        if row[REJECT] is None:
+            expected = judged(record, FLAT) if format == "json" else judged_csv(record)
+            assert same({f.name: row[f.name] for f in FLAT}, expected)
+
+
+def judged_csv(record: bytes) -> dict[str, Any]:
+    row = csv_row(record, FLAT, FLAT.fieldNames())
+    return {f.name: pa.array([row[f.name]], arrow_type(f.dataType)).to_pylist()[0] for f in FLAT}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(SCALARS)), VALUES), min_size=1, max_size=80))
+def test_every_flat_line_of_a_block_is_judged_on_its_own(values: list[tuple[str, str]]) -> None:
+    lines = [f'{{"{name}": {written}}}'.encode("utf-8", "surrogatepass") for name, written in values]
+    rows = list(in_batches(lines, FLAT))
+    assert [row[REJECT] for row in rows] == [why_not(line, FLAT) for line in lines]
+    for line, row in zip(lines, rows, strict=True):
+        if row[REJECT] is None:
+            assert same({f.name: row[f.name] for f in FLAT}, judged(line, FLAT))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(SCALARS)), st.lists(TEXTS | NUMBERS, min_size=1, max_size=60))
+def test_every_record_of_csv_is_judged_on_its_own(name: str, texts: list[str]) -> None:
+    fields = t.StructType([FLAT[name], t.StructField("z", t.LongType())])
+    quoted = [('"' + x.replace('"', '""') + '"').encode("utf-8", "surrogatepass") for x in texts]
+    records = [cell + (b",1" if i % 7 else b",1,2") for i, cell in enumerate(quoted)]
+    block = delimited.split_records(b"\n".join(records), 1, True)[0]
+    read = lambda b: delimited.read_columns(b, fields, [name, "z"])  # noqa: E731
+    found = [
+        row
+        for batch in to_batches([block], fields, read, lambda r: csv_row(r, fields, [name, "z"]))
+        for row in batch.to_pylist()
+    ]
+    for record, row in zip(records, found, strict=True):
+        try:
+            expected = csv_row(record, fields, [name, "z"])
+        except Misfit as e:
+            assert row[REJECT] == str(e)
+        else:
+            assert row[REJECT] is None
+            assert same(row[name], pa.array([expected[name]], arrow_type(fields[name].dataType)).to_pylist()[0])
 
 
 def test_ordinary_rows_take_the_fast_way() -> None:
@@ -418,6 +531,62 @@ def test_records_of_csv_are_cut_where_they_end(rows: list[list[str | None]], new
     assert found == rows
     starts = [text[: int(np.int64(s))].count("\n") + 1 for s in (len(text.encode()[:b].decode()) for b in block.starts)]
     assert block.lines.tolist() == starts
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("id;name", "Only commas are read. Convert it: python3"),
+        ("ID,name", 'Upper and lower case count. Write "id" for "ID"'),
+        ("id, name", 'write "name" without the spaces'),
+        ("1,x", "The first line must name the columns: id, name, more"),
+        ("id,nane", 'Is "name" meant?'),
+        ("id,zzzzzz", "or add it: strandline dataset alter"),
+    ],
+)
+def test_a_header_that_does_not_fit_comes_with_a_hint_that_helps(tmp_path: Path, header: str, hint: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(header + "\n1,2\n")
+    fields = t.StructType([t.StructField(name, t.StringType()) for name in ("id", "name", "more")])
+    with pytest.raises(InputError) as e:
+        delimited.read_header(identify(path), fields)
+    assert hint in (e.value.hint or "")
+
+
+def test_columns_that_a_file_lacks_are_named(tmp_path: Path) -> None:
+    fields = t.StructType([t.StructField(name, t.StringType()) for name in ("id", "name", "more")])
+    (tmp_path / "a.csv").write_text("name\nx\n")
+    pq.write_table(pa.table({"id": ["1"], "more": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    found = {name: absent_columns(identify(tmp_path / name), fields) for name in ("a.csv", "a.parquet", "a.jsonl")}
+    assert found == {"a.csv": ("id", "more"), "a.parquet": ("name",), "a.jsonl": ()}
+
+
+@pytest.mark.parametrize("lines_inside", [True, False])
+def test_a_long_record_is_gone_through_a_few_times_and_not_once_for_each_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines_inside: bool
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 1000)
+    field = b"\n" * 200_000 if lines_inside else b"a" * 200_000
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"c,d\n1,2\n" + b'"' + field + b'",2\n3,4\n' + b"5,6\n" * 1000)
+    scanned: list[int] = []
+
+    def split(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
+        scanned.append(len(data))
+        return delimited.split_records(data, first_line, last)
+
+    source = identify(path)
+    found = [
+        (int(b.lines[i]), b.record(i))
+        for b in lines.read_blocks(source, lines.ByteRange(0, source.size_bytes, 1), split)
+        for i in range(len(b))
+    ]
+    assert sum(scanned) < 5 * source.size_bytes
+    after = 4 + field.count(b"\n")
+    assert [r for _, r in found[1:4]] == [b"1,2", b'"' + field + b'",2', b"3,4"]
+    assert [n for n, _ in found[:5]] == [1, 2, 3, after, after + 1]
+    assert len(found) == 1004
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from strandline.config import LakeConfig, find_config, load_config
 from strandline.errors import ConfigError, StrandlineError
 from strandline.lake import Lake
 from strandline.tables.runtime import Check, runtime_report
+from strandline.wording import plural
 
 
 def all_checks(config: Path | None) -> list[Check]:
@@ -48,7 +49,7 @@ def _lake_checks(named: Path | None) -> list[Check]:
             lake.open()
         except StrandlineError as e:
             return [Check("settings", True, str(config.home)), Check("ledger", False, e.message, e.hint)]
-        ledger = Check("ledger", True, f"lake {lake.id}, {len(lake.datasets())} dataset(s)")
+        ledger = Check("ledger", True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}")
         try:
             witness = Check("witness", True, f"numbers up to {lake.witness.read().highest:,} are taken")
         except StrandlineError as e:

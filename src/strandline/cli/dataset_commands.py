@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import render
+from strandline.cli import render, render_created
 from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.errors import UsageError
 from strandline.types import History
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.tables.alteration import Alteration
-    from strandline.tables.schema import Column
+    from strandline.tables.infer import Inferred
 
 app = typer.Typer(help="Make, take over, change and drop datasets.")
 
@@ -39,6 +41,16 @@ def create(
     like: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A data file to read the columns off.", show_default=False)
     ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--types",
+            metavar="NAME:TYPE",
+            help="With --like: the type of a column that is not as it is guessed. Repeat it, or write several with "
+            "commas between them.",
+            show_default=False,
+        ),
+    ] = None,
     partition_by: Annotated[
         str | None, typer.Option(metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …")
     ] = None,
@@ -49,26 +61,41 @@ def create(
     """Make a dataset: a new Iceberg table that rows enter through Strandline."""
     out = Output(as_json=json)
     with opened(config) as lake:
-        columns = _columns(schema, like)
-        made = lake.create_dataset(name, columns, deliver_by=deliver_by or (), partition_by=partition_by)
+        found = _columns(schema, like, types or [])
+        made = lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
     out.show(
-        render.created_document(made, columns, inferred_from=like), render.created(made, columns, inferred_from=like)
+        render_created.document(made, found, inferred_from=like),
+        render_created.created(made, found, inferred_from=like),
     )
 
 
-def _columns(schema: Path | None, like: Path | None) -> tuple[Column, ...]:
+def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
     if (schema is None) == (like is None):
         raise UsageError(
             "a dataset needs its columns: --schema FILE or --like FILE, one of them",
             hint="--like reads them off a data file, --schema from a list that you wrote.",
         )
+    from strandline.tables.infer import Inferred, infer
+    from strandline.tables.schema_file import parse_schema_file, parse_type
+
     if schema is not None:
-        from strandline.tables.schema_file import parse_schema_file
+        if types:
+            raise UsageError("--types goes with --like", hint="With --schema, the file says the types.")
+        return Inferred(parse_schema_file(schema))
+    pairs = [_pair(text, "--types", "NAME:TYPE") for given in types for text in _between_commas(given)]
+    return infer(like or Path(), {name: parse_type(kind, where=name) for name, kind in pairs})
 
-        return parse_schema_file(schema)
-    from strandline.tables.infer import infer_schema
 
-    return infer_schema(like or Path())
+def _between_commas(text: str) -> list[str]:
+    """A comma inside brackets belongs to a type: decimal(9,2), map<string,long>."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "(<[") - (c in ")>]")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
 
 
 @app.command()
@@ -102,7 +129,7 @@ def adopt(
             history=history,
             deliver_by=deliver_by,
             leave_foreign=leave_foreign,
-            on_step=lambda rows: say(f"{rows:,} rows have their number"),
+            on_step=lambda rows: say(f"{plural(rows, 'row', 'has')} a number"),
         )
         name = lake.dataset(table).name
     out.show({"name": name, "numbered": done.rows, "steps": done.steps}, render.adopted(name, done.rows, done.steps))

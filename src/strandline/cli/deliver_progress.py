@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from strandline.cli.bars import bars_on
 from strandline.cli.output import Output
+from strandline.cli.render import rate
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -61,8 +63,10 @@ class Bars(Silent):
                 line.before += line.total
             line.done, line.total = done, total
             dealt, whole = line.before + done, line.before + total
-            note = f"{dealt / max(time.monotonic() - line.began, 0.001):,.0f} rows/s" if dealt else ""
-            self._progress.update(line.task, completed=dealt, total=whole, count=f"{dealt:,}/{whole:,} rows", note=note)
+            note = rate(dealt, time.monotonic() - line.began).removeprefix(", ")
+            self._progress.update(
+                line.task, completed=dealt, total=whole, count=f"{dealt:,}/{plural(whole, 'row')}", note=note
+            )
 
 
 @contextmanager

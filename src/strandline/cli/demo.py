@@ -22,10 +22,10 @@ from strandline.cli.demo_forward import SETTINGS, forward
 from strandline.cli.demo_maintain import go_on_after_maintenance, maintain_between_ticks
 from strandline.cli.demo_scene import DATASET, Demo, count, events, ingest, killed_child, write
 from strandline.cli.output import Output
-from strandline.cli.render import plural
 from strandline.errors import RefusedError
 from strandline.founding import init_lake
 from strandline.types import Seq
+from strandline.wording import plural
 
 MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.text import Text
 
 from strandline.cli.demo_scene import DATASET, Demo, events, ingest, killed_child, write
-from strandline.cli.render import plural
 from strandline.errors import FailedError
+from strandline.wording import plural
 
 SINKS = {"archive": "parquet", "partner": "jsonl"}
 FOLDER = "delivered"

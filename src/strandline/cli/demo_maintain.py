@@ -11,6 +11,7 @@ from strandline.cli.demo_delivery import SINKS, consumed, deliver, rows_in_lake,
 from strandline.cli.demo_scene import DATASET, Demo, events, ingest, write
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Run
+from strandline.wording import plural
 
 PAUSED = "partner"
 LATE_FILES, LATE_ROWS_EACH, LATE_ID = 6, 50, 400_001
@@ -85,7 +86,7 @@ def _expire(demo: Demo) -> None:
         _told(demo, done.run)
         left = done.result.snapshots_before - done.result.snapshots_expired
         demo.claim(
-            f"{done.result.snapshots_expired:,} snapshots are gone, {left} is left, and every row is there",
+            f"{plural(done.result.snapshots_expired, 'snapshot', 'is')} gone, {left} is left, and every row is there",
             done.result.snapshots_expired > 0 and left == 1 and rows_in_lake(demo) == before,
         )
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from strandline.cli.bars import bars_on
 from strandline.cli.output import Output
+from strandline.cli.render import rate
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -58,7 +60,7 @@ class Bars(Silent):
                 self._progress.update(self._all, description="ingesting")
             if path not in self._lines:
                 self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, count="", note="")
-            note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {rows:,} rows"
+            note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {plural(rows, 'row')}"
             self._progress.update(self._lines[path], note=note)
 
     def on_done(self, outcome: FileOutcome) -> None:
@@ -67,9 +69,9 @@ class Bars(Silent):
                 self._progress.remove_task(line)
             if not outcome.duplicate:
                 self._rows += outcome.rows
-            note = f"{self._rows:,} rows"
-            if self._began is not None and self._rows:
-                note += f", {self._rows / max(time.monotonic() - self._began, 0.001):,.0f} rows/s"
+            note = plural(self._rows, "row") if self._rows else ""
+            if self._began is not None:
+                note += rate(self._rows, time.monotonic() - self._began)
             self._done += 1
             self._progress.update(self._all, advance=1, count=f"{self._done}/{self._files}", note=note)
 

@@ -9,8 +9,8 @@ import typer
 from strandline.cli import render_quarantine
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
-from strandline.cli.render import plural
 from strandline.errors import UsageError
+from strandline.wording import plural
 
 app = typer.Typer(help="Rows that a sink refused for good and that were set aside: look at them, send them again.")
 

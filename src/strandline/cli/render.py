@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.types import Dataset
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.ingest.opening import Opened
@@ -39,8 +40,10 @@ def number(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def rate(rows: int, seconds: float) -> str:
+    """To be put after a time; empty where it would say nothing."""
+    per_second = rows / max(seconds, 0.001)
+    return f", {per_second:,.0f} rows/s" if per_second >= 1 else ""
 
 
 def age(since: datetime, now: datetime | None = None) -> str:
@@ -85,23 +88,6 @@ def columns_table(columns: Sequence[Column]) -> Table:
         note = " ".join(filter(None, ["required" if column.required else "", column.doc or ""]))
         table.add_row(Text(f"  {column.name}"), Text(type_text(column.type), "cyan"), Text(note, "dim"))
     return table
-
-
-def created(made: Dataset, columns: Sequence[Column], *, inferred_from: Path | None) -> RenderableType:
-    head = Text.assemble(OK, " Dataset ", (made.name, "bold"))
-    if made.deliver_by:
-        head.append(f", delivered by {', '.join(made.deliver_by)}")
-    parts: list[RenderableType] = [head]
-    if inferred_from is not None:
-        parts.append(Text(f"  Columns as found in {inferred_from}:", "dim"))
-    parts.append(columns_table(columns))
-    return Group(*parts)
-
-
-def created_document(made: Dataset, columns: Sequence[Column], *, inferred_from: Path | None) -> dict[str, Any]:
-    from strandline.tables.schema import to_json
-
-    return dataset_document(made) | {"columns": to_json(columns), "inferred_from": inferred_from}
 
 
 def dataset_document(d: Dataset) -> dict[str, Any]:
@@ -250,9 +236,7 @@ def recovered(found: Recovered) -> RenderableType:
         lines.append(Text.assemble(NOTHING, f" Left alone, its writer may be alive: {live}"))
     lines += [Text.assemble(BAD, f" Held: {held}") for held in found.held]
     if found.branches_removed:
-        lines.append(
-            done(f"{plural(found.branches_removed, 'left-over branch').replace('branchs', 'branches')} removed")
-        )
+        lines.append(done(f"{plural(found.branches_removed, 'left-over branch')} removed"))
     return Group(*lines) if lines else done("Nothing was open")
 
 

@@ -10,9 +10,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import error_document
-from strandline.cli.render import BAD, NOTHING, OK, plural
+from strandline.cli.render import BAD, NOTHING, OK, rate
 from strandline.cli.render_sinks import cut, reason
 from strandline.errors import StrandlineError
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.deliver.preview import LanePreview
@@ -63,7 +64,7 @@ def tick(report: TickReport, seconds: float) -> list[RenderableType]:
                 Text(f"  `strandline sink show {s.name}` tells more; `strandline sink recover {s.name}` goes on", "dim")
             )
     if rows := sum(s.rows for s in report.sinks):
-        speed = f"{seconds:.1f} s, {rows / max(seconds, 0.001):,.0f} rows/s"
+        speed = f"{seconds:.1f} s{rate(rows, seconds)}"
         lines.append(Text(f"{plural(rows, 'row')} delivered in {speed}", "dim"))
     return lines
 

@@ -10,10 +10,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import error_document, shown
-from strandline.cli.render import BAD, NOTHING, OK, grid, plural
+from strandline.cli.render import BAD, NOTHING, OK, grid, rate
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.ingest.files import FileOutcome
+
+
+_NAMES_MAX = 10
 
 
 def document(dataset: str, found: Sequence[FileOutcome], seconds: float) -> dict[str, Any]:
@@ -36,6 +40,7 @@ def _outcome(o: FileOutcome) -> dict[str, Any]:
         "hi": None if o.range is None else o.range.hi,
         "rejected": o.rejected,
         "rejects_path": o.rejects_path,
+        "absent_columns": list(o.absent),
         "duplicate": o.duplicate,
         "seconds": round(o.seconds, 3),
         "error": None if o.error is None else error_document(o.error),
@@ -54,30 +59,48 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
         name = Text(_name(o.paths), "bold")
         if o.error is not None:
             table.add_row(Text(*BAD), name, "", Text(_failed(o), "red"), "")
-            after.append(Text.assemble(BAD, " ", (_name(o.paths), "bold"), f": {o.error.message}"))
+            after.append(Text.assemble(BAD, " ", (_name(o.paths), "bold"), f": {_message(o)}"))
             if o.error.hint:
                 after.append(Text(f"  {o.error.hint}", "dim"))
             if o.rejects_path is not None:
                 after.append(Text.assemble(("  Every row with its reason: ", "dim"), (shown(o.rejects_path), "cyan")))
         elif o.duplicate:
             said = Text(f"in already as {o.range}; --again would add it once more", "dim")
-            table.add_row(Text(*NOTHING), name, Text(f"{o.rows:,} rows", "dim"), said, "")
+            table.add_row(Text(*NOTHING), name, Text(plural(o.rows, "row"), "dim"), said, "")
         elif o.rows == 0:
             table.add_row(Text(*NOTHING), name, "0 rows", Text("empty: nothing to do", "dim"), "")
         else:
-            speed = f"{o.seconds:.1f} s, {o.rows / max(o.seconds, 0.001):,.0f} rows/s"
+            speed = f"{o.seconds:.1f} s{rate(o.rows, o.seconds)}"
             table.add_row(Text(*OK), name, plural(o.rows, "row"), f"numbers {o.range}", Text(speed, "dim"))
-    after += [_rejects(o.rejected, o.rejects_path) for o in found if o.rejected and o.rejects_path and o.error is None]
+    for o in found:
+        if o.error is None and o.absent and o.rows and not o.duplicate:
+            after.append(_absent(o))
+        if o.error is None and o.rejected and o.rejects_path:
+            after.append(_rejects(o, o.rejected, o.rejects_path))
     return [table, *after, *([_total(found, seconds)] if len(found) > 1 else [])]
+
+
+def _message(o: FileOutcome) -> str:
+    """Most begin with the path, which was just said."""
+    said = "" if o.error is None else o.error.message
+    for start in (f"{o.path}: ", f"{o.path} "):
+        said = said.removeprefix(start)
+    return said
 
 
 def _failed(o: FileOutcome) -> str:
     return "refused" if o.error is not None and o.error.exit_code == 3 else "failed"
 
 
-def _rejects(count: int, path: Path) -> Text:
-    said = f"! {plural(count, 'row')} did not fit; kept, each with its line and reason, in "
+def _rejects(o: FileOutcome, count: int, path: Path) -> Text:
+    said = f"! {_name(o.paths)}: {plural(count, 'row')} did not fit; kept, each with its line and reason, in "
     return Text.assemble((said, "yellow"), (shown(path), "cyan"))
+
+
+def _absent(o: FileOutcome) -> Text:
+    listed = ", ".join(o.absent[:_NAMES_MAX]) + (", …" if len(o.absent) > _NAMES_MAX else "")
+    lacks = "lacks" if len(o.paths) == 1 else "lack"
+    return Text(f"! {_name(o.paths)} {lacks} {plural(len(o.absent), 'column')}, null in all rows: {listed}", "yellow")
 
 
 def _name(paths: Sequence[Path]) -> str:

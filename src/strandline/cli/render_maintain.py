@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import dumps
-from strandline.cli.render import BAD, NOTHING, OK, age, grid, number, plural
+from strandline.cli.render import BAD, NOTHING, OK, age, grid, number
 from strandline.cli.render_purge import purged
 from strandline.ledger.maintenance import Kind, Outcome
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.ledger.maintenance import Run

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render import NOTHING, OK, plural
+from strandline.cli.render import NOTHING, OK
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.ledger.maintenance import Run
@@ -35,7 +36,8 @@ def purged(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  {at['sink']} {verb} {plural(at['rows'], 'row')} that it did not have yet", "yellow")
     yield from (Text(f"  {line}", "yellow") for line in _not_reached(run, r))
     if r["snapshots_expired"]:
-        yield Text(f"  {plural(r['snapshots_expired'], 'snapshot')} that showed them are gone", "dim")
+        gone = "is gone, because it" if r["snapshots_expired"] == 1 else "are gone, because they"
+        yield Text(f"  {plural(r['snapshots_expired'], 'snapshot')} {gone} showed them", "dim")
     yield from (Text(f"  left: {line}", "bold yellow") for line in r["left"])
     if r["left"]:
         yield Text("  run it again, until nothing is left", "bold yellow")

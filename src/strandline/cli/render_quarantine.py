@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render import BAD, NOTHING, OK, age, done, plural
+from strandline.cli.render import BAD, NOTHING, OK, age, done
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.deliver.quarantine import QuarantinedRow

@@ -11,8 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import iso
-from strandline.cli.render import BAD, NOTHING, OK, age, grid, plural
+from strandline.cli.render import BAD, NOTHING, OK, age, grid
 from strandline.drift import Counts, Outcome, Run, Swept
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import Purged, Restored

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render import age, done, grid, number, plural
+from strandline.cli.render import age, done, grid, number
 from strandline.delivery import ChunkState
 from strandline.sink_status import SinkStatus
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.deliver.sink import Option
@@ -101,7 +102,7 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
                 "the destination says"
             )
         elif one.state == "waiting":
-            tries = f"{plural(one.retries, 'try').replace('trys', 'tries')} failed" if one.retries else "waits"
+            tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
             lines.append(f"sink {name}: {tries}: {why}; {_next_try(one, now or datetime.now(UTC))}")
         elif one.state == "paused" and one.sink_lag_rows != 0:
             lines.append(

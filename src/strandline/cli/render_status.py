@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli import render_sinks
-from strandline.cli.render import age, grid, number, plural
+from strandline.cli.render import age, grid, number
 from strandline.maintain_status import LastRun, MaintenanceStatus
 from strandline.reconcile_status import ReconcileStatus
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
 from strandline.types import BlockKind
+from strandline.wording import plural
 
 
 def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
@@ -189,7 +190,7 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             lines.append(f"{d.name}: {d.problem}")
         if d.unnumbered:
             lines.append(
-                f"{d.name}: {d.unnumbered:,} rows have no number and are not delivered; "
+                f"{d.name}: {plural(d.unnumbered, 'row', 'has')} no number, and will not be delivered; "
                 f"`strandline dataset adopt {d.name}` numbers them"
             )
         if d.foreign:

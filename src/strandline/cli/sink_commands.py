@@ -49,7 +49,9 @@ OptionsOption = Annotated[
 def add(
     name: SinkArgument,
     dataset: Annotated[str, typer.Option("--dataset", metavar="DATASET", help="Whose rows it gets.")],
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="files, s3, postgres, or what a package brings.")],
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="files, s3, postgres, forward, or what a package brings.")
+    ],
     option: OptionsOption = None,
     start: Annotated[
         Start, typer.Option("--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones.")

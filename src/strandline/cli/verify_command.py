@@ -13,7 +13,8 @@ from rich.text import Text
 from strandline.cli.bars import bars_on
 from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
-from strandline.cli.render import BAD, NOTHING, OK, plural
+from strandline.cli.render import BAD, NOTHING, OK
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.deliver.layout import Finding

@@ -18,7 +18,7 @@ from strandline.deliver.run import open_sink
 from strandline.deliver.sink import Claim, Claimed, HasPeer
 from strandline.deliver.sinks.names import overlaps, place_of
 from strandline.delivery import Lease, SinkId, SinkRecord, SinkState
-from strandline.errors import LeaseLost, RefusedError, SchemaError, UsageError
+from strandline.errors import LeaseLost, RefusedError, SchemaError, StorageError, UsageError
 from strandline.heartbeat import beating
 from strandline.ledger import audit, blocks, floors, holds, intents, lanes, losses, sinks
 from strandline.ledger.engine import Connection, utc_now
@@ -67,6 +67,9 @@ def add_sink(
         if claimed.claim.instance != draft.instance:
             raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
         peer = sink.peer_kind() if isinstance(sink, HasPeer) else None
+    except StorageError as e:
+        e.hint = e.hint or "No sink was added. See to it, and run the command again."
+        raise
     finally:
         sink.close()
     with bench.ledger.write() as connection:

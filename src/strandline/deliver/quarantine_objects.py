@@ -109,7 +109,7 @@ def _told(place: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise StorageError(words_for(e, place), hint="Nothing is lost: the next tick tries again.") from e
+        raise StorageError(words_for(e, place)) from e
 
 
 class S3Objects:
@@ -166,10 +166,7 @@ class S3Objects:
         try:
             yield
         except (BaseError, OSError) as e:
-            raise StorageError(
-                f"{self.place(name)} cannot be read or written: {type(e).__name__}",
-                hint="Nothing is lost: the next tick tries again.",
-            ) from e
+            raise StorageError(f"{self.place(name)} cannot be read or written: {type(e).__name__}") from e
 
     def _store(self) -> S3Store:
         from obstore.store import S3Store

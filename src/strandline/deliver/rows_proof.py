@@ -17,6 +17,7 @@ from strandline.deliver.sink import Address, Outcome, Parcel
 from strandline.delivery import NOT_PARTITIONED, SinkRecord
 from strandline.tables.spark_tables import explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,17 +125,19 @@ def unsent_rows(
             record.name,
             s.partition,
             s.rows,
-            f"{s.count:,} rows, numbers {s.first} to {s.last}",
+            f"{plural(s.count, 'row')}, numbers {s.first} to {s.last}",
             "they are in the lake, the mark has passed them, and they were never sent",
         )
         for s in found[:STRAYS_MAX]
     ]
     if more := sum(s.count for s in found[STRAYS_MAX:]):
         findings.append(
-            Finding(Kind.UNEXPLAINED, record.name, "", None, f"{more:,} rows more", "they were never sent either")
+            Finding(
+                Kind.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
+            )
         )
     for partition, rows in sorted((p, n) for p, n in counts.items() if p not in left_out):
-        what = f"{rows:,} rows up to {record.planned}"
+        what = f"{plural(rows, 'row')} up to {record.planned}"
         detail = "they are in the lake, and the ledger does not know their partition"
         findings.append(Finding(Kind.UNEXPLAINED, record.name, partition, None, what, detail))
     return findings

@@ -18,7 +18,7 @@ from strandline.deliver.options import parse_common
 from strandline.deliver.plan import batch_is_ready, fails_alike, retry_wait_seconds
 from strandline.deliver.run import CalledOff, Progress, SinkRun
 from strandline.delivery import SinkId, SinkRecord, SinkState
-from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StrandlineError
+from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StorageError, StrandlineError
 from strandline.heartbeat import beating
 from strandline.ledger import audit, datasets, intents, sinks
 from strandline.ledger.engine import utc_now
@@ -198,7 +198,7 @@ class Deliverer:
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:  # the ledger's own trouble, so it is not noted there
-            return SinkReport(record.name, "waiting", reason=e.message, hint=e.hint)
+            return SinkReport(record.name, "waiting", reason=e.message, hint=_hint(e))
         except failpoints.FailpointError:
             raise
         except Exception as e:
@@ -222,7 +222,7 @@ class Deliverer:
         except StrandlineError as e:
             if self.stopping.is_set():  # a question was cut short: nobody is to blame
                 return SinkReport(name, "idle")
-            return self._waits(run, SinkReport(name, "waiting", hint=e.hint), e.message, None)
+            return self._waits(run, SinkReport(name, "waiting", hint=_hint(e)), e.message, None)
         except failpoints.FailpointError:
             raise
         except Exception as e:  # a sink of another package, say: it must not take the others with it
@@ -330,3 +330,10 @@ def _at_rest(record: SinkRecord, now: datetime) -> SinkReport:
     if record.retry_at is not None and now < record.retry_at:
         return SinkReport(record.name, "waiting", reason=record.reason)
     return SinkReport(record.name, "idle")
+
+
+def _hint(error: StrandlineError) -> str | None:
+    """Whoever raised it does not know that this is a tick, and that another one comes."""
+    if error.hint is None and isinstance(error, StorageError):
+        return "Nothing is lost: the next tick tries again."
+    return error.hint

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import tempfile
 import time
@@ -19,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
 from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
@@ -28,6 +28,7 @@ from strandline.ledger import blocks, reject_folders
 from strandline.ledger.engine import Ledger
 from strandline.ledger.reject_folders import RejectFolder
 from strandline.types import Dataset, Published, SeqRange
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from strandline.ingest.workbench import Workbench
 
 REASONS_SHOWN = 3
-_NAME_CHARS_MAX = 150
+_NAME_CHARS_MAX = 60
 
 FileProgress = Callable[[Path, str, int | None], None]
 """Which file, what is being done with it, and how many rows that is about, if known. Called from several threads."""
@@ -59,6 +60,8 @@ class FileOutcome:
     duplicate: bool
     seconds: float
     error: StrandlineError | None
+    absent: tuple[str, ...] = ()
+    """Columns of the dataset that no file of the batch has: they are null in all of its rows."""
 
     @property
     def path(self) -> Path:
@@ -186,13 +189,13 @@ def _plan(
     if not isinstance(known, Published) or options.batch_id is not None:
         progress(paths[0], "waiting", None)
         return replace(batch, known=isinstance(known, Published))
-    rejects = rejects_path(options.rejects_folder, dataset, batch.batch_id)
+    rejects = find_rejects(options.rejects_folder, dataset, batch.batch_id)
     return replace(
         batch.ended(began),
         rows=known.row_count or 0,
         range=known.head.rows,
         rejected=None,
-        rejects_path=rejects if rejects.exists() else None,
+        rejects_path=rejects,
         duplicate=True,
     )
 
@@ -214,7 +217,7 @@ def _read_and_append(
     from strandline.ingest.append import append, column_fields
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
     from strandline.ingest.sources.narrow import fit_values
-    from strandline.ingest.sources.read import read_source
+    from strandline.ingest.sources.read import absent_columns, read_source
     from strandline.ingest.stamp import Rejects
 
     began = time.monotonic()
@@ -224,6 +227,7 @@ def _read_and_append(
     for more in frames[1:]:
         df = df.unionByName(more)
     reads = list(zip(batch.sources, frames, strict=True))
+    absent = [set(absent_columns(source, fields)) for source in batch.sources]
 
     def on_rejects(_: DataFrame, count: int) -> None:
         if options.strict or count > work.settings.rejects_max:
@@ -231,12 +235,12 @@ def _read_and_append(
                 "--strict allows none" if options.strict else f"more than {work.settings.rejects_max:,} are not allowed"
             )
             raise InputRefused(
-                f"{_rows(count)} not fit {dataset.name}, and {why}: {_first_reasons(reads)}",
+                f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {_first_reasons(reads)}",
                 hint="Mend them; or leave out --strict, and they are kept in a file of their own."
                 if options.strict
                 else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
             )
-        path = rejects_path(options.rejects_folder, dataset, batch.batch_id)
+        path = rejects_path(options.rejects_folder, dataset, batch.batch_id, batch.paths)
         if not batch.known:  # else the file tells of the batch that is in, and this may be another
             # Noted first: rows of a person who asks to be forgotten are looked for there.
             reject_folders.note(
@@ -263,6 +267,7 @@ def _read_and_append(
         range=done.rows,
         rejected=done.rejected,
         duplicate=done.duplicate,
+        absent=tuple(name for name in fields.fieldNames() if all(name in lacking for lacking in absent)),
     )
     if done.row_count == 0 and done.rejected:
         # Rejected rows are kept all the same: they show what this file is.
@@ -272,10 +277,6 @@ def _read_and_append(
         )
         return replace(outcome, error=error)
     return outcome
-
-
-def _rows(count: int) -> str:
-    return "1 row does" if count == 1 else f"{count:,} rows do"
 
 
 def _first_reasons(reads: Sequence[tuple[SourceFile, DataFrame]]) -> str:
@@ -293,12 +294,20 @@ def _first_reasons(reads: Sequence[tuple[SourceFile, DataFrame]]) -> str:
     return "; ".join(found)
 
 
-def rejects_path(folder: Path, dataset: Dataset, batch_id: str) -> Path:
-    """A batch id may hold anything; a file's name may not."""
-    name = quote(batch_id, safe="")
-    if len(name) > _NAME_CHARS_MAX:
-        name = f"{name[:100]}-{hashlib.sha256(batch_id.encode()).hexdigest()[:16]}"
-    return folder / dataset.name / f"{name}.jsonl"
+def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
+    """Named after the input, or after the batch id that a person chose; the end of the name tells batches apart."""
+    named = paths[0].name if batch_id.startswith("file-") else batch_id
+    readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
+    return folder / dataset.name / f"{readable}-{_ending(batch_id)}"
+
+
+def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
+    """The file of a batch that came before, perhaps under another name."""
+    return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
+
+
+def _ending(batch_id: str) -> str:
+    return f"{hashlib.sha256(batch_id.encode()).hexdigest()[:12]}.jsonl"
 
 
 def _keep_rejects(reads: Sequence[tuple[SourceFile, DataFrame]], path: Path, expected: int) -> None:

@@ -17,6 +17,7 @@ from strandline.maintain.bench import MaintainBench, Progress, quiet
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
 from strandline.tables.metadata import check_fit
 from strandline.types import Dataset
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.tables.spark_tables import SparkTables
@@ -174,7 +175,7 @@ def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | 
     old files were not deleted."""
     written = sum(f.rows for f in new)
     if written != read:
-        return f"{written} rows were written of {read}"
+        return f"{plural(written, 'row', 'was')} written of {read:,}"
     lows, highs = [f.lo or 0 for p in step for f in p.files], [f.hi or 0 for p in step for f in p.files]
     if new and (min(f.lo for f in new) < min(lows) or max(f.hi for f in new) > max(highs)):
         return "numbers lie outside of those that were read"

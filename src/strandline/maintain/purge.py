@@ -62,6 +62,7 @@ from strandline.tables import upkeep
 from strandline.tables.metadata import ToldPurge, check_fit
 from strandline.tables.spark_tables import JAVA_ERRORS, explain
 from strandline.types import Dataset, Seq, SeqRange
+from strandline.wording import plural
 
 __all__ = ["AtSink", "MayHold", "Purged", "purge"]
 
@@ -129,7 +130,7 @@ class _Purge:
         if delete_files:
             self.left.append("another commit came before files could be written anew: they still have the rows")
         if fits.waiting:
-            self.left.append(f"{fits.waiting} rows are not settled yet")
+            self.left.append(f"{plural(fits.waiting, 'row', 'is')} not settled yet")
         current = [f for f in table.findings if f.holder.is_current]
         return Purged(
             fits.total,
@@ -252,7 +253,7 @@ class _Purge:
         with self.bench.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
         if still := self._rows.look(sealed).total:
-            self.left.append(f"{still} rows that fit came, or were numbered, while others were deleted")
+            self.left.append(f"{plural(still, 'row')} that fit came, or got a number, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
         counter, above = self._record(table, leases)

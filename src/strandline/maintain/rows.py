@@ -22,6 +22,7 @@ from strandline.maintain.retain_plan import RANGES_MAX
 from strandline.tables.metadata import TableView, check_fit
 from strandline.tables.spark_tables import explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.tables.spark_tables import SparkTables
@@ -105,12 +106,12 @@ def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
     if counted:
         return RefusedError(
-            f"{dataset.name} has rows whose numbers are not ours, among {ranges:,} ranges of ours",
+            f"{dataset.name} has rows whose numbers are not ours, among {plural(ranges, 'range')} of ours",
             hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
         )
     return RefusedError(
-        f"{dataset.name} does not tell whether all of its numbers are ours, among {ranges:,} ranges of ours: another "
-        "engine deleted rows by their values, and what is left cannot be counted",
+        f"{dataset.name} does not tell whether all of its numbers are ours, among {plural(ranges, 'range')} of ours: "
+        "another engine deleted rows by their values, and what is left cannot be counted",
         hint=f"`strandline compact {dataset.name}` applies such deletes.",
     )
 

@@ -27,6 +27,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import ReceivedId
 from strandline.receive.fitting import MARK
 from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -222,7 +223,7 @@ class Intake:
             found = next((d for d in datasets.every(connection) if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
-                f"{batch.rows:,} rows wait for a dataset that was dropped, or whose table was made anew",
+                f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped, or whose table was made anew",
                 hint=f"They stay in the spool: {', '.join(b.spool for b in batch.bodies[:3])} …",
             )
         return found

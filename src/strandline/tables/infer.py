@@ -12,9 +12,11 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
@@ -23,7 +25,9 @@ from typing import IO, TYPE_CHECKING, Any
 import zstandard
 
 from strandline.errors import InputError, SchemaError
+from strandline.tables.input_files import HEAD_BYTES, check_text, is_folder, other_delimiter, wrong_delimiter
 from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct, check_columns
+from strandline.wording import nearest, plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,28 +41,69 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")
 _INTEGER = re.compile(r"0|-?[1-9]\d*")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_EXAMPLES_MAX, _EXAMPLE_CHARS_MAX = 3, 40
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 """JSON has no numbers for these, so they are written as text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A column that became text because some of its values are nothing else."""
+
+    column: str
+    likely: str
+    """The type that most of its values have."""
+    values: int
+    misfits: int
+    """How many of them do not have it."""
+    examples: tuple[tuple[int, str], ...]
+    """The first of those: line and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    columns: tuple[Column, ...]
+    guesses: tuple[Guess, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Columns without a value in the sample; they became text."""
+    sampled_rows: int | None = None
+    """How many rows were looked at, where the file has more than these."""
+
+
 def infer_schema(path: Path) -> tuple[Column, ...]:
-    """Every column is optional: a sample cannot promise what later rows have."""
+    return infer(path, {}).columns
+
+
+def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
+    """The file's columns. Those in `types` have that type, whatever their values are. Every column is optional: a
+    sample cannot promise what later rows have."""
+    if path.is_dir():
+        raise is_folder(path)
     kind = _kind(path)
     try:
         if kind == "parquet":
-            columns = _from_parquet(path)
+            found = Inferred(_from_parquet(path))
         else:
+            if path.suffix.lower() not in (".gz", ".zst"):
+                with path.open("rb") as file:
+                    check_text(path, kind, file.read(HEAD_BYTES))
             with _open_text(path) as lines:
-                columns = _from_jsonl(path, lines) if kind == "jsonl" else _from_csv(path, lines)
+                found = _from_jsonl(path, lines, types) if kind == "jsonl" else _from_csv(path, lines, types)
     except UnicodeDecodeError as e:
-        raise InputError(f"{path} is not UTF-8 text: {e.reason}") from e
+        hint = f"Convert it: iconv -f ENCODING -t UTF-8 {shlex.quote(str(path))} > NEW"
+        raise InputError(f"{path} is not UTF-8 text: {e.reason}", hint=hint) from e
     except (OSError, EOFError, zstandard.ZstdError) as e:
         raise InputError(f"{path} cannot be read: {e}") from e
+    columns = found.columns
+    if unknown := [name for name in types if name not in {c.name for c in columns}]:
+        near = nearest(unknown[0], [c.name for c in columns]) or [c.name for c in columns]
+        raise SchemaError(f"{path} has no column {unknown[0]}", hint=f"It has {', '.join(near)}.")
+    columns = tuple(replace(c, type=types[c.name]) if c.name in types else c for c in columns)
     try:
         check_columns(columns)
     except SchemaError as e:
         raise SchemaError(f"{path}: {e.message}", hint=e.hint or "Write a schema file and use --schema.") from e
-    return columns
+    return replace(found, columns=columns)
 
 
 def _kind(path: Path) -> str:
@@ -95,6 +140,9 @@ class _Seen:
     kind: str | None = None
     fields: dict[str, _Seen] = field(default_factory=dict)
     element: _Seen | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    """The first values of each kind, with their lines."""
 
     def type(self) -> ColumnType:
         match self.kind:
@@ -110,12 +158,38 @@ class _Seen:
             case kind:
                 return Primitive(kind)
 
+    def note(self, kind: str, line: int, text: str) -> None:
+        self.counts[kind] += 1
+        if len(shown := self.examples.setdefault(kind, [])) < _EXAMPLES_MAX:
+            shown.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
+
+    def guess(self, column: str) -> Guess | None:
+        """What to say about a column that became text though most of its values are something else."""
+        if self.kind != "string":
+            return None
+        groups: dict[str, int] = {}
+        for kind, count in self.counts.items():
+            if kind not in ("string", "special"):
+                name = "number" if kind in _NUMBERS else kind
+                groups[name] = groups.get(name, 0) + count
+        values = self.counts.total()
+        best = max(groups, key=lambda g: groups[g], default=None)
+        if best is None or groups[best] * 2 < values:
+            return None
+        kinds = [k for k in self.counts if k == best or (best == "number" and k in _NUMBERS)]
+        likely = kinds[0]
+        for kind in kinds[1:]:
+            likely = _merge(likely, kind) or likely
+        examples = sorted(e for k, shown in self.examples.items() if k not in kinds for e in shown)
+        return Guess(column, likely, values, values - groups[best], tuple(examples[:_EXAMPLES_MAX]))
+
     def take(self, kind: str, where: str) -> None:
         merged = _merge(self.kind, kind)
         if merged is None:
             raise SchemaError(
                 f"{where} holds {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
-                hint="Write a schema file and use --schema: a mixed column needs your choice.",
+                hint="A mixed column needs your choice: --types NAME:TYPE, and rows that do not fit are rejected; or "
+                "--schema FILE.",
             )
         self.kind = merged
 
@@ -164,9 +238,11 @@ def _integer_kind(value: int) -> str:
 # ---- JSON lines ----------------------------------------------------------------------------------------------------
 
 
-def _from_jsonl(path: Path, lines: IO[str]) -> tuple[Column, ...]:
+def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
     columns: dict[str, _Seen] = {}
+    taken = 0
     for number, line in _rows(path, lines):
+        taken += 1
         try:
             row = json.loads(line, parse_constant=_no_number)
         except (ValueError, RecursionError) as e:
@@ -176,10 +252,25 @@ def _from_jsonl(path: Path, lines: IO[str]) -> tuple[Column, ...]:
                 f"{path}, line {number}: not an object", hint="JSON lines are one object a line, not one large array."
             )
         for name, value in row.items():
-            _see(columns.setdefault(name, _Seen()), value, f"{path}, line {number}: column {name}")
+            seen = columns.setdefault(name, _Seen())
+            if name in types:
+                continue
+            _see(seen, value, f"{path}, line {number}: column {name}")
+            if isinstance(value, str):
+                seen.note("special" if value in _SPECIAL else _text_kind(value), number, value)
     if not columns:
         raise InputError(f"{path} has no rows to learn columns from")
-    return tuple(Column(name, seen.type()) for name, seen in columns.items())
+    return _inferred(columns, types, taken if lines.read(1) else None)
+
+
+def _inferred(columns: Mapping[str, _Seen], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
+    guessed = {name: seen for name, seen in columns.items() if name not in types}
+    return Inferred(
+        tuple(Column(name, seen.type()) for name, seen in columns.items()),
+        tuple(guess for name, seen in guessed.items() if (guess := seen.guess(name)) is not None),
+        tuple(name for name, seen in guessed.items() if seen.kind is None),
+        sampled_rows,
+    )
 
 
 def _rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, str]]:
@@ -223,23 +314,33 @@ def _see(seen: _Seen, value: Any, where: str) -> None:
 # ---- CSV -----------------------------------------------------------------------------------------------------------
 
 
-def _from_csv(path: Path, lines: IO[str]) -> tuple[Column, ...]:
+def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, None)
         if not header:
             raise InputError(f"{path} has no header to learn columns from")
-        kinds: list[str | None] = [None] * len(header)
+        if len(header) == 1 and (other := other_delimiter(header[0])):
+            raise InputError(f"{path}: its columns are not separated by commas", hint=wrong_delimiter(path, other))
+        columns = [_Seen() for _ in header]
+        taken = 0
         for row in islice(reader, SAMPLE_ROWS_MAX):
+            taken += 1
             if row and len(row) != len(header):
-                raise InputError(f"{path}, line {reader.line_num}: {len(row)} values, and the header has {len(header)}")
-            for i, text in enumerate(row):
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {plural(len(row), 'value')}, and the header has {len(header)}"
+                )
+            for seen, text in zip(columns, row, strict=False):
                 if text:
-                    kinds[i] = _merge_cells(kinds[i], _cell_kind(text))
+                    kind = _cell_kind(text)
+                    seen.kind = _merge_cells(seen.kind, kind)
+                    seen.note(kind, reader.line_num, text)
+        more = next(reader, None) is not None
     except csv.Error as e:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {e}") from e
-    return tuple(Column(name, _Seen(kind).type()) for name, kind in zip(header, kinds, strict=True))
+    check_columns([Column(name, Primitive("string")) for name in header])  # a name twice would hide a column below
+    return _inferred(dict(zip(header, columns, strict=True)), types, taken if more else None)
 
 
 def _cell_kind(text: str) -> str:
@@ -248,7 +349,7 @@ def _cell_kind(text: str) -> str:
     if _INTEGER.fullmatch(text):
         return _integer_kind(int(text))
     # 007 is the name of a thing and not an amount, and 1e999 is none that a double can hold.
-    if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+    if _NUMBER.fullmatch(text) and math.isfinite(float(text)) and (float(text) or not re.match("-?[0.]*[1-9]", text)):
         return "double"
     return "special" if text in _SPECIAL else _text_kind(text)
 

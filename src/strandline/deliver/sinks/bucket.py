@@ -264,7 +264,7 @@ class BucketError(StorageError):
     """A `StorageError` that a sender can take apart again."""
 
     def __init__(self, trouble: Trouble) -> None:
-        super().__init__(trouble.words, hint="Nothing is lost: the next tick tries again.")
+        super().__init__(trouble.words)
         self.trouble = trouble
 
 

@@ -202,4 +202,4 @@ def _told(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise StorageError(words_for(e, place), hint="Nothing is lost: the next tick tries again.") from e
+        raise StorageError(words_for(e, place)) from e

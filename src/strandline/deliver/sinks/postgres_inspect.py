@@ -13,6 +13,7 @@ from strandline.deliver.sinks.postgres_record import Record, clip, numbers_of
 from strandline.deliver.sinks.postgres_schema import TableName, quote
 from strandline.errors import StorageError
 from strandline.types import SEQ_COLUMN, SeqRange, merge_ranges
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +91,7 @@ class PostgresInspector:
         if twice:
             problems.append(f"{len(twice)} numbers stand there more than once: {_named(twice)}")
         if not address.partition and (foreign := self._count(connection, rows) - count):
-            problems.append(f"{foreign} rows have numbers in {rows} that were not delivered")
+            problems.append(f"{plural(foreign, 'row', 'has')} numbers in {rows} that were not delivered")
         return Inspected(count, None, "; ".join(problems) or None)
 
     def _delivered(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Numbers | None:

@@ -8,14 +8,17 @@
     values.py       the rules: one written value, one type                                   (plain Python)
     rows.py         the rules: one line of a file, one schema; says why a row does not fit   (plain Python)
     columns.py      the same rules over whole Arrow columns
+    misfits.py      which values keep a column from being taken whole
+    kinds.py        which JSON lines Arrow's parser cannot take
     lines.py        bytes to blocks of numbered lines
     maps.py         JSON objects that are maps, rewritten for Arrow's parser
-    blocks.py       a block to typed columns: all at once, or down to the rows that do not fit
+    blocks.py       a block to typed columns, with the judge's word on the rows that do not fit
     jsonl.py, delimited.py, parquet.py   one format each
 
-`rows.py` is the judge. `columns.py` is fast and may be stricter, never more lenient: it takes a block whole or not at
-all; a block that it does not take is halved until few rows are left, and those are read by the judge. So a row is
-rejected, or read, as `rows.py` says, whoever reads it.
+`rows.py` is the judge. `columns.py` is fast and may be stricter, never more lenient: it takes a column whole or not at
+all. `misfits.py` and `kinds.py` then find the rows that are in the way, and the judge reads those alone. A block where
+they cannot be found is halved until few rows are left, for the judge. So a row is rejected, or read, as `rows.py` says,
+whoever reads it.
 
 What fits
 ---------
@@ -23,7 +26,8 @@ A value is never coerced, rounded or dropped without a word; a row with one valu
 
 - *boolean*: `true`, `false` (CSV: in any case).
 - *int, long*: written as an integer in JSON's grammar, and in range; `1.0` is not one.
-- *float, double*: a JSON number in range, or the strings `NaN`, `Infinity`, `-Infinity`.
+- *float, double*: a JSON number in range, or the strings `NaN`, `Infinity`, `-Infinity`. A number that is too small
+  (1e-400) is out of range like one that is too large: it would become 0.
 - *decimal*: a JSON number, or a string with one, that is exact in the column's precision and scale.
 - *string*: a JSON string; never a number or an object. *binary*: base64 with padding.
 - *date*: `YYYY-MM-DD`, years 0001 to 9999.

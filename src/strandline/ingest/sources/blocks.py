@@ -1,16 +1,18 @@
-"""A block of records to Arrow batches: all at once where every record fits, else halved down to those that do not."""
+"""A block of records to Arrow batches: whole columns of the records that fit, and the judge's word on the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
 from strandline.errors import SchemaError
-from strandline.ingest.sources.columns import Array, Unfit, arrow_type, required_columns
+from strandline.ingest.sources.columns import Array, Unfit, arrow_type
 from strandline.ingest.sources.lines import Block
+from strandline.ingest.sources.misfits import Mask
 from strandline.ingest.sources.rows import RowReader
 from strandline.ingest.sources.values import Misfit
 
@@ -22,8 +24,9 @@ JUDGED_ROWS_MAX = 32
 RAW_CHARS_MAX = 64 * 1024
 """Rejected rows are gathered on the driver; one that is longer is cut, its line number says where the rest is."""
 
-ColumnsReader = Callable[[Block], list[Array]]
-"""The typed columns of all the block's records, in the schema's order; raises Unfit or ArrowInvalid."""
+ColumnsReader = Callable[[Block], tuple[list[Array], Mask | None]]
+"""The typed columns, in the schema's order, of those records that surely fit, and which these are (None: all of them).
+Raises Unfit or ArrowInvalid where it cannot tell which records are at fault."""
 
 
 def result_schema(fields: t.StructType) -> t.StructType:
@@ -50,7 +53,7 @@ def _convert(
     block: Block, fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
 ) -> Iterator[pa.RecordBatch]:
     try:
-        columns = _all_at_once(block, fields, read_columns)
+        columns, fit = read_columns(block)
     except (Unfit, pa.ArrowInvalid):
         if len(block) <= JUDGED_ROWS_MAX:
             yield _one_by_one(block, fields, read_row)
@@ -58,17 +61,23 @@ def _convert(
             middle = len(block) // 2
             yield from _convert(block.part(0, middle), fields, read_columns, read_row)
             yield from _convert(block.part(middle, len(block)), fields, read_columns, read_row)
+        return
+    lines = pa.array(block.lines if fit is None else block.lines[fit])
+    none = pa.nulls(len(lines), pa.string())
+    fitting = _batch(fields, columns, lines, none, none)
+    if fit is None:
+        yield fitting
     else:
-        none = pa.nulls(len(block), pa.string())
-        yield _batch(fields, columns, pa.array(block.lines), none, none)
+        yield _in_order(fitting, _one_by_one(block.only(~fit), fields, read_row), fit)
 
 
-def _all_at_once(block: Block, fields: t.StructType, read_columns: ColumnsReader) -> list[Array]:
-    if block.suspect is not None and block.suspect.any():
-        raise Unfit
-    columns = read_columns(block)
-    required_columns(columns, fields)
-    return columns
+def _in_order(fitting: pa.RecordBatch, judged: pa.RecordBatch, fit: Mask) -> pa.RecordBatch:
+    """As the file has them: rows are numbered in this order."""
+    both = pa.Table.from_batches([fitting, judged]).combine_chunks()
+    places = np.empty(len(fit), np.int64)
+    places[fit] = np.arange(fitting.num_rows)
+    places[~fit] = np.arange(fitting.num_rows, both.num_rows)
+    return both.take(places).combine_chunks().to_batches()[0]
 
 
 def _one_by_one(block: Block, fields: t.StructType, read_row: RowReader) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import types as t
 
-from strandline.ingest.sources.values import DECIMAL, INTEGER, NUMBER, unsupported
+from strandline.ingest.sources.values import DECIMAL, INTEGER, NOT_ZERO, NUMBER, unsupported
 
 Array = Any
 """A pyarrow array: its stubs are generic over types that are only known at run time here."""
@@ -128,6 +128,7 @@ def from_text(array: Array, dt: t.DataType) -> Array:
             return _matching(array, INTEGER).cast(arrow_type(dt))
         case t.FloatType() | t.DoubleType():
             number = _matching(array, NUMBER).cast(arrow_type(dt))
+            _demand(number, pc.invert(became_zero(array, number)))
             return _demand(number, pc.is_finite(number))
         case t.DecimalType():
             number = _matching(array, DECIMAL).cast(_roomy(dt))
@@ -140,6 +141,14 @@ def from_text(array: Array, dt: t.DataType) -> Array:
         case t.BinaryType():
             return _base64(array)
     raise unsupported(dt)
+
+
+def became_zero(written: Array, number: Array) -> Array:
+    """Which numbers are so small that a float made zero of them."""
+    zero = pc.equal(number, 0)
+    if not pc.any(zero).as_py():
+        return zero
+    return pc.and_(zero, pc.match_substring_regex(written, f"^{NOT_ZERO}"))
 
 
 def required_columns(arrays: Sequence[Array], fields: t.StructType) -> None:

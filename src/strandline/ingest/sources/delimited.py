@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,16 @@ from strandline.ingest.sources.blocks import to_batches
 from strandline.ingest.sources.columns import Array, Unfit, arrow_type, from_text
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.lines import Block, ByteRange, Bytes, Offsets, read_blocks, without_return
+from strandline.ingest.sources.misfits import Convert, Mask, convert_fitting
 from strandline.ingest.sources.rows import csv_cells, csv_row, decode
 from strandline.ingest.sources.values import Misfit
+from strandline.tables.input_files import other_delimiter, wrong_delimiter
 from strandline.types import INTERNAL_COLUMNS
+from strandline.wording import nearest
 
 _NEWLINE, _RETURN, _QUOTE, _COMMA = b'\n\r",'
+_OPENS_AFTER = np.isin(np.arange(256), (_COMMA, _NEWLINE, _QUOTE))
+_CLOSES_BEFORE = np.isin(np.arange(256), (_COMMA, _NEWLINE, _RETURN, _QUOTE))
 
 
 def read_header(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
@@ -46,27 +52,65 @@ def read_records(
     )
 
 
-def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> list[Array]:
+def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> tuple[list[Array], Mask | None]:
+    """The columns of the records that fit, and which these are; None stands for all."""
+    sent = np.arange(len(block)) if block.suspect is None else np.flatnonzero(~block.suspect)
+    if not len(sent):
+        raise Unfit
+    try:
+        table, skipped = _parse(block, sent, header)
+    except pa.ArrowInvalid:
+        readable = np.setdiff1d(sent, block.not_utf8(), assume_unique=True)
+        if len(readable) in (0, len(sent)):
+            raise
+        sent = readable
+        table, skipped = _parse(block, sent, header)
+    if table.num_rows + len(skipped) != len(sent):
+        raise Unfit
+    got = np.delete(sent, skipped)
+    read = [f for f in fields if f.name in header]
+    arrays = [table.column(f.name).combine_chunks() for f in read]
+    columns, fit = convert_fitting(arrays, read, [_converter(f.dataType) for f in read])
+    if fit is not None:
+        got = got[fit]
+    converted = dict(zip((f.name for f in read), columns, strict=True))
+    whole = [converted[f.name] if f.name in converted else pa.nulls(len(got), arrow_type(f.dataType)) for f in fields]
+    if len(got) == len(block):
+        return whole, None
+    taken = np.zeros(len(block), bool)
+    taken[got] = True
+    return whole, taken
+
+
+def _converter(dt: t.DataType) -> Convert:
+    return lambda array: from_text(array, dt)
+
+
+def _parse(block: Block, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
+    """The cells as text, and which of the records that were sent have too many or too few of them."""
+    if len(sent) < len(block):
+        chosen = np.zeros(len(block), bool)
+        chosen[sent] = True
+        block = block.gathered(chosen)
     text = block.data[block.starts[0] : block.ends[-1]]
+    skipped: list[int] = []
+
+    def skip(row: pv.InvalidRow) -> Literal["skip"]:
+        skipped.append((row.number or 0) - 1)
+        return "skip"
+
     table = pv.read_csv(
         io.BytesIO(text),
         read_options=pv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=list(header)),
-        parse_options=pv.ParseOptions(newlines_in_values=True),
+        parse_options=pv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
         convert_options=pv.ConvertOptions(
             column_types={name: pa.string() for name in header},
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
-    ).combine_chunks()
-    if table.num_rows != len(block):
-        raise Unfit
-    return [
-        from_text(table.column(f.name).chunk(0), f.dataType)
-        if f.name in header
-        else pa.nulls(len(block), arrow_type(f.dataType))
-        for f in fields
-    ]
+    )
+    return table, np.array(skipped, np.int64)
 
 
 def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
@@ -98,13 +142,24 @@ def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
     quotes = np.flatnonzero(array == _QUOTE)
     if not len(quotes):
         return quotes, quotes
-    before = np.append(np.uint8(_NEWLINE), array)[quotes]
-    after = np.append(array, np.uint8(_NEWLINE))[quotes + 1]
-    opening = np.isin(before, (_COMMA, _NEWLINE, _QUOTE))
-    closing = np.isin(after, (_COMMA, _NEWLINE, _RETURN, _QUOTE))
-    if opening[::2].all() and closing[1::2].all():
+    if _OPENS_AFTER[_before(array, quotes[::2])].all() and _CLOSES_BEFORE[_after(array, quotes[1::2])].all():
         return quotes, quotes[:0]
-    return _walk_quotes(quotes, before, after)
+    return _walk_quotes(quotes, _before(array, quotes), _after(array, quotes))
+
+
+def _before(array: Bytes, places: Offsets) -> Bytes:
+    """Where there is nothing before, as after the end of a line."""
+    found: Bytes = array[places - 1]
+    if places[0] == 0:
+        found[0] = _NEWLINE
+    return found
+
+
+def _after(array: Bytes, places: Offsets) -> Bytes:
+    if not len(places) or places[-1] + 1 < len(array):
+        inside: Bytes = array[places + 1]
+        return inside
+    return np.append(array[places[:-1] + 1], np.uint8(_NEWLINE))
 
 
 def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets, Offsets]:
@@ -147,7 +202,8 @@ def _check_header(source: SourceFile, names: Sequence[str], fields: t.StructType
     if unknown:
         listed = ", ".join(f'"{n}"' for n in unknown)
         raise InputError(
-            f"{source.path}: the dataset has no column {listed}", hint="The first line must name the columns."
+            f"{source.path}: the dataset has no column {listed}",
+            hint=_unknown_hint(source, names, unknown, list(known)),
         )
     twice = [n for i, n in enumerate(names) if n in names[:i]]
     if twice:
@@ -160,3 +216,20 @@ def _check_header(source: SourceFile, names: Sequence[str], fields: t.StructType
         raise InputError(
             f'{source.path}: CSV has no form for the nested column "{nested[0]}"', hint="Use JSON lines or Parquet."
         )
+
+
+def _unknown_hint(source: SourceFile, names: Sequence[str], unknown: Sequence[str], known: Sequence[str]) -> str:
+    if len(names) == 1 and (other := other_delimiter(names[0])):
+        return wrong_delimiter(source.path, other)
+    if cases := [(n, k) for n in unknown for k in known if k.lower() == n.lower() and k not in names]:
+        listed = ", ".join(f'"{k}" for "{n}"' for n, k in cases)
+        return f"Upper and lower case count. Write {listed} in the first line of the file."
+    if stripped := [(n, n.strip()) for n in unknown if n.strip() in known]:
+        return f'Spaces count, too: write "{stripped[0][1]}" without the spaces around it.'
+    if not set(names) & set(known):
+        return f"The first line must name the columns: {', '.join(known)}."
+    if near := nearest(unknown[0], known):
+        return (
+            f"Is \"{near[0]}\" meant? Else add the column: strandline dataset alter DATASET --add '{unknown[0]}:TYPE'"
+        )
+    return f"Leave it out, or add it: strandline dataset alter DATASET --add '{unknown[0]}:TYPE'"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from strandline.errors import InputError, UsageError
+from strandline.tables.input_files import HEAD_BYTES, check_text, is_folder
 
 Format = Literal["jsonl", "csv", "parquet"]
 Compression = Literal["none", "gz", "zst"]
@@ -26,8 +27,6 @@ _MAGIC = {
     "gzip": b"\x1f\x8b",
     "zstd": b"\x28\xb5\x2f\xfd",
     "Parquet": b"PAR1",
-    "UTF-16": b"\xff\xfe",
-    "UTF-16 (big endian)": b"\xfe\xff",
 }
 
 
@@ -44,6 +43,8 @@ class SourceFile:
 
 def identify(path: Path, format: str | None = None) -> SourceFile:
     """By its name; `format` overrides the name. The first bytes must not contradict."""
+    if path.is_dir():
+        raise is_folder(path)
     suffixes = [s.lower() for s in path.suffixes]
     compression: Compression = "none"
     if suffixes and suffixes[-1] in COMPRESSIONS:
@@ -73,7 +74,7 @@ def unreadable(path: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"there is no file {path}")
     if isinstance(error, IsADirectoryError):
-        return InputError(f"{path} is a folder, not a file", hint="Name the files in it.")
+        return is_folder(path)
     if isinstance(error, PermissionError):
         return InputError(f"no permission to read {path}")
     return InputError(f"{path} cannot be read: {error.strerror or error}")
@@ -94,10 +95,8 @@ def _format(path: Path, suffix: str, named: str | None) -> Format:
 
 def _look(path: Path) -> tuple[int, bytes]:
     try:
-        if path.is_dir():
-            raise IsADirectoryError(path)
         with path.open("rb") as f:
-            head = f.read(4)
+            head = f.read(HEAD_BYTES)
             return f.seek(0, 2), head
     except OSError as e:
         raise unreadable(path, e) from e
@@ -105,9 +104,23 @@ def _look(path: Path) -> tuple[int, bytes]:
 
 def _check_magic(path: Path, format: Format, compression: Compression, head: bytes) -> None:
     content = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+    if compression == "none" and format != "parquet" and content not in ("gzip", "zstd", "Parquet"):
+        check_text(path, format, head)
     claimed = {"gz": "gzip", "zst": "zstd", "none": "Parquet" if format == "parquet" else None}[compression]
     if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":
         return  # a zstd stream may begin with a frame to skip
     if content != claimed:
         is_what = f"the content is {content}" if content else f"the content is not {claimed}"
-        raise InputError(f"{path} is not what its name says: {is_what}", hint="Rename the file, or say --format.")
+        raise InputError(f"{path} is not what its name says: {is_what}", hint=_right_name(path, content, claimed))
+
+
+def _right_name(path: Path, content: str | None, claimed: str | None) -> str:
+    """--format says what a file holds, not how it is packed."""
+    packed = {"gzip": ".gz", "zstd": ".zst"}
+    if content in packed:
+        return f"Rename it to {path.name}{packed[content]}."
+    if claimed in packed.values() or claimed in packed:
+        return f"It is not packed: rename it to {path.stem}."
+    if content == "Parquet":
+        return f"Rename it to {path.stem}.parquet, or say --format parquet."
+    return "Rename it to what it is, or say --format csv or --format jsonl."

@@ -10,28 +10,69 @@ import pyarrow as pa
 import pyarrow.json as pj
 from pyspark.sql import types as t
 
-from strandline.ingest.sources.blocks import to_batches
+from strandline.ingest.sources.blocks import ColumnsReader, to_batches
 from strandline.ingest.sources.columns import Array, Unfit, carrier_type, from_carrier
 from strandline.ingest.sources.identify import SourceFile
+from strandline.ingest.sources.kinds import Kinds
 from strandline.ingest.sources.lines import Block, ByteRange, read_blocks, split_lines
 from strandline.ingest.sources.maps import rewrite_maps
+from strandline.ingest.sources.misfits import Convert, Mask, convert_fitting, may_have_become_zero
 from strandline.ingest.sources.rows import json_row
 
 _BRACES = b"{}"
 
 
 def read_range(source: SourceFile, span: ByteRange, fields: t.StructType) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
-    map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
     return to_batches(
-        read_blocks(source, span, split_lines),
-        fields,
-        lambda block: read_columns(block, fields, schema, map_columns),
-        lambda line: json_row(line, fields),
+        read_blocks(source, span, split_lines), fields, fitting_reader(fields), lambda line: json_row(line, fields)
     )
 
 
+def fitting_reader(fields: t.StructType) -> ColumnsReader:
+    """Reads the columns of the lines that fit. Arrow's parser gives up at the first line that it cannot take, and does
+    not always say which; so lines that it could not take are looked for, and left out of a second attempt."""
+    schema = carrier_schema(fields)
+    map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    kinds = Kinds(fields)
+    converts = [_converter(f.dataType) for f in fields]
+
+    def read(block: Block) -> tuple[list[Array], Mask | None]:
+        plausible: Mask | None = None
+        try:
+            arrays = _parse(block, schema, map_columns)
+        except (Unfit, pa.ArrowInvalid):
+            plausible = kinds.fitting(block)
+            if plausible.all() or not plausible.any():
+                raise
+            block = block.gathered(plausible)
+            arrays = _parse(block, schema, map_columns)
+        columns, fit = convert_fitting(arrays, list(fields), converts, may_have_become_zero(block, arrays, fields))
+        if plausible is None:
+            return columns, fit
+        if fit is not None:
+            plausible[np.flatnonzero(plausible)[~fit]] = False
+        return columns, plausible
+
+    return read
+
+
+def _converter(dt: t.DataType) -> Convert:
+    return lambda array: from_carrier(array, dt)
+
+
+def carrier_schema(fields: t.StructType) -> pa.Schema:
+    return pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
+
+
 def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
+    """The columns of all lines; raises Unfit or ArrowInvalid if one does not fit."""
+    arrays = _parse(block, schema, map_columns)
+    if may_have_become_zero(block, arrays, fields) is not None:
+        raise Unfit
+    return [from_carrier(array, field.dataType) for array, field in zip(arrays, fields, strict=True)]
+
+
+def _parse(block: Block, schema: pa.Schema, map_columns: list[str]) -> list[Array]:
     _demand_objects(block)
     if map_columns:
         text = memoryview(rewrite_maps(block, map_columns))
@@ -46,7 +87,7 @@ def read_columns(block: Block, fields: t.StructType, schema: pa.Schema, map_colu
         raise Unfit
     table = table.combine_chunks()
     table.validate(full=True)  # UTF-8, and decimals within their precision: the parser checks neither
-    return [from_carrier(table.column(i).chunk(0), field.dataType) for i, field in enumerate(fields)]
+    return [table.column(i).chunk(0) for i in range(table.num_columns)]
 
 
 def _demand_objects(block: Block) -> None:

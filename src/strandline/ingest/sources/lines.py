@@ -6,6 +6,7 @@ compressed, and CSV (where only all that came before tells whether a newline is 
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,38 @@ class Block:
         suspect = None if self.suspect is None else self.suspect[keep]
         return Block(self.data, self.starts[keep], self.ends[keep], self.lines[keep], suspect)
 
+    def gathered(self, keep: npt.NDArray[np.bool_]) -> Block:
+        """Those records over bytes of their own: for parsers that read from the first to the last."""
+        chosen = np.flatnonzero(keep)
+        if len(chosen) in (0, len(self)):
+            return self.only(keep)
+        first = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+        last = np.append(first[1:], len(chosen)) - 1
+        begins, stops = self.starts[chosen[first]], self.ends[chosen[last]]
+        runs = [self.data[begin:stop] for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True)]
+        placed = np.concatenate(([0], np.cumsum(stops - begins + 1)[:-1]))
+        moved = np.repeat(placed - begins, last - first + 1)
+        suspect = None if self.suspect is None else self.suspect[chosen]
+        return Block(
+            b"\n".join(runs), self.starts[chosen] + moved, self.ends[chosen] + moved, self.lines[chosen], suspect
+        )
+
+    def not_utf8(self) -> Offsets:
+        """Which records hold bytes that are not UTF-8."""
+        found: list[int] = []
+
+        def note(error: UnicodeError) -> tuple[str, int]:
+            if not isinstance(error, UnicodeDecodeError):
+                raise error
+            found.append(error.start)
+            return "", error.end
+
+        codecs.register_error("strandline-note", note)
+        str(self.data, "utf-8", "strandline-note")
+        at = np.array(found, np.int64)
+        records: Offsets = np.unique(np.searchsorted(self.ends, at, "right"))
+        return records[records < len(self)]
+
 
 Splitter = Callable[[bytes, int, bool], tuple[Block, int, int]]
 """(bytes, number of their first line, are these the last) to the whole records in them, how many bytes those took, and
@@ -106,15 +139,19 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
     line = span.first_line
     pieces: list[bytes] = []
     carried_bytes = 0
+    split_at_bytes = 0
+    may_end = False
     chunks = _chunks(source, span)
     ahead = next(chunks, None)
     while ahead is not None:
         chunk, ahead = ahead, next(chunks, None)
         pieces.append(chunk)
         carried_bytes += len(chunk)
-        # nothing can end where there is no line end; joining such pieces one by one would be quadratic
-        if ahead is not None and b"\n" not in chunk:
-            _check_length(carried_bytes, line, source)
+        may_end = may_end or b"\n" in chunk
+        # A long record would be gone through again with each chunk, which is quadratic. Nothing ends where there is no
+        # line end; and after an attempt that found no end, the next one waits until there is twice as much.
+        waits = not may_end or carried_bytes < split_at_bytes
+        if ahead is not None and waits and carried_bytes <= LINE_BYTES_MAX + CHUNK_BYTES:
             continue
         data = b"".join(pieces)
         block, taken, line = split(data, line, ahead is None)
@@ -122,6 +159,8 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
             yield block
         pieces = [data[taken:]]
         carried_bytes = len(data) - taken
+        split_at_bytes = 0 if taken else 2 * carried_bytes
+        may_end = False
         _check_length(carried_bytes, line, source)
 
 

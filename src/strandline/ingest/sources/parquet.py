@@ -58,6 +58,10 @@ def read_parquet(spark: SparkSession, source: SourceFile, fields: t.StructType) 
     return _with_nullability(result, result_schema(fields))
 
 
+def column_names(source: SourceFile) -> tuple[str, ...]:
+    return tuple(pq.read_schema(source.path).names)
+
+
 def _open(spark: SparkSession, source: SourceFile) -> DataFrame:
     if source.size_bytes == 0:
         raise InputError(f"{source.path} is empty; a Parquet file never is")

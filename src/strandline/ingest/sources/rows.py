@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from pyspark.sql import types as t
 
 from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, from_text, named, show
 from strandline.types import INTERNAL_COLUMNS
+from strandline.wording import plural
 
 RowReader = Callable[[bytes], dict[str, Any]]
 """Gives the row's values by column, as Arrow takes them; raises Misfit."""
@@ -33,9 +34,9 @@ def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
 
 def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[str, Any]:
     """`header` holds names of `fields` only, each once; it was checked when the file was opened."""
-    cells = list(csv_cells(decode(record)))
+    cells = csv_cells(decode(record))
     if len(cells) != len(header):
-        raise Misfit(f"{len(cells)} fields, expected {len(header)}")
+        raise Misfit(f"{plural(len(cells), 'field')}, expected {len(header)}")
     written = {name: text for name, (text, quoted) in zip(header, cells, strict=True) if text or quoted}
     row: dict[str, Any] = {}
     for field in fields:
@@ -48,33 +49,30 @@ def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[
     return row
 
 
-def csv_cells(record: str) -> Iterator[tuple[str, bool]]:
+def csv_cells(record: str) -> list[tuple[str, bool]]:
     """Each cell's text and whether it was quoted: an empty cell is null, a quoted one is empty text."""
-    at = 0
+    if '"' not in record:
+        return [(text, False) for text in record.split(",")]
+    cells: list[tuple[str, bool]] = []
+    at, length = 0, len(record)
     while True:
         if record.startswith('"', at):
-            parts: list[str] = []
-            start = at + 1
-            while True:
-                end = record.find('"', start)
-                if end < 0:
-                    raise Misfit("a quoted field does not end")
-                parts.append(record[start:end])
-                if not record.startswith('"', end + 1):
-                    break
-                parts.append('"')
-                start = end + 2
-            yield "".join(parts), True
+            end = record.find('"', at + 1)
+            while record.startswith('"', end + 1) and end >= 0:
+                end = record.find('"', end + 2)
+            if end < 0:
+                raise Misfit("a quoted field does not end")
+            cells.append((record[at + 1 : end].replace('""', '"'), True))
             at = end + 1
-            if at < len(record) and record[at] != ",":
+            if at < length and record[at] != ",":
                 raise Misfit("there is text after the closing quote of a field")
         else:
             end = record.find(",", at)
-            end = len(record) if end < 0 else end
-            yield record[at:end], False
+            end = length if end < 0 else end
+            cells.append((record[at:end], False))
             at = end
-        if at >= len(record):
-            return
+        if at >= length:
+            return cells
         at += 1
 
 

@@ -23,9 +23,12 @@ SHOWN_CHARS_MAX = 60
 NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 INTEGER = r"-?(?:0|[1-9][0-9]*)"
 DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?"
+NOT_ZERO = r"-?[0.]*[1-9]"
+"""How a number begins that is not zero."""
 SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _NUMBER = re.compile(NUMBER)
+_NOT_ZERO = re.compile(NOT_ZERO)
 _INTEGER = re.compile(INTEGER)
 _DECIMAL = re.compile(DECIMAL)
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
@@ -156,6 +159,8 @@ def _float(text: str, dt: t.DataType) -> float:
     value = float(pa.scalar(str(text)).cast(pa.float32()).as_py()) if isinstance(dt, t.FloatType) else float(text)
     if math.isinf(value):
         raise Misfit(f"{show(Number(text))} is out of range for {named(dt)}")
+    if value == 0 and _NOT_ZERO.match(text):
+        raise Misfit(f"{show(Number(text))} is too small for {named(dt)}: it would become 0")
     return value
 
 

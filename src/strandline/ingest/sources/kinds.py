@@ -1,0 +1,173 @@
+"""Which JSON lines have the kinds of values that the schema asks for: a quick look that leaves lines out, and lets none
+in. What it lets through is read by Arrow's parser, what it holds back by the judge.
+
+Lines of a file mostly have the same keys in the same order. For each order that was seen there is a pattern, and one
+pass over a block finds the lines that match one; the others are parsed to see what they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from pydantic_core import from_json
+from pyspark.sql import types as t
+
+from strandline.ingest.sources.columns import Array
+from strandline.ingest.sources.lines import Block
+from strandline.ingest.sources.misfits import Mask
+from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
+
+pc: Any = pyarrow.compute
+
+_SHAPES_MAX = 1000
+"""Files whose lines all differ in their keys do not fill the memory."""
+_PATTERNS_MAX = 4
+"""Each costs a pass over the lines that none before it matched."""
+_TRIED_LINES = 20
+"""At the start of a file, to learn a pattern from."""
+
+_PLAIN_KEY = re.compile("[A-Za-z0-9_]+")
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
+_GAP = r"[ \t]*"
+
+_TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
+
+Check = Callable[[Any], bool]
+
+
+class Kinds:
+    def __init__(self, fields: t.StructType) -> None:
+        self._types = {f.name: _types(f.dataType) for f in fields}
+        self._checks = [(f.name, check) for f in fields if (check := _check(f.dataType)) is not None]
+        self._values = {f.name: _pattern(f.dataType) for f in fields}
+        self._shapes: dict[tuple[tuple[str, ...], tuple[type, ...]], bool] = {}
+        self._patterns: dict[tuple[str, ...], str] = {}
+
+    def fitting(self, block: Block) -> Mask:
+        """Which lines may fit. Those whose decimals are written in an unusual way are not among them."""
+        fit = np.zeros(len(block), bool)
+        if not self._patterns:
+            for i in range(min(len(block), _TRIED_LINES)):
+                self.fits(block.record(i))
+        offsets = np.append(block.starts, block.ends[-1]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(block.data)]
+        lines: Array = pa.Array.from_buffers(pa.binary(), len(block), buffers)
+        left = np.arange(len(block))
+        for pattern in list(self._patterns.values()):
+            matched = np.asarray(pc.match_substring_regex(lines.take(left), pattern))
+            fit[left[matched]] = True
+            left = left[~matched]
+        for i in left.tolist():
+            fit[i] = self.fits(block.record(i))
+        fit[block.not_utf8()] = False
+        return fit
+
+    def fits(self, line: bytes) -> bool:
+        try:
+            row = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        except ValueError:
+            return False
+        if type(row) is not dict:
+            return False
+        shape = (tuple(row), tuple(map(type, row.values())))
+        known = self._shapes.get(shape)
+        if known is None:
+            known = all(name in self._types and kind in self._types[name] for name, kind in zip(*shape, strict=True))
+            if len(self._shapes) < _SHAPES_MAX:
+                self._shapes[shape] = known
+            if known:
+                self._learn(shape[0])
+        if not known:
+            return False
+        for name, check in self._checks:
+            value = row.get(name)
+            if value is not None and not check(value):
+                return False
+        return True
+
+    def _learn(self, keys: tuple[str, ...]) -> None:
+        """Not for columns inside others: what they hold has no pattern."""
+        if keys in self._patterns or len(self._patterns) >= _PATTERNS_MAX or not keys:
+            return
+        members = []
+        for key in keys:
+            value = self._values[key]
+            if value is None or not _PLAIN_KEY.fullmatch(key):
+                return
+            members.append(f'"{key}"{_GAP}:{_GAP}(?:{value}|null)')
+        comma = f"{_GAP},{_GAP}"
+        self._patterns[keys] = rf"^\{{{_GAP}{comma.join(members)}{_GAP}\}}[ \t\r\n]*$"
+
+
+def _pattern(dt: t.DataType) -> str | None:
+    match dt:
+        case t.BooleanType():
+            return "true|false"
+        case t.FloatType() | t.DoubleType():
+            return NUMBER
+        case _ if type(dt) in INTEGER_BITS:
+            digits = len(str(2 ** (INTEGER_BITS[type(dt)] - 1))) - 1
+            return f"-?(?:0|[1-9][0-9]{{0,{digits - 1}}})"
+        case t.DecimalType():
+            whole = dt.precision - dt.scale
+            units = f"0|[1-9][0-9]{{0,{whole - 1}}}" if whole else "0"
+            fraction = rf"\.[0-9]{{1,{dt.scale}}}0*" if dt.scale else r"\.0+"
+            number = f"-?(?:{units})(?:{fraction})?"
+            return f'{number}|"{number}"'
+        case _ if isinstance(dt, _TEXT):
+            return _STRING
+    return None
+
+
+def _types(dt: t.DataType) -> frozenset[type]:
+    none = type(None)
+    match dt:
+        case t.BooleanType():
+            return frozenset({bool, none})
+        case t.FloatType() | t.DoubleType():
+            return frozenset({int, float, none})
+        case t.DecimalType():
+            return frozenset({int, float, str, none})
+        case t.ArrayType():
+            return frozenset({list, none})
+        case t.StructType() | t.MapType():
+            return frozenset({dict, none})
+        case _ if type(dt) in INTEGER_BITS:
+            return frozenset({int, none})
+        case _ if isinstance(dt, _TEXT):
+            return frozenset({str, none})
+    return frozenset()
+
+
+def _check(dt: t.DataType) -> Check | None:
+    """What its Python type does not say about a value; None if there is nothing more to ask."""
+    match dt:
+        case t.ArrayType():
+            element = _deep(dt.elementType)
+            return lambda values: all(map(element, values))
+        case t.StructType():
+            inner = {f.name: _deep(f.dataType) for f in dt}
+            return lambda row: all(name in inner and inner[name](value) for name, value in row.items())
+        case t.MapType():
+            deep = _deep(dt.valueType)
+            return lambda row: all(map(deep, row.values()))
+        case _ if type(dt) in INTEGER_BITS:
+            bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
+            return lambda value: -bound <= value < bound
+        case t.DecimalType():
+            # As a float it has lost the digits that decide; the patterns see them.
+            largest = 10 ** (dt.precision - dt.scale)
+            return lambda value: type(value) is int and abs(value) < largest
+    return None
+
+
+def _deep(dt: t.DataType) -> Check:
+    types, check = _types(dt), _check(dt)
+    if check is None:
+        return lambda value: type(value) in types
+    return lambda value: value is None or (type(value) in types and check(value))

@@ -1,0 +1,166 @@
+"""Which values of a column keep it from being taken whole, found over all of them at once.
+
+A file with a bad row in a hundred has one in every block. Searching each block by halves for its bad rows costs many
+times what reading it costs; patterns over whole columns find nearly all of them in one pass. A pattern may name a value
+that fits after all: the judge then reads that row, which is slower and gives the same row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+from pyspark.sql import types as t
+
+from strandline.ingest.sources.columns import Array, Unfit, arrow_type, became_zero
+from strandline.ingest.sources.lines import Block
+from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
+
+pc: Any = pyarrow.compute
+
+Mask = npt.NDArray[np.bool_]
+Convert = Callable[[Array], Array]
+
+_LEAF_VALUES = 8
+"""Below this, asking for one value after another costs less than halving."""
+
+_SMALL_SIGNS = (b"e-", b"E-", b"0.000000000")
+_SMALL = re.compile(rb"[eE]-0*(?:3[5-9]|[4-9][0-9]|[1-9][0-9]{2,})|0\.0{9}")
+"""Numbers that are below what a float can hold have a long row of zeros, or an exponent like this."""
+
+_DAY = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_CLOCK = r"(?:[01][0-9]|2[0-3])(?::[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6})?)?)?"
+_ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)?"
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
+
+def convert_fitting(
+    arrays: Sequence[Array],
+    fields: Sequence[t.StructField],
+    converts: Sequence[Convert],
+    unfit: Mask | None = None,
+) -> tuple[list[Array], Mask | None]:
+    """The converted columns of those rows in which every value fits, and which rows these are; None stands for all.
+    Rows that are known to be `unfit` are left out.
+
+    Raises as `converts` do where no row can be blamed.
+    """
+    found: list[tuple[Array, Mask | None]] = []
+    bad = np.zeros(len(arrays[0]), bool) if unfit is None else unfit.copy()
+    for array, field, convert in zip(arrays, fields, converts, strict=True):
+        column, misfits = _convert(array, field.dataType, convert)
+        if misfits is not None:
+            bad |= misfits
+        found.append((column, misfits))
+        if not field.nullable and array.null_count:
+            bad |= _mask(array.is_null())
+    if not bad.any():
+        return [column for column, _ in found], None
+    fits = ~bad
+    return [column.filter(pa.array(fits if misfits is None else fits[~misfits])) for column, misfits in found], fits
+
+
+def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mask | None]:
+    """The values that fit, converted, and where the others are; None if there are no others."""
+    try:
+        return convert(array), None
+    except (Unfit, pa.ArrowInvalid):
+        bad = _unlikely(array, dt)
+    try:
+        return convert(array.filter(pa.array(~bad))), bad
+    except (Unfit, pa.ArrowInvalid):
+        _search(array, np.flatnonzero(~bad), convert, bad)
+        return convert(array.filter(pa.array(~bad))), bad
+
+
+def may_have_become_zero(block: Block, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
+    """Which JSON lines have a zero in a float column and hold a number that is small enough to become one; None if
+    there is no such line. Arrow's parser does not say how a zero was written."""
+    text = block.data
+    small = any(sign in text for sign in _SMALL_SIGNS)
+    floats = [i for i, f in enumerate(fields) if _holds_floats(f.dataType)]
+    if not small or not floats:
+        return None
+    zero = np.zeros(len(block), bool)
+    for i in floats:
+        flat = pa.types.is_floating(arrays[i].type)
+        zero |= _mask(pc.equal(arrays[i], 0)) if flat else _mask(arrays[i].is_valid())
+    zero[zero] = [_SMALL.search(block.record(i)) is not None for i in np.flatnonzero(zero).tolist()]
+    return zero if zero.any() else None
+
+
+def _holds_floats(dt: t.DataType) -> bool:
+    match dt:
+        case t.ArrayType():
+            return _holds_floats(dt.elementType)
+        case t.MapType():
+            return _holds_floats(dt.keyType) or _holds_floats(dt.valueType)
+        case t.StructType():
+            return any(_holds_floats(f.dataType) for f in dt)
+        case _:
+            return isinstance(dt, (t.FloatType, t.DoubleType))
+
+
+def _search(array: Array, left: npt.NDArray[np.int64], convert: Convert, bad: Mask) -> None:
+    """By halves, among those that look as if they fit: the 30th of February."""
+    if not len(left):
+        return
+    try:
+        convert(array.take(pa.array(left)))
+    except (Unfit, pa.ArrowInvalid):
+        if len(left) == 1:
+            bad[left] = True
+            return
+        step = 1 if len(left) <= _LEAF_VALUES else -(-len(left) // 2)
+        for at in range(0, len(left), step):
+            _search(array, left[at : at + step], convert, bad)
+
+
+def _unlikely(array: Array, dt: t.DataType) -> Mask:
+    if pa.types.is_floating(array.type):
+        return _mask(pc.invert(pc.is_finite(array)))
+    pattern = _pattern(dt)
+    if pattern is None or not pa.types.is_string(array.type):
+        return np.zeros(len(array), bool)
+    bad = _mask(pc.invert(pc.match_substring_regex(array, f"^(?:{pattern})$")))
+    if type(dt) in INTEGER_BITS:
+        bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
+        numbers = pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), array).cast(pa.int64())
+        bad |= _mask(pc.or_(pc.less(numbers, -bound), pc.greater(numbers, bound - 1)))
+    if isinstance(dt, (t.FloatType, t.DoubleType)):
+        written = pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), array)
+        numbers = written.cast(arrow_type(dt))
+        bad |= _mask(pc.or_(pc.invert(pc.is_finite(numbers)), became_zero(written, numbers)))
+    return bad
+
+
+def _pattern(dt: t.DataType) -> str | None:
+    match dt:
+        case t.BooleanType():
+            return "(?i:true|false)"
+        case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
+            return "-?(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18}|9[01][0-9]{17})"  # below 2**63, by its digits
+        case t.FloatType() | t.DoubleType():
+            return NUMBER
+        case t.DecimalType():
+            whole = dt.precision - dt.scale
+            return rf"[+-]?0*[0-9]{{{min(1, whole)},{whole}}}(?:\.[0-9]{{0,{dt.scale}}}0*)?"
+        case t.DateType():
+            return _DAY
+        case t.TimestampNTZType():
+            return f"{_DAY}(?:[T ]{_CLOCK})?"
+        case t.TimestampType():
+            return f"{_DAY}(?:[T ]{_CLOCK}{_ZONE})?"
+        case t.BinaryType():
+            return _BASE64
+    return None
+
+
+def _mask(flags: Array) -> Mask:
+    """Null is no misfit."""
+    return np.asarray(flags.fill_null(False))

@@ -1,0 +1,32 @@
+"""Counts in words: "1 row", "2,000 rows". Every message that tells how many uses this, so that none says "1 rows"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_VERBS = {"is": "are", "has": "have", "does": "do", "was": "were", "carries": "carry"}
+
+
+def plural(count: int, noun: str, verb: str = "") -> str:
+    """The count with its noun, and with the verb that goes with it: `plural(1, "row", "is")` is "1 row is"."""
+    words = [f"{count:,}", noun if count == 1 else _many(noun)]
+    if verb:
+        words.append(verb if count == 1 else _VERBS.get(verb, verb.removesuffix("s")))
+    return " ".join(words)
+
+
+def _many(noun: str) -> str:
+    if re.search("[^aeiou]y$", noun):
+        return noun[:-1] + "ies"
+    return noun + ("es" if re.search("(?:ch|sh|x|s)$", noun) else "s")
+
+
+def nearest(name: str, known: Iterable[str], count_max: int = 3) -> list[str]:
+    """The known names that look most like one that is not known; those that differ only in case come first."""
+    names = sorted(known)
+    same = [n for n in names if n.lower() == name.lower()]
+    close = get_close_matches(name.lower(), [n.lower() for n in names], count_max, 0.7)
+    found = same + [n for c in close for n in names if n.lower() == c]
+    return list(dict.fromkeys(found))[:count_max]
