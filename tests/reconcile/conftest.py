@@ -93,18 +93,22 @@ class SomeLake:
         return self.surveyor(**options).survey(context or self.context(), Watching())
 
     def live(self) -> set[str]:
-        """Everything that Iceberg's own reader reaches from every snapshot, read in another way than ours."""
-        found: set[str] = set()
-        for name in self.catalog.table_names():
-            table = self.catalog.load(name)
-            found |= {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
-            found |= {s.statistics_path for s in table.metadata.statistics}
-            for snapshot in table.snapshots():
-                found.add(snapshot.manifest_list)
-                for manifest in snapshot.manifests(table.io):
-                    found.add(manifest.manifest_path)
-                    found |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
-        return {path.removeprefix("file://") for path in found}
+        return live_files(self.catalog)
+
+
+def live_files(catalog: LightCatalog) -> set[str]:
+    """Everything that Iceberg's own reader reaches from every snapshot, read in another way than ours."""
+    found: set[str] = set()
+    for name in catalog.table_names():
+        table = catalog.load(name)
+        found |= {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+        found |= {s.statistics_path for s in table.metadata.statistics}
+        for snapshot in table.snapshots():
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                found.add(manifest.manifest_path)
+                found |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
+    return {path.removeprefix("file://") for path in found}
 
 
 def acted_on(findings: Iterator[Finding]) -> list[str]:

@@ -12,7 +12,7 @@ from strandline.errors import StorageError
 from strandline.ledger import quarantined_files
 from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
 from strandline.reconcile.model import Protection, Survey
-from strandline.reconcile.paths import key
+from strandline.reconcile.paths import first_that_is_no_text, key
 from strandline.reconcile.settle import Seen, looked
 from strandline.reconcile.storage.aside import kept_without_record, original
 
@@ -76,6 +76,8 @@ def _metadata_away(bench: SweepBench, survey: Survey) -> list[str]:
 
 def _seek_recorded(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
     wanted = {key(path): path for path in paths} | {path: path for path in paths}
+    # What is no text cannot be on record, and a database cannot be asked for it.
+    wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
     with bench.ledger.read() as connection:
         recorded = quarantined_files.of_paths(connection, wanted)
     for seen in looked(bench, [file for files in recorded.values() for file in files]):

@@ -36,6 +36,9 @@ class Content(StrEnum):
 class Protection(StrEnum):
     """Why a finding is not acted on. The order is that of precedence: the first that holds is the one that is told."""
 
+    DAMAGED = "damaged"
+    """Probably the file of an entry whose path is wrong, or an entry that probably means a file that is there; or the
+    table's identity is off by one bit. The metadata is damaged: nothing happens until a person says what is right."""
     TABLE_UNREAD = "table_unread"
     """Its references could not all be read: what is unreferenced there is not known."""
     PREFIX_FAILED = "prefix_failed"
@@ -48,6 +51,9 @@ class Protection(StrEnum):
     REFERENCES_SHRUNK = "references_shrunk"
     ROLLED_BACK = "rolled_back"
     """Its metadata is older than at the last run, or does not have what was published: an older copy of the catalog."""
+    ENTRIES_MISSING = "entries_missing"
+    """The table has entries whose file is missing. One of their paths may be wrong, and this may be the file that is
+    meant: in a run that finds such entries, no orphan of the table is touched."""
     NOTHING_LISTED = "nothing_listed"
     """Of the whole table, or of all its data, nothing was listed: the storage is away, not the files."""
     LAYOUT = "layout"
@@ -113,6 +119,9 @@ class Lineage:
     main: int | None
     parents: Mapping[int, int | None]
     """Of every snapshot that is kept."""
+    proven: int | None = None
+    """The highest number that a snapshot has which is kept: what a later look may be measured by. A number that stands
+    alone may be a flipped bit, and would be taken for the table's age for ever."""
 
     def contains(self, snapshot: int) -> bool | None:
         """Whether main descends from it; None where history was cut off and nothing tells."""
@@ -158,6 +167,8 @@ class TableSeal:
     holds: Mapping[str, Seq | None] = field(default_factory=dict)
     """Each active sink, and up to where it certainly holds every row that it is to hold."""
     published: Sequence[LastPublished] = ()
+    uuid: str | None = None
+    """Of the table that is the dataset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,14 @@ def has_plain_segments(path: str) -> bool:
     _, rest = _root_of(path)
     if any(segment in ("", ".", "..") for segment in rest.split("/")):
         return False
-    return path.isascii() or not any("\ud800" <= c <= "\udfff" for c in path)
+    return first_that_is_no_text((path,)) is None
+
+
+def first_that_is_no_text(paths: Iterable[str]) -> str | None:
+    for path in paths:
+        if not path.isascii() and any("\ud800" <= c <= "\udfff" for c in path):
+            return path
+    return None
 
 
 def is_under(path: str, folder: str) -> bool:

@@ -69,8 +69,8 @@ class Tally:
         self.tables |= {t.head.uuid: t.contents for t in whole}
         self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
         for head in (t.head for t in drift.tables):
-            if head.lineage is not None and head.lineage.sequence is not None:
-                self.sequences[head.uuid] = max(head.lineage.sequence, self.sequences.get(head.uuid, 0))
+            if head.lineage is not None and head.lineage.proven is not None:
+                self.sequences[head.uuid] = max(head.lineage.proven, self.sequences.get(head.uuid, 0))
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():

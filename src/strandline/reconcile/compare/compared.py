@@ -117,7 +117,8 @@ def surveyed(
     def orphans() -> Iterator[Judged]:
         # Judged when the missing ones are through: what came out of those stops tables and prefixes, too.
         failed = Roots(key(failure.prefix) for failure in failures)
-        by_then = replace(ground, stopped=unshown.stops(stopped), failed=failed)
+        lacking = dict.fromkeys(unshown.lacking, Protection.ENTRIES_MISSING)
+        by_then = replace(ground, stopped=lacking | unshown.stops(stopped), failed=failed)
         yield from _orphans(difference.unreferenced, by_then, context, ways)
 
     drift = gather(
@@ -141,6 +142,8 @@ class Unshown:
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
         self._untold: set[str] = set()
+        self.lacking: set[str] = set()
+        """Tables that reach a file which is missing."""
 
     def cannot_look(self, table: str) -> None:
         self._untold.add(table)
@@ -168,6 +171,7 @@ def stops(
             (
                 Protection.TABLE_UNREAD if name in references.unread else None,
                 Protection.OVERLAP if name in overlapping else None,
+                guard.by_identity(table.head.uuid, None if name not in context.seals else context.seals[name].uuid),
                 guard.by_emptiness(references=table.count, contents=table.content_count, listed=listed),
                 guard.by_shrinking(
                     contents=table.content_count,
@@ -248,9 +252,14 @@ def _missing(
                 failures.append(PrefixFailure(table.head.location, e.message))
                 unshown.cannot_look(name)
                 continue
+            if wanted - entries.keys():
+                # Not described again as it was read a moment ago: then nobody can say what is missing.
+                unshown.cannot_look(name)
             told = len(failures)
             there = {} if away else _there(entries, ways, threads.map, failures)
             gone = [k for k in entries if k not in there]
+            if gone:
+                unshown.lacking.add(name)
             seen: Set[str] = there.keys()
             if len(failures) > told:
                 seen = frozenset()

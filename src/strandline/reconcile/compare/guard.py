@@ -89,6 +89,18 @@ def by_lineage(
     return Protection.ROLLED_BACK if has_gone_back or is_older or is_without else None
 
 
+def by_identity(uuid: str, expected: str | None) -> Protection | None:
+    """Ids of tables are drawn by lot: two that differ in one bit are one id, of which one copy is damaged. Another id is
+    another table, and whether it may be there is asked of the catalog as a whole."""
+    return Protection.DAMAGED if expected is not None and is_one_bit_off(uuid, expected) else None
+
+
+def is_one_bit_off(one: str, other: str) -> bool:
+    if len(one) != len(other):
+        return False
+    return sum((ord(a) ^ ord(b)).bit_count() for a, b in zip(one, other, strict=True)) == 1
+
+
 def by_absence(*, references: int, listed: int) -> Protection | None:
     """Storage that is away shows nothing at all; files that are missing leave others behind."""
     return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None

@@ -146,7 +146,7 @@ class SparkReferenceReader(ReferenceReader):
                 odd |= read.odd
         found: dict[str, TableReferences] = {}
         for name, table in tables.items():
-            one = references_from(name, table, parts[name])
+            one = references_from(name, table, parts[name], damage=self.damage_of(table))
             problem = one.problem or (not_understood([odd[name]]) if name in odd else None)
             found[name] = replace(one, apart=counts.get(name, 0), problem=problem)
         return found

@@ -45,12 +45,13 @@ class Wanted:
 
     fields: Mapping[int, str]
     """From field id to the name of a variable."""
+    texts: frozenset[int]
+    """Those of them that are text. The others are whole numbers."""
     inside: frozenset[int]
     """Records that are looked into."""
     required: frozenset[int]
     defaults: str
     keep: str
-    when: str
 
 
 _readers: dict[tuple[str, int], ReadBlock] = {}
@@ -140,7 +141,8 @@ _SKIPS = {
     "bytes": "skip_bytes()",
     "string": "skip_utf8()",
 }
-_READS = {"int": "read_int()", "long": "read_int()", "string": "read_utf8()"}
+_NUMBERS = {"int": "read_int()", "long": "read_int()"}
+_TEXTS = {"string": "read_utf8()"}
 _METHODS = (
     "tell", "read_int", "read_ints", "read_utf8", "skip", "skip_int", "skip_boolean", "skip_float", "skip_double",
     "skip_bytes", "skip_utf8",
@@ -170,13 +172,14 @@ class _Source:
             *(f"    {name} = decoder.{name}" for name in _METHODS),
             "    keep = found.append",
             f"    {self._wanted.defaults}",
+            "    at = tell()",
             "    for _ in range(count):",
         ]
         tail = [
-            "        if tell() > size:",
+            "        if not at <= tell() <= size:",
             "            raise EOFError('a record goes beyond its block')",
-            f"        if {self._wanted.when}:",
-            f"            keep({self._wanted.keep})",
+            "        at = tell()",
+            f"        keep({self._wanted.keep})",
             "",
         ]
         return "\n".join(head + self._lines + tail)
@@ -189,22 +192,32 @@ class _Source:
         for field in record["fields"]:
             number, kind = field.get("field-id"), field["type"]
             if looking and number in self._wanted.fields:
-                self._read(self._wanted.fields[number], kind, depth)
+                if number in self._got:
+                    raise AvroUnreadable(f"its schema has the field {number} twice")
+                reads = _TEXTS if number in self._wanted.texts else _NUMBERS
+                self._read(self._wanted.fields[number], kind, depth, reads)
                 self._got.add(number)
             elif looking and number in self._wanted.inside and isinstance(kind, dict):
                 self._fields(kind, depth, looking=True)
             else:
                 self._skip(kind, depth)
 
-    def _read(self, name: str, kind: Any, depth: int) -> None:
+    def _read(self, name: str, kind: Any, depth: int, reads: Mapping[str, str]) -> None:
         if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
             other = kind[1 - kind.index("null")]
-            if other in _READS:
-                self._add(depth, f"{name} = None if read_int() == {kind.index('null')} else {_READS[other]}")
+            if isinstance(other, str) and other in reads:
+                which = self._name()
+                self._add(depth, f"{which} = read_int()")
+                self._add(depth, f"if {which} == {kind.index('null')}:")
+                self._add(depth + 1, f"{name} = None")
+                self._add(depth, f"elif {which} == {1 - kind.index('null')}:")
+                self._add(depth + 1, f"{name} = {reads[other]}")
+                self._add(depth, "else:")
+                self._add(depth + 1, "raise ValueError('no such branch of a union')")
                 return
-        if not isinstance(kind, str) or kind not in _READS:
+        if not isinstance(kind, str) or kind not in reads:
             raise AvroUnknown("a field that is needed has another type")
-        self._add(depth, f"{name} = {_READS[kind]}")
+        self._add(depth, f"{name} = {reads[kind]}")
 
     def _remember(self, kind: dict[str, Any]) -> None:
         if "name" in kind:
@@ -281,7 +294,10 @@ class _Source:
         for line in (f"{n} = read_int()", f"while {n}:"):
             self._add(depth, line)
         self._add(depth + 1, f"if {n} < 0:")
-        self._add(depth + 2, "skip(read_int())")
+        self._add(depth + 2, f"{n} = read_int()")
+        self._add(depth + 2, f"if not 0 <= {n} <= size:")
+        self._add(depth + 3, "raise EOFError('more bytes than there are')")
+        self._add(depth + 2, f"skip({n})")
         self._add(depth + 1, f"elif {n} > size or tell() > size:")
         self._add(depth + 2, "raise EOFError('more items than bytes')")
         self._add(depth + 1, "else:")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, ReferencesTooMany, SchemaError, StorageError, StrandlineError, TableUnfit
 from strandline.reconcile.model import Content, Lineage, TableHead
-from strandline.reconcile.paths import canonical, key
+from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
+from strandline.reconcile.reach.metadata_checks import problem_of
 from strandline.reconcile.reach.real_paths import RealPaths
 
 if TYPE_CHECKING:
@@ -222,7 +223,13 @@ class ReferenceReader:
                     part.manifests.append(manifest)
                 else:
                     part.lacks(path, manifest.problem, Content.MANIFEST if manifest.is_missing else None)
-        return {name: references_from(name, table, parts[name]) for name, table in tables.items()}
+        return {
+            name: references_from(name, table, parts[name], damage=self.damage_of(table))
+            for name, table in tables.items()
+        }
+
+    def damage_of(self, table: Table) -> str | None:
+        return problem_of(table, is_from_file=not self._catalog.is_remote)
 
     def _read_lists(self, tables: Mapping[str, Table]) -> dict[str, Parts]:
         answers = self._reading.read_lists(
@@ -294,7 +301,8 @@ def _check_totals(table: Table, parts: Parts) -> None:
             parts.lacks(snapshot.manifest_list, why, None)
 
 
-def references_from(name: str, table: Table, parts: Parts) -> TableReferences:
+def references_from(name: str, table: Table, parts: Parts, *, damage: str | None = None) -> TableReferences:
+    """`damage`: why the table's metadata file is not believed."""
     _check_totals(table, parts)
     files = metadata_files(table)
     places: dict[str, ManifestPlace] = {}
@@ -311,7 +319,7 @@ def references_from(name: str, table: Table, parts: Parts) -> TableReferences:
         keys.update(manifest.data)
         keys.update(manifest.others)
     keys.update(files)
-    problem = parts.problem or not_understood(keys)
+    problem = damage or parts.problem or not_understood(keys)
     return TableReferences(
         head_of(name, table),
         folders_of(table),
@@ -347,8 +355,13 @@ def head_of(name: str, table: Table) -> TableHead:
         metadata.last_updated_ms * 1_000_000,
         metadata.current_snapshot_id,
         {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
+        None if metadata.format_version == 1 else _proven(metadata),
     )
     return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
+
+
+def _proven(metadata: TableMetadata) -> int | None:
+    return max((s.sequence_number for s in metadata.snapshots if s.sequence_number is not None), default=None)
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
@@ -364,6 +377,8 @@ def metadata_files(table: Table) -> dict[str, NamedFile]:
     named += [(snapshot.manifest_list, Content.MANIFEST_LIST) for snapshot in metadata.snapshots]
     named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.statistics]
     named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.partition_statistics]
+    # A path that is no text is damage, which `metadata_checks` tells; nobody can look for such a file.
+    named = [(path, content) for path, content in named if first_that_is_no_text((path, key(path))) is None]
     return {key(path): NamedFile(content, canonical(path)) for path, content in named}
 
 

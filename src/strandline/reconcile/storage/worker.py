@@ -85,6 +85,7 @@ def read_manifest(task: ReadTask) -> Iterator[Result]:
 
 
 def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
+    from strandline.reconcile.reach import checksums
     from strandline.reconcile.reach.avro_reader import AvroUnreadable
 
     path, content, bytes_min, _ = task
@@ -92,6 +93,9 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
         if content is None:
             with open(path, "rb") as file:
                 content = file.read()
+            damaged = checksums.damage(path, content)
+            if damaged is not None:
+                raise AvroUnreadable(damaged)
         if bytes_min is not None and len(content) < bytes_min:
             # Cut off where a block ends, it would read well.
             raise AvroUnreadable(f"it has {len(content):,} of {bytes_min:,} bytes")
@@ -103,6 +107,9 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
         yield "failed", f"{type(e).__name__}: {e.strerror or e}"
     except AvroUnreadable as e:
         yield "failed", f"damaged, or not what it should be: {e}"
+    except Exception as e:
+        # Whatever a damaged file makes of it: it is this file's trouble, and nobody else's.
+        yield "failed", f"damaged, or not what it should be: {type(e).__name__}: {str(e)[:200]}"
     else:
         yield "end", None
 
