@@ -61,6 +61,8 @@ class Event(StrEnum):
     FILES_RESTORED = "files_restored"
     FILES_PURGED = "files_purged"
     CAP_HIT = "cap_hit"
+    FILE_RELEASED = "file_released"
+    """A person said that a file is an orphan which was probably that of a damaged entry."""
     RUN_SETTLED = "run_settled"
     """What a run that died had begun was looked at, and its record made true."""
 
@@ -141,6 +143,8 @@ class Outcome:
     """Seconds spent in each."""
     sequences: Mapping[str, int] = field(default_factory=dict)
     """By table uuid: the highest sequence number of Iceberg's that its metadata ever had."""
+    suspects: int = 0
+    """Files that are probably those of entries whose path is damaged."""
     clock: Mapping[str, Any] | None = None
     """The moment by the clock that the run went by, if that was to be believed or was refused."""
 
@@ -160,6 +164,18 @@ class Run:
     outcome: Outcome
     held: int = 0
     """Files that it set aside and that are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An orphan that is probably the file of an entry whose path is damaged."""
+
+    path: str
+    table: str
+    entry: str
+    """The path that the entry has."""
+    released: bool
+    """A person said that it is an orphan all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,13 @@ class History:
             os.unlink(path)
             self.lost.add(path)
 
+    def find_lost(self) -> None:
+        """Somebody puts back what was lost, and says that no other file was it: until then no orphan goes."""
+        for path in self.lost:
+            Path(path).touch()
+        for suspect in self.lake.lake.reconciler.suspects():
+            self.lake.lake.reconciler.release(suspect.path)
+
     # Faults.
 
     def fails(self, chance: float) -> bool:

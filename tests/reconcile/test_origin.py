@@ -39,11 +39,12 @@ def test_of_a_lake_of_unknown_origin_nothing_is_acted_on_neither_tables_nor_spoo
     table = some_lake.create()
     (path,) = data_files(some_lake.append())
     some_lake.append()
-    Path(path).unlink()
     uuid = str(table.metadata.table_uuid)
     stray = some_lake.put("ns/t/data/stray.parquet")
     body = some_lake.put(f"_strandline/spool/{uuid}/body.arrow")
     for own in (True, False):
+        if not own:
+            Path(path).unlink()
         context = some_lake.context(spool_tables=frozenset((uuid,)), own_origin=own, grace_seconds=0)
         drift = some_lake.survey(context).drift
         assert set(acted_on(drift.orphans())) == ({stray, body} if own else set())

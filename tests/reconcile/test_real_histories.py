@@ -165,6 +165,7 @@ def settle_down(history: History) -> None:
     """No more faults, and nobody else, days later: everything that is old is found, and what is needed is where it
     belongs."""
     history.commit_compaction()
+    history.find_lost()
     history.hours_later = LATER
     old, told = history.aged_orphans(), list[Finding]()
     run = history.lake.run(ACT, on_finding=told.append)

@@ -43,25 +43,30 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
 def test_it_reports_as_json_and_writes_every_finding(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:
     orphans = lake.puts(12)
     young = lake.put("young.parquet", days_old=-1)
-    os.unlink(lake.data_files()[0])
     found = document(capsys, "reconcile", "--findings", "found.jsonl")
     assert found["dry_run"] is True and found["partial"] is False and found["aborted"] is None
-    assert found["planned"]["missing"] == 1 and found["planned"]["orphans"] == 12
+    assert found["planned"]["missing"] == 0 and found["planned"]["orphans"] == 12
     assert found["done"]["missing"] == 0 and found["done"]["orphans"] == 0
-    assert found["protected"] == {"future_time": 1} and len(found["samples"]) == 11
+    assert found["protected"] == {"future_time": 1} and len(found["samples"]) == 10
     lines = [json.loads(line) for line in (lake.home / "found.jsonl").read_text("utf-8").splitlines()]
     assert {line["path"] for line in lines if line["kind"] == "orphan"} == {*orphans, young}
     assert {"kind", "path", "table", "size", "modified", "protected"} <= set(lines[0])
     assert [line["protected"] for line in lines if line["path"] == young] == ["future_time"]
     assert all(there(orphans))
+    os.unlink(lake.data_files()[0])
+    found = document(capsys, "reconcile")
+    assert found["planned"]["missing"] == 1 and found["planned"]["orphans"] == 0
+    assert found["protected"] == {"entries_missing": 13}
 
 
 def test_neither_reporting_nor_acting_loads_spark(lake: WholeLake) -> None:
     orphans = lake.puts(2)
-    os.unlink(lake.data_files()[0])
+    gone = lake.data_files()[0]
     script = (
-        "import sys\nfrom strandline.cli.main import run\n"
+        "import os, sys\nfrom strandline.cli.main import run\n"
         "codes = [run(['reconcile']), run(['reconcile', '--act', '--yes'])]\n"
+        f"os.unlink({gone!r})\n"
+        "codes += [run(['reconcile', '--act', '--yes'])]\n"
         "sys.exit(any(codes) or 'pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=lake.home, capture_output=True, text=True, check=False)
@@ -280,3 +285,20 @@ def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(la
     assert (lines[3]["outcome"], lines[3]["orphans"], lines[3]["set_aside"]) == ("done", 1, 1)
     assert not Path(orphan).exists()
     assert [json.loads(line)["event"] for line in rest.splitlines()][-1] == "stopped"
+
+
+def test_it_lists_suspects_and_releases_those_that_a_person_says_are_orphans(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = Path(lake.data_files()[0])
+    suspect = entry.with_name("renamed.parquet")
+    entry.rename(suspect)
+    assert document(capsys, "reconcile")["suspects"] == 1
+    assert document(capsys, "reconcile", "suspects")["suspects"] == [
+        {"path": str(suspect), "table": "default.events", "entry": str(entry), "released": False}
+    ]
+    assert cli(["reconcile", "release", str(suspect)]) == 3 and "stays as it is" in capsys.readouterr().err
+    assert document(capsys, "reconcile", "release", str(suspect), "--yes")["released"] is True
+    assert cli(["reconcile", "release", "/nowhere", "--yes"]) == 2 and "not suspected" in capsys.readouterr().err
+    assert cli(["reconcile", "suspects"]) == 0 and "was released" in capsys.readouterr().out
+    assert document(capsys, "reconcile")["suspects"] == 0

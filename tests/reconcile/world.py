@@ -175,6 +175,12 @@ class World:
             for path in before - self.referenced():
                 self.files.pop(path, None)
 
+    def forget_history(self, table: Table) -> None:
+        """All but the newest snapshot, and nothing of storage."""
+        del table.history[:-1]
+        table.version += 1
+        self.files[table.metadata] = Stat(1, self.now_ns)
+
     def stray(self, table: Table) -> None:
         self.write(table, age_ns=self.random.choice((0, 12, 23, 25, 48, 1000)) * HOUR_NS)
 
@@ -308,6 +314,10 @@ class ModelStorage:
 
     def same_content(self, one: str, other: str) -> bool:
         return one in self.world.files and self.world.files[one] == self.world.files.get(other)
+
+    def tail(self, path: str, count: int) -> bytes:
+        self._fault(0.01, path)
+        return b""
 
     def files_under(self, folder: str) -> Iterator[str]:
         self.world.tick()

@@ -126,6 +126,40 @@ def show(run: RunArgument, config: ConfigOption = None, json: JsonOption = False
 
 
 @app.command()
+def suspects(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Files that nothing references and that are probably those of entries whose path is damaged. No run touches them.
+
+    To repair the table, copy the file to the path that its entry has. If the file really is an orphan, release it.
+    """
+    with opened(config) as lake:
+        found = lake.reconciler.suspects()
+    Output(as_json=json).show(render_reconcile.suspects_document(found), *render_reconcile.suspects(found))
+
+
+@app.command()
+def release(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="As `suspects` shows it.", show_default=False)],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say that a suspected file is an orphan, and not the file of a damaged entry. Asks first.
+
+    Later runs set it aside like any orphan, and may drop the entry that it seemed to belong to.
+    """
+    out = Output(as_json=json)
+    confirm(
+        out,
+        yes=yes,
+        question=f"Is {file} an orphan? If it is the file of a damaged entry, its rows are lost.",
+        refusal="it stays as it is",
+    )
+    with opened(config) as lake:
+        released = lake.reconciler.release(file)
+    out.show(render_reconcile.suspects_document([released])["suspects"][0], *render_reconcile.released(released))
+
+
+@app.command()
 def restore(run: RunArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Bring back every file that a run has set aside. Never replaces a file. May be repeated.
 

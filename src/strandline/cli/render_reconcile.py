@@ -12,13 +12,14 @@ from rich.text import Text
 
 from strandline.cli.output import iso
 from strandline.cli.render import BAD, NOTHING, OK, age, grid
-from strandline.drift import Counts, Outcome, Run, Swept
+from strandline.drift import Counts, Outcome, Run, Suspect, Swept
 from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import Purged, Restored
 
 _PROTECTED = {
+    "damaged": "probably the file of a damaged entry, or such an entry",
     "table_unread": "not all references of the table could be read",
     "prefix_failed": "the listing there is not complete",
     "overlap": "another table's location overlaps, or may",
@@ -26,6 +27,7 @@ _PROTECTED = {
     "references_empty": "the table references nothing, and has files",
     "references_shrunk": "the table references far less than last time",
     "rolled_back": "the table's metadata is older than at the last run",
+    "entries_missing": "files of the table are missing: one of its paths may be wrong",
     "nothing_listed": "nothing was listed of the whole table, or of all its data",
     "layout": "outside every table's layout",
     "unknown_root": "in a folder that no table owns",
@@ -42,6 +44,8 @@ _PROTECTED = {
     "not_a_dataset": "a table that is not a dataset",
     "shared_file": "more than one table references it",
 }
+DOUBT = ("!", "bold yellow")
+"""Neither done nor failed: somebody should look."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -60,6 +64,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "ended_at": None if run.ended_at is None else iso(run.ended_at),
         "partial": found.partial,
         "cap_hit": found.cap_hit,
+        "suspects": found.suspects,
         "aborted": None if run.aborted is None else run.aborted.value,
         "why": run.why,
         "listed": found.listed,
@@ -94,6 +99,10 @@ def show_document(run: Run, files: Sequence[Swept]) -> dict[str, Any]:
         for file in files
     ]
     return run_document(run) | {"files": listed}
+
+
+def suspects_document(found: Sequence[Suspect]) -> dict[str, Any]:
+    return {"suspects": [asdict(suspect) for suspect in found]}
 
 
 def restored_document(found: Restored) -> dict[str, Any]:
@@ -191,6 +200,8 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
             if sample.get(which)
         )
         note = f" ({sample['protected']})" if sample["protected"] else ""
+        if sample.get("probably"):
+            note += f" probably {_one_line(sample['probably'])}"
         lines.append(
             Text.assemble(
                 (f"  {sample['kind']:<8}", "dim"),
@@ -248,6 +259,21 @@ def files(found: Sequence[Swept]) -> list[RenderableType]:
     for file in found:
         table.add_row(file.state.value, size_of(file.size), _one_line(file.path))
     return [table]
+
+
+def suspects(found: Sequence[Suspect]) -> list[RenderableType]:
+    if not found:
+        return [Text("No file is suspected of being that of a damaged entry.", "dim")]
+    lines: list[RenderableType] = []
+    for suspect in found:
+        lines.append(Text.assemble(OK if suspect.released else DOUBT, f" {_one_line(suspect.path)}"))
+        words = "was released" if suspect.released else "is probably the file of the entry"
+        lines.append(Text(f"  {words} {_one_line(suspect.entry)} of {suspect.table}", "dim"))
+    return lines
+
+
+def released(found: Suspect) -> list[RenderableType]:
+    return [Text.assemble(OK, f" {_one_line(found.path)} is an orphan from now on")]
 
 
 def restored(found: Restored) -> list[RenderableType]:

@@ -76,6 +76,18 @@ swept_file = Table(
     Index("swept_purging", "id", sqlite_where=_PURGING, postgresql_where=_PURGING),
 )
 
+suspect_file = Table(
+    "suspect_file",
+    metadata,
+    Column("path_hash", Text, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("entry", Text, nullable=False),
+    Column("found_at", UtcMicros, nullable=False),
+    Column("released_at", UtcMicros),
+    CheckConstraint("released_at IS NULL OR released_at >= found_at", name="released_after_it_was_found"),
+)
+
 dropped_batch = Table(
     "dropped_batch",
     metadata,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
-from strandline.drift import Asked, Run, RunId, Swept
+from strandline.drift import Asked, Event, Run, RunId, Suspect, Swept
 from strandline.errors import (
     FailedError,
     LeaseLost,
@@ -20,9 +20,10 @@ from strandline.errors import (
     StorageError,
     StrandlineError,
     SweepRunning,
+    UsageError,
     WitnessUnreadable,
 )
-from strandline.ledger import quarantined_files, reconcile_runs
+from strandline.ledger import audit, quarantined_files, reconcile_runs, suspect_files
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.witness import Witness
 from strandline.reconcile.ground import LakeGround
@@ -151,6 +152,26 @@ class Reconciler:
                 log.exception("the reconciler failed in a way that nobody foresaw")
                 on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
             stopping.wait(_POLL_SECONDS)
+
+    def suspects(self) -> list[Suspect]:
+        """Orphans that are probably the files of damaged entries, by path."""
+        with self._ledger.read() as connection:
+            return suspect_files.every(connection)
+
+    def release(self, path: str) -> Suspect:
+        """A person says that a suspected file is an orphan: from now on runs treat it like any other, and may drop the
+        entry that it seemed to belong to."""
+        with self._ledger.write() as connection:
+            released = suspect_files.release(connection, canonical(path))
+            if released is None:
+                raise UsageError(
+                    f"{path} is not suspected of being the file of a damaged entry",
+                    hint="`strandline reconcile suspects` shows those that are.",
+                )
+            audit.record(
+                connection, Event.FILE_RELEASED.value, path=released.path, table=released.table, entry=released.entry
+            )
+        return released
 
     def restore(self, run: int) -> Restored:
         from strandline.reconcile import quarantine

@@ -10,7 +10,17 @@ from datetime import datetime, timedelta
 from strandline.config import LakeConfig
 from strandline.drift import Asked
 from strandline.errors import OpeningNeeded, WitnessUnreadable
-from strandline.ledger import blocks, datasets, delivered, maintenance, received, reconcile_runs, sequence, spool_files
+from strandline.ledger import (
+    blocks,
+    datasets,
+    delivered,
+    maintenance,
+    received,
+    reconcile_runs,
+    sequence,
+    spool_files,
+    suspect_files,
+)
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.witness import Witness
 from strandline.reconcile import run_clock
@@ -46,6 +56,7 @@ class LakeGround:
             before = reconcile_runs.contents_before(connection)
             sequences_before = reconcile_runs.sequences_before(connection)
             spooled = spool_files.every_spooled(connection)
+            suspected = frozenset(s.path for s in suspect_files.every(connection) if not s.released)
         return Context(
             now_ns,
             settings.grace_hours * 3_600,
@@ -60,6 +71,7 @@ class LakeGround:
             frozenset(d.table_uuid for d in known),
             asked.accept_loss,
             settings.delete_foreign,
+            suspected,
             self.own_origin,
         )
 

@@ -194,6 +194,8 @@ class Context:
     """The uuids of the lake's datasets."""
     accept_loss: bool = False
     delete_foreign: bool = False
+    suspected: frozenset[str] = frozenset()
+    """Canonical paths of files that are probably those of damaged entries."""
     own_origin: bool = True
     """False on local storage that cannot be said to be this node's alone: then nothing there is acted on."""
 
@@ -220,6 +222,8 @@ class Finding:
     undelivered_to: tuple[str, ...] = ()
     in_quarantine: bool = False
     """A missing file of which the quarantine has a copy: it is brought back, and its entry stays."""
+    probably: str | None = None
+    """Of an orphan: the path in a damaged entry that it is probably the file of. Of a missing file: that orphan."""
 
     @property
     def order(self) -> tuple[str, str, str]:
@@ -344,6 +348,10 @@ class Storage(Protocol):
 
     def same_content(self, one: str, other: str) -> bool:
         """Whether both are there and hold the same bytes. `StorageError` where it cannot be told."""
+
+    def tail(self, path: str, count: int) -> bytes:
+        """So many bytes from the end of a file; all of it, if it has no more. `StorageError` where it cannot be
+        read."""
 
     def files_under(self, folder: str) -> Iterator[str]:
         """Every file in a folder and below it; none where there is no such folder. `StorageError` where not all of them

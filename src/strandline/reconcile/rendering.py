@@ -26,6 +26,7 @@ def document(finding: Finding) -> dict[str, Any]:
         "delivered_to": list(finding.delivered_to),
         "undelivered_to": list(finding.undelivered_to),
         "in_quarantine": finding.in_quarantine,
+        "probably": None if finding.probably is None else printable(finding.probably),
     }
 
 

@@ -20,9 +20,10 @@ from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.compare import guard
 from strandline.reconcile.kept import Kept, KeptFile, find_kept
-from strandline.reconcile.model import Content, Finding, Phase, References, Stat, Survey
+from strandline.reconcile.model import Content, Finding, Phase, Protection, References, Stat, Survey
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.settle import settle_dead_runs
+from strandline.reconcile.suspects import Suspects, find_suspects
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
 
@@ -124,7 +125,8 @@ class _Sweep:
         survey = self._bench.surveyor.survey(context, self._watch)
         self._tally.survey(survey, context.contents_before)
         kept = self._in_quarantine(survey)
-        self._tell(survey, kept, on_finding)
+        suspects = self._suspected(survey, kept)
+        self._tell(survey, kept, suspects, on_finding)
         with self._bench.ledger.write() as connection:
             reconcile_runs.progress(connection, self._run, self._tally.outcome())
         if not self._asked.act:
@@ -133,9 +135,9 @@ class _Sweep:
         self._watch.phase(Phase.MISSING)
         self._bring_back(kept)
         self._check_share(survey, kept)
-        known = self._sweep_missing(survey, kept)
+        known = self._sweep_missing(survey, kept, suspects)
         self._watch.phase(Phase.ORPHANS)
-        self._sweep_orphans(survey, known)
+        self._sweep_orphans(survey, known, suspects)
 
     # ---- before acting -----------------------------------------------------------------------------------------------
 
@@ -147,16 +149,28 @@ class _Sweep:
             self._tally.fail(why)
         return kept
 
-    def _tell(self, survey: Survey, kept: Kept, on_finding: OnFinding | None) -> None:
+    def _suspected(self, survey: Survey, kept: Kept) -> Suspects:
+        """Orphans that are probably the files of missing entries: neither is touched."""
+        suspects = find_suspects(self._bench, survey, kept, self._watch.check)
+        self._tally.suspects = len(suspects.files)
+        for path, entry in suspects.files.items():
+            self._tally.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")
+        for why in dict.fromkeys(suspects.untold.values()):
+            self._tally.fail(why)
+        self._tally.reprotect(suspects.before, Protection.DAMAGED)
+        return suspects
+
+    def _tell(self, survey: Survey, kept: Kept, suspects: Suspects, on_finding: OnFinding | None) -> None:
         drift = survey.drift
         missing = (replace(f, in_quarantine=True) if f.path in kept.files else f for f in drift.missing())
         if on_finding is None:
-            self._tally.sample(chain(missing, drift.first_orphans(self._settings.samples_max)))
+            orphans = drift.first_orphans(self._settings.samples_max)
+            self._tally.sample(map(suspects.marked, chain(missing, orphans)))
             return
         listener = on_finding
 
         def told() -> Iterator[Finding]:
-            for finding in chain(missing, drift.orphans()):
+            for finding in map(suspects.marked, chain(missing, drift.orphans())):
                 listener(finding)
                 yield finding
 
@@ -218,9 +232,11 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: Kept) -> References:
+    def _sweep_missing(self, survey: Survey, kept: Kept, suspects: Suspects) -> References:
         known = survey.references
-        planned = (f for f in survey.drift.missing() if f.protected is None and f.path not in kept)
+        planned = (
+            f for f in survey.drift.missing() if f.protected is None and f.path not in kept and not suspects.protects(f)
+        )
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
             waiting = iter(findings)
             while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
@@ -245,8 +261,8 @@ class _Sweep:
 
     # ---- orphan files ------------------------------------------------------------------------------------------------
 
-    def _sweep_orphans(self, survey: Survey, known: References) -> None:
-        waiting = (f for f in survey.drift.orphans() if f.protected is None)
+    def _sweep_orphans(self, survey: Survey, known: References, suspects: Suspects) -> None:
+        waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
         before = {head.location for head in survey.references.tables}
         while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
             self._watch.check()

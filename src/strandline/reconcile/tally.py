@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.drift import Counts, Done, FindingKind, Outcome
-from strandline.reconcile.model import Context, Finding, Survey
+from strandline.reconcile.model import Context, Finding, Protection, Survey
 from strandline.reconcile.rendering import document, printable
 from strandline.reconcile_settings import ReconcileSettings
 
@@ -32,6 +33,7 @@ class Tally:
     tables: dict[str, int] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
     clock: Mapping[str, Any] | None = None
+    suspects: int = 0
     failures: list[str] = field(default_factory=list)
     unlisted_failures: int = 0
     samples: list[Mapping[str, Any]] = field(default_factory=list)
@@ -75,6 +77,18 @@ class Tally:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():
             self.fail(f"{name}: {why}")
+
+    def reprotect(self, found: Mapping[Protection | None, int], by: Protection) -> None:
+        """Findings that turned out to be protected by something else than before. Those that nothing protected were
+        missing entries."""
+        counts = Counter(self.protected)
+        for before, count in found.items():
+            if before is None:
+                self.planned = replace(self.planned, missing=self.planned.missing - count)
+            else:
+                counts[before.value] -= count
+            counts[by.value] += count
+        self.protected = {reason.value: counts[reason.value] for reason in Protection if counts[reason.value]}
 
     def sample(self, findings: Iterable[Finding]) -> None:
         """The first of each kind, those that can be acted on before those that are protected."""
@@ -120,5 +134,6 @@ class Tally:
             samples=tuple(self.samples),
             phases=self.phases,
             sequences=self.sequences,
+            suspects=self.suspects,
             clock=self.clock,
         )

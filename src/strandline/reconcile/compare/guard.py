@@ -90,7 +90,7 @@ def by_lineage(
 
 
 def by_identity(uuid: str, expected: str | None) -> Protection | None:
-    """Ids of tables are drawn by lot: two that differ in one bit are one id, of which one copy is damaged. Another id is
+    """Ids of tables are random: two that differ in one bit are one id, of which one copy is damaged. Another id is
     another table, and whether it may be there is asked of the catalog as a whole."""
     return Protection.DAMAGED if expected is not None and is_one_bit_off(uuid, expected) else None
 

@@ -83,6 +83,8 @@ class Judge:
             protected = first((protected, by_spool(modified_ns, table_uuid, self._context)))
         if place.standing is not None or not fits:
             protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        if file.path in self._context.suspected:
+            protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
         content = place.content if fits and place.content is not None else Content.UNKNOWN
         return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content

@@ -1,5 +1,5 @@
-"""Hadoop's checksums: where its local file system writes NAME, it writes `.NAME.crc` beside it, one CRC-32 for every 512
-bytes. A manifest has no checksum of its own, so one that is there is worth a look. Standard library only: workers
+"""Hadoop's checksums: where its local file system writes NAME, it writes `.NAME.crc` beside it, one CRC-32 for every
+512 bytes. A manifest has no checksum of its own, so one that is there is worth a look. Standard library only: workers
 import it."""
 
 from __future__ import annotations

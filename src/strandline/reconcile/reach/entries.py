@@ -91,9 +91,7 @@ def _checked_file() -> Any:
                 self.decoder = StreamingBinaryDecoder(file.read())
             self.header = self._read_header()
             self.schema = self.header.get_schema()
-            self.reader = resolve_reader(
-                self.schema, self.read_schema or self.schema, self.read_types, self.read_enums
-            )
+            self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
             return self
 
         def _read_block(self) -> int:

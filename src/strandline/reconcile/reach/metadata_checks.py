@@ -33,7 +33,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def problem_of(table: Table, *, is_from_file: bool) -> str | None:
-    """Why what the metadata says is not believed. `is_from_file`: it was read from its file, and not told by a server."""
+    """Why what the metadata says is not believed. `is_from_file`: it was read from its file, and not told by a
+    server."""
     problems = _of_content(table) if is_from_file else iter(())
     for problem in (*problems, *_of_meaning(table)):
         return f"its metadata {canonical(table.metadata_location)} is damaged, or not understood: {problem}"

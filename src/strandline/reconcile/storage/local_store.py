@@ -105,6 +105,15 @@ class LocalStore:
         except OSError as e:
             raise StorageError(f"{one} and {other} cannot be compared: {_said(e)}") from e
 
+    def tail(self, path: str, count: int) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - count))
+                return file.read(count)
+        except OSError as e:
+            raise StorageError(f"{path} cannot be read: {_said(e)}") from e
+
     def files_under(self, folder: str) -> Iterator[str]:
         waiting = [folder]
         while waiting:

@@ -137,11 +137,16 @@ class S3Store:
         size = int(heads[0]["ContentLength"])
         return all(self._read(one, start) == self._read(other, start) for start in range(0, size, _COMPARED_BYTES))
 
+    def tail(self, path: str, count: int) -> bytes:
+        return self._get(path, f"bytes=-{count}")
+
     def _read(self, path: str, start: int) -> bytes:
+        return self._get(path, f"bytes={start}-{start + _COMPARED_BYTES - 1}")
+
+    def _get(self, path: str, span: str) -> bytes:
         from botocore.exceptions import BotoCoreError
 
         bucket, key = place(path)
-        span = f"bytes={start}-{start + _COMPARED_BYTES - 1}"
         try:
             body: bytes = self._ask("get_object", path, Bucket=bucket, Key=key, Range=span)["Body"].read()
         except BotoCoreError as e:

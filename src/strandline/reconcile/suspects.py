@@ -1,0 +1,169 @@
+"""Orphans that are probably the files of missing entries: the path of such an entry is damaged, and the file is live.
+
+An orphan is suspected if it has the size of a missing entry of its table, or if its footer agrees with one: their
+sequence numbers overlap, or, where one of them has none, they have as many rows. A suspected file is not swept, and the
+entry is not dropped, until a person says that the file is an orphan. What was suspected once stays on record: the entry
+may go, and the suspicion must not go with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from strandline.drift import Suspect
+from strandline.errors import StorageError
+from strandline.ledger import suspect_files
+from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.footers import Footer, read_footer
+from strandline.reconcile.kept import Kept
+from strandline.reconcile.model import Finding, FindingKind, Protection, Survey
+
+FOOTERS_MAX = 10_000
+"""Read in one run. Orphans beyond are compared by their size alone."""
+RECORDED_MAX = 100_000
+"""In one run. While the entries are missing, orphans of the table are left alone anyway."""
+_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
+"""None of those is known to be missing."""
+_AT_ONCE = 256
+
+
+@dataclass(slots=True)
+class Suspects:
+    files: dict[str, str] = field(default_factory=dict)
+    """By the path of the orphan: the path of an entry that it is probably the file of."""
+    entries: dict[str, str] = field(default_factory=dict)
+    """The other way round."""
+    before: Counter[Protection | None] = field(default_factory=Counter)
+    """What else protects them, orphans and entries, and how many."""
+    untold: dict[str, str] = field(default_factory=dict)
+    """Tables with an orphan that could not be read, and why: none of their entries is dropped."""
+
+    def protects(self, entry: Finding) -> bool:
+        return entry.path in self.entries or entry.table in self.untold
+
+    def marked(self, finding: Finding) -> Finding:
+        """As it is to be told."""
+        if finding.kind is FindingKind.MISSING:
+            is_suspect, probably = self.protects(finding), self.entries.get(finding.path)
+        else:
+            is_suspect, probably = finding.path in self.files, self.files.get(finding.path)
+        return replace(finding, protected=Protection.DAMAGED, probably=probably) if is_suspect else finding
+
+
+class MissingEntries:
+    """Of one table, so that an orphan can be compared with all of them at once."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, list[str]] = {}
+        self._by_count: dict[int, list[str]] = {}
+        self._ranged: list[tuple[int, int, str]] = []
+        self._unnumbered: dict[int, list[str]] = {}
+        """Of those that have no sequence numbers: by how many rows they have."""
+        self._reach: list[int] | None = None
+
+    def add(self, entry: Finding) -> None:
+        if entry.size is not None:
+            self._by_size.setdefault(entry.size, []).append(entry.path)
+        if entry.rows is not None:
+            self._ranged.append((entry.rows.lo, entry.rows.hi, entry.path))
+        if entry.row_count is not None:
+            self._by_count.setdefault(entry.row_count, []).append(entry.path)
+            if entry.rows is None:
+                self._unnumbered.setdefault(entry.row_count, []).append(entry.path)
+
+    def of_size(self, size: int | None) -> Sequence[str]:
+        return () if size is None else self._by_size.get(size, ())
+
+    def agreeing(self, footer: Footer) -> Sequence[str]:
+        if footer.rows is None:
+            return self._by_count.get(footer.row_count, ())
+        unnumbered = self._unnumbered.get(footer.row_count, ())
+        return [*self._overlapping(footer.rows.lo, footer.rows.hi), *unnumbered]
+
+    def _overlapping(self, lo: int, hi: int) -> Iterator[str]:
+        if self._reach is None:
+            self._ranged.sort()
+            self._reach = []
+            for _, end, _ in self._ranged:
+                self._reach.append(max(end, self._reach[-1] if self._reach else end))
+        at = bisect_right(self._ranged, hi, key=lambda entry: entry[0])
+        # Backwards, until everything further in front ends below.
+        while at > 0 and self._reach[at - 1] >= lo:
+            at -= 1
+            if self._ranged[at][1] >= lo:
+                yield self._ranged[at][2]
+
+
+def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, check: Callable[[], None]) -> Suspects:
+    """Also records them, and forgets those that a table references again."""
+    with bench.ledger.read() as connection:
+        known = suspect_files.every(connection)
+    again = survey.references.referenced([suspect.path for suspect in known])
+    released = {suspect.path for suspect in known if suspect.released}
+    found = Suspects({s.path: s.entry for s in known if not s.released and s.path not in again})
+    missing = _missing(survey, kept)
+    tables: dict[str, str] = {}
+    if missing:
+        orphans = (f for f in survey.drift.orphans() if f.table in missing and f.path not in released)
+        for finding, entries in _matched(bench, orphans, missing, found, check):
+            found.files[finding.path] = entries[0]
+            found.entries |= dict.fromkeys(entries, finding.path)
+            found.before[finding.protected] += 1
+            tables[finding.path] = finding.table or ""
+        found.before.update(f.protected for f in survey.drift.missing() if found.protects(f))
+    new = [Suspect(path, table, found.files[path], False) for path, table in islice(tables.items(), RECORDED_MAX)]
+    if again or new:
+        with bench.ledger.write() as connection:
+            suspect_files.forget(connection, again)
+            suspect_files.record(connection, new)
+    return found
+
+
+def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
+    """By table. What is only set aside is not missing, and its path is right."""
+    found: dict[str, MissingEntries] = {}
+    for finding in survey.drift.missing():
+        if finding.protected in _STORAGE_AWAY or finding.path in kept.files or finding.table is None:
+            continue
+        if finding.size is not None or finding.row_count is not None:
+            found.setdefault(finding.table, MissingEntries()).add(finding)
+    return found
+
+
+def _matched(
+    bench: SweepBench,
+    orphans: Iterator[Finding],
+    missing: dict[str, MissingEntries],
+    found: Suspects,
+    check: Callable[[], None],
+) -> Iterator[tuple[Finding, Sequence[str]]]:
+    read = 0
+    with ThreadPoolExecutor(bench.settings.recheck_concurrency, thread_name_prefix="footer") as threads:
+        while some := list(islice(orphans, _AT_ONCE)):
+            check()
+            unlike: list[Finding] = []
+            for finding in some:
+                entries = missing[finding.table or ""].of_size(finding.size)
+                if entries:
+                    yield finding, entries
+                elif finding.size:
+                    unlike.append(finding)
+            wanted = unlike[: FOOTERS_MAX - read]
+            read += len(wanted)
+            for finding, footer in zip(wanted, threads.map(lambda f: _footer(bench, f), wanted), strict=True):
+                if isinstance(footer, StorageError):
+                    found.untold.setdefault(finding.table or "", footer.message)
+                elif footer is not None and (entries := missing[finding.table or ""].agreeing(footer)):
+                    yield finding, entries
+
+
+def _footer(bench: SweepBench, finding: Finding) -> Footer | StorageError | None:
+    try:
+        return read_footer(lambda count: bench.storage.tail(finding.path, count), finding.size or 0)
+    except StorageError as e:
+        return e
