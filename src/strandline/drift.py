@@ -110,6 +110,8 @@ class Done:
     skipped_recheck: int = 0
     """Candidates that were no longer what was listed, just before they would have been acted on."""
     failed: int = 0
+    recheck_failed: int = 0
+    """Candidates that could not be looked at again, just before they would have been acted on: they stayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,25 @@ class Outcome:
     """By table uuid: the highest sequence number of Iceberg's that its metadata ever had."""
     suspects: int = 0
     """Files that are probably those of entries whose path is damaged."""
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """Tables that were left alone as a whole, and by which guard; bounded."""
+    vanished: int = 0
+    """Tables that the run before knew, and that the catalog does not have."""
+    refusals: tuple[str, ...] = ()
+    """Of a report: why a guard would refuse to act on it."""
     clock: Mapping[str, Any] | None = None
     """The moment by the clock that the run went by, if that was to be believed or was refused."""
+
+
+class Doubt(StrEnum):
+    """Why what a run says is not to be taken for the whole truth."""
+
+    REFUSED = "refused"
+    """A guard refused to act, or would."""
+    PARTIAL = "partial"
+    """Not everything could be read: there may be more than was found."""
+    SUSPICIOUS = "suspicious"
+    """Tables or storage are not what they were, or metadata is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +183,19 @@ class Run:
     outcome: Outcome
     held: int = 0
     """Files that it set aside and that are still there."""
+    folder: str | None = None
+    """The id of the folder that it looked at, where other machines may have one of their own under its path."""
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """None in a run that looked at everything and has nothing against acting on it."""
+        found = self.outcome
+        held = {
+            Doubt.REFUSED: bool(found.refusals) or self.aborted is AbortReason.GUARD,
+            Doubt.PARTIAL: found.partial,
+            Doubt.SUSPICIOUS: bool(found.stopped or found.suspects or found.vanished),
+        }
+        return tuple(doubt for doubt, is_held in held.items() if is_held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from strandline.cron import Cron
 from strandline.section import Section
+
+log = logging.getLogger(__name__)
 
 
 class ReconcileSettings(Section):
@@ -22,7 +26,8 @@ class ReconcileSettings(Section):
     )
     grace_hours: int = Field(
         default=24,
-        description="Nothing younger is touched: longer than any write, commit or rewrite takes. 0 to 8,760.",
+        description="Nothing younger is touched: longer than any write, commit or rewrite takes. 1 to 8,760; what is "
+        "not a number above 0 is taken for the default, with a warning.",
     )
     clock_skew_seconds: int = Field(
         default=300,
@@ -90,6 +95,20 @@ class ReconcileSettings(Section):
         description="Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000.",
     )
 
+    @field_validator("grace_hours", mode="before")
+    @classmethod
+    def _some_grace(cls, value: Any) -> Any:
+        """Without a window, files that are being written are orphans: nobody gets that by a slip."""
+        try:
+            hours = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            hours = math.nan
+        if hours > 0:
+            return BOUNDS["grace_hours"][1] if math.isinf(hours) else math.ceil(hours)
+        default = cls.model_fields["grace_hours"].default
+        log.warning("reconcile.grace_hours is %.40r, which is no number above 0: %d hours are taken", value, default)
+        return default
+
     @field_validator("*")
     @classmethod
     def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
@@ -104,7 +123,7 @@ class ReconcileSettings(Section):
 
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "grace_hours": (0, 8_760),
+    "grace_hours": (1, 8_760),
     "clock_skew_seconds": (0, 86_400),
     "deletes_max_per_run": (0, 1_000_000),
     "deletes_max_share": (0, 1),

@@ -14,6 +14,7 @@ import strandline
 from strandline import failpoints
 from strandline.drift import Asked
 from strandline.ledger.engine import Ledger
+from tests.reconcile import no_grace  # noqa: F401
 
 
 def hold_no_lock_while_stopped() -> None:

@@ -309,6 +309,30 @@ def test_a_batch_warns_once_and_not_once_for_each_file(
     assert "could not be moved: 5" in warning.getMessage()
 
 
+def test_a_look_again_that_fails_is_told_and_counted_apart(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    *unseen, changed, last = lake.puts(5)
+    store = lake.lake.reconciler.storage
+    look = store.look
+
+    def after() -> None:
+        Path(changed).write_bytes(b"changed meanwhile")
+        monkeypatch.setattr(store, "look", lambda path: _away(path) if path in unseen else look(path))
+
+    after_survey(monkeypatch, after)
+    run = lake.run(ACT)
+    done = run.outcome.done
+    assert (done.recheck_failed, done.skipped_recheck, done.orphans) == (3, 1, 1) and there([changed, last]) == [1, 0]
+    assert {failure.partition(":")[0] for failure in run.outcome.failures} == set(unseen)
+    told = [r.getMessage() for r in caplog.records if "looked at again" in r.getMessage()]
+    assert len(told) == 1 and told[0].endswith(": 3"), "one warning for a batch"
+
+
+def _away(path: str) -> None:
+    raise StorageError(f"{path}: no answer")
+
+
 def test_a_body_that_nobody_knows_is_set_aside_and_never_deleted_at_once(tmp_path: Path) -> None:
     lake = WholeLake(tmp_path / "lake")
     lake.append()

@@ -30,25 +30,27 @@ def test_a_folder_is_this_nodes_own_only_with_a_catalog_of_this_machine(
 
 @pytest.mark.parametrize(("own", "reason"), [(True, None), (False, Protection.ORIGIN)])
 def test_what_cannot_be_attributed_is_only_reported(own: bool, reason: Protection | None) -> None:
-    context = Context(10**18, 0, 0, own_origin=own)
-    place = {"stopped": None, "in_layout": True, "known_root": True, "failed_prefix": False, "any_unread": False}
-    assert guard.by_place(context, **place) is reason  # type: ignore[arg-type]
+    context = Context(10**18, 0, 0, own_origin=own, delete_foreign=True)
+    place = {"stopped": None, "in_layout": True, "failed_prefix": False, "any_unread": False}
+    assert guard.by_place(context, known_root=False, **place) is reason  # type: ignore[arg-type]
+    assert guard.by_place(context, known_root=True, **place) is None  # type: ignore[arg-type]
 
 
-def test_of_a_lake_of_unknown_origin_nothing_is_acted_on_neither_tables_nor_spool(some_lake: SomeLake) -> None:
+def test_of_a_lake_that_may_be_elsewhere_files_of_whole_tables_are_acted_on_and_entries_never(
+    some_lake: SomeLake,
+) -> None:
     table = some_lake.create()
     (path,) = data_files(some_lake.append())
     some_lake.append()
     uuid = str(table.metadata.table_uuid)
     stray = some_lake.put("ns/t/data/stray.parquet")
     body = some_lake.put(f"_strandline/spool/{uuid}/body.arrow")
-    for own in (True, False):
-        if not own:
+    for own, is_whole in ((True, True), (False, True), (False, False)):
+        if not is_whole:
             Path(path).unlink()
         context = some_lake.context(spool_tables=frozenset((uuid,)), own_origin=own, grace_seconds=0)
         drift = some_lake.survey(context).drift
-        assert set(acted_on(drift.orphans())) == ({stray, body} if own else set())
-        if not own:
-            found = by_path(drift.orphans())
-            assert (found[stray].protected, found[body].protected) == (Protection.ORIGIN, Protection.ORIGIN)
-            assert not acted_on(drift.missing())
+        assert set(acted_on(drift.orphans())) == ({stray, body} if is_whole else {body})
+        if not is_whole:
+            assert by_path(drift.orphans())[stray].protected is Protection.ENTRIES_MISSING
+            assert [f.protected for f in drift.missing()] == [Protection.ORIGIN]

@@ -182,7 +182,7 @@ def test_a_restore_takes_an_object_for_the_same_by_its_content_and_not_by_its_si
 ) -> None:
     bucket = s3.make_bucket()
     keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
-    settings = {"deletes_max_share": 1.0, "grace_hours": 0}
+    settings = {"deletes_max_share": 1.0}
     lake = WholeLake(tmp_path / "lake", {"warehouse": {"url": f"s3://{bucket}/lake"} | keys}, **settings)
     lake.append()
     name = "lake/default/events/data/x.parquet"

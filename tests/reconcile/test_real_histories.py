@@ -167,6 +167,8 @@ def settle_down(history: History) -> None:
     history.commit_compaction()
     history.find_lost()
     history.hours_later = LATER
+    if history.out_of_place():
+        history.lake.run(ACT)  # what a run that was killed has set aside comes back; until then no orphan goes
     old, told = history.aged_orphans(), list[Finding]()
     run = history.lake.run(ACT, on_finding=told.append)
     assert run.aborted is None and not run.outcome.partial, run

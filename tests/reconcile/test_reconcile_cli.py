@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -63,7 +65,8 @@ def test_neither_reporting_nor_acting_loads_spark(lake: WholeLake) -> None:
     orphans = lake.puts(2)
     gone = lake.data_files()[0]
     script = (
-        "import os, sys\nfrom strandline.cli.main import run\n"
+        f"import os, sys\nsys.path.append({str(Path(__file__).parents[2])!r})\n"
+        "from tests.reconcile import no_grace\nfrom strandline.cli.main import run\n"
         "codes = [run(['reconcile']), run(['reconcile', '--act', '--yes'])]\n"
         f"os.unlink({gone!r})\n"
         "codes += [run(['reconcile', '--act', '--yes'])]\n"
@@ -302,3 +305,38 @@ def test_it_lists_suspects_and_releases_those_that_a_person_says_are_orphans(
     assert cli(["reconcile", "release", "/nowhere", "--yes"]) == 2 and "not suspected" in capsys.readouterr().err
     assert cli(["reconcile", "suspects"]) == 0 and "was released" in capsys.readouterr().out
     assert document(capsys, "reconcile")["suspects"] == 0
+
+
+def test_a_report_that_is_not_the_whole_truth_says_so_first_and_has_an_exit_code_of_its_own(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An emptied catalog, a table that cannot be read, a table that is not what it was."""
+    assert document(capsys, "reconcile")["doubts"] == []
+    catalog, damaged = lake.home / "catalog.db", Path(lake.table().metadata_location.removeprefix("file://"))
+    content, whole = damaged.read_bytes(), catalog.read_bytes()
+    damaged.write_bytes(content[:-9])
+    found = document(capsys, "reconcile", code=4)
+    assert found["doubts"] == ["partial"] and found["refusals"] == []
+    damaged.write_bytes(content)
+    with sqlite3.connect(catalog) as connection:
+        connection.execute("DELETE FROM iceberg_tables")
+    found = document(capsys, "reconcile", code=4)
+    assert found["doubts"] == ["refused", "suspicious"] and "catalog of record" in found["refusals"][0]
+    assert cli(["reconcile"]) == 4
+    assert capsys.readouterr().out.startswith("! Run 4 (report, refused"), "the first line says it"
+    assert document(capsys, "reconcile", "--act", "--yes", code=3)["doubts"] == ["refused"]
+    catalog.write_bytes(whole)
+    for path in lake.data_files():
+        Path(path).unlink()
+    shutil.rmtree(lake.warehouse / "default" / "events" / "data")
+    assert document(capsys, "reconcile", code=4)["doubts"] == ["suspicious"]
+
+
+def test_a_report_says_what_the_guard_by_share_would_refuse(
+    lake: WholeLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.puts(40)
+    lake.settings(share_floor_files=1)
+    found = document(capsys, "reconcile", code=4)
+    assert found["doubts"] == ["refused"] and "deletes_max_share" in found["refusals"][0]
+    assert document(capsys, "reconcile", "--act", "--yes", code=3)["done"]["orphans"] == 0

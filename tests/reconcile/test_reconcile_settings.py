@@ -39,7 +39,9 @@ def test_the_defaults_report_only_and_are_off() -> None:
         ("unknown_roots_max", 5_000_000, 1_000_000),
         ("batch_size", 5_000, 1_000),
         ("deletes_max_share", 7, 1),
-        ("grace_hours", -5, 0),
+        ("grace_hours", 0.5, 1),
+        ("grace_hours", 1e9, 8_760),
+        ("grace_hours", math.inf, 8_760),
         ("grace_hours", "48", 48),
         ("history_runs", 0, 1),
         ("deletes_max_share", "1e9", 1),
@@ -57,13 +59,21 @@ def test_every_number_has_its_bounds(name: str) -> None:
     wide = [getattr(ReconcileSettings.model_validate({name: value}), name) for value in (most, most + 1, least)]
     assert wide == [most, most, least]
     below = getattr(ReconcileSettings.model_validate({name: least - 1}), name)
-    assert below == (1_000 if name == "unknown_roots_max" else least)
+    assert below == {"unknown_roots_max": 1_000, "grace_hours": 24}.get(name, least)
+
+
+@pytest.mark.parametrize("given", [0, -5, "0", "long", "", math.nan, None, True, [], -math.inf])
+def test_a_grace_window_that_is_none_is_taken_for_the_default_and_warned_of(
+    given: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ReconcileSettings.model_validate({"grace_hours": given}).grace_hours == 24
+    (warning,) = caplog.records
+    assert "reconcile.grace_hours" in warning.getMessage() and "24" in warning.getMessage()
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        {"grace_hours": "long"},
         {"schedule": "at night"},
         {"gracehours": 3},
         {"deletes_max_share": math.nan},

@@ -4,6 +4,7 @@ of a commit whose answer is lost on the way."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ from pyiceberg.catalog import load_catalog
 
 import strandline
 from strandline.cli.main import run as cli
-from strandline.drift import AbortReason
-from strandline.errors import ConfigError, StorageError
+from strandline.drift import AbortReason, SweptState
+from strandline.errors import ConfigError, RefusedError, StorageError
 from strandline.reconcile.model import Finding, FindingKind, Protection
 from strandline.tables.alteration import AddColumn
 from strandline.tables.schema import Primitive
@@ -83,7 +84,6 @@ def test_drift_in_a_bucket_is_found_repaired_and_undone_and_what_others_have_the
     other = theirs.create_table("other.table", pa.schema([("v", pa.int64())]))
     other.append(pa.table({"v": [1, 2, 3]}))
     gone, *kept = lake.live()
-    gone.unlink()
     stray = lake.stray("stray.parquet")
     time.sleep(1.1)  # a bucket's times are whole seconds
     found: list[Finding] = []
@@ -91,12 +91,12 @@ def test_drift_in_a_bucket_is_found_repaired_and_undone_and_what_others_have_the
     report = lake.run(REPORT, on_finding=found.append)
     assert lake.way.seen and not any(asked.startswith(("POST", "DELETE")) for asked in lake.way.seen)
     assert report.aborted is None and not report.outcome.partial and stray.exists()
-    assert [(f.kind, lake.on_disk(f.path), f.protected) for f in found] == [
-        (FindingKind.MISSING, gone, None),
-        (FindingKind.ORPHAN, stray, None),
-    ]
+    assert [(f.kind, lake.on_disk(f.path), f.protected) for f in found] == [(FindingKind.ORPHAN, stray, None)]
     run = lake.run(ACT)
-    assert (run.aborted, run.outcome.done.missing, run.outcome.done.orphans) == (None, 1, 1)
+    assert (run.aborted, run.outcome.done.missing, run.outcome.done.orphans) == (None, 0, 1)
+    gone.unlink()
+    dropped = lake.run(ACT)
+    assert (dropped.aborted, dropped.outcome.done.missing) == (None, 1)
     assert lake.count() == before - 3 and not stray.exists() and all(path.exists() for path in kept)
     assert theirs.load_table("other.table").scan().to_arrow().num_rows == 3
     assert lake.lake.reconciler.restore(run.id).restored == 1 and stray.read_bytes() == b"orphan"
@@ -140,7 +140,7 @@ def test_a_catalog_that_goes_away_ends_a_run_with_a_reason_and_nothing_is_touche
     assert told["aborted"] is not None and "cannot be reached" in told["why"], told
     lake.way.heal()
     lake.way.fail(Answer(503, "busy"), "GET", COMMIT, times=1000)  # tables are listed, and none can be loaded
-    assert cli(["reconcile", "--act", "--yes", "--json"]) in (0, 1, 3)
+    assert cli(["reconcile", "--act", "--yes", "--json"]) in (1, 3, 4)
     told = json.loads(capsys.readouterr().out)
     assert told["partial"] or told["aborted"], told
     lake.way.heal()
@@ -175,18 +175,40 @@ def test_a_dataset_whose_creation_was_not_answered_is_created_again_as_the_same(
             assert str(lake.catalog.load("events").metadata.table_uuid) == made.table_uuid
 
 
-def test_in_a_folder_whose_catalog_is_elsewhere_drift_is_reported_and_left_alone(
+def test_on_a_disk_of_its_own_a_machine_acts_on_the_files_of_tables_that_are_there(
     rest_catalogs: RestCatalogs, tmp_path: Path
 ) -> None:
-    lake = WholeLake(tmp_path / "lake", rest_catalogs.take().settings(), deletes_max_share=1.0)
+    lake = WholeLake(tmp_path / "lake", rest_catalogs.take().settings(), deletes_max_share=1.0, delete_foreign=True)
     lake.append()
     lake.append()
     stray, gone = Path(lake.put("stray.parquet")), Path(lake.data_files()[0])
-    gone.unlink()
+    unknown = Path(lake.put("../../left/data/stray.parquet")).resolve()
     found: list[Finding] = []
     run = lake.run(ACT, on_finding=found.append)
-    assert run.aborted is None and {f.protected for f in found} == {Protection.ORIGIN} and len(found) == 2
-    assert stray.exists() and str(gone) in lake.data_files()
+    assert run.aborted is None and run.outcome.done.orphans == 1 and not stray.exists(), run
+    assert {f.path: f.protected for f in found}[str(unknown)] is Protection.ORIGIN and unknown.exists()
+
+    # Another machine, which has nothing of it: neither its runs nor its files are anybody's there.
+    mark = lake.warehouse / "_strandline" / "folder-id"
+    own = mark.read_text()
+    away = lake.warehouse.rename(tmp_path / "away")
+    not_there = shutil.ignore_patterns("folder-id", "quarantine")
+    shutil.copytree(away / "_strandline", lake.warehouse / "_strandline", ignore=not_there)
+    other = Path(lake.put("stray.parquet"))
+    there = lake.run(ACT)
+    assert there.aborted is None and there.outcome.done.orphans == 0 and other.exists(), there
+    assert mark.read_text() != own and set(lake.states(run.id).values()) == {SweptState.HELD}
+    with pytest.raises(RefusedError, match="this machine does not have"):
+        lake.lake.reconciler.restore(run.id)
+    shutil.rmtree(lake.warehouse)
+    away.rename(lake.warehouse)
+
+    assert lake.lake.reconciler.restore(run.id).restored == 1 and stray.exists()
+    gone.unlink()
+    found.clear()
+    run = lake.run(ACT, on_finding=found.append)
+    assert {f.protected for f in found if f.kind is FindingKind.MISSING} == {Protection.ORIGIN}
+    assert run.outcome.done.missing == run.outcome.done.orphans == 0 and str(gone) in lake.data_files()
     [told] = lake.lake.status().datasets
     assert (told.rows, told.sealed, told.problem) == (6, 6, None)
     lake.lake.close()

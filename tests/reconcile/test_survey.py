@@ -402,13 +402,13 @@ def test_unknown_folders_and_namespaces_are_looked_into_and_touched_only_if_that
     assert acted_on(some_lake.survey(some_lake.context(delete_foreign=True)).drift.orphans()) == unknown
 
 
-def test_the_folder_of_a_dropped_table_is_an_unknown_one(some_lake: SomeLake) -> None:
+def test_everything_in_the_folder_of_a_dropped_table_is_told(some_lake: SomeLake) -> None:
     some_lake.create()
     table = some_lake.append()
     files = some_lake.live()
     table.catalog.drop_table("ns.t")
     found = by_path(some_lake.survey(some_lake.context(seals={})).drift.orphans())
-    assert set(found) == files and {f.protected for f in found.values()} == {Protection.UNKNOWN_ROOT}
+    assert set(found) == files and {f.protected for f in found.values()} == {Protection.VANISHED_TABLE}
 
 
 def test_views_and_tables_of_another_catalog_in_the_same_file_are_left_alone(some_lake: SomeLake) -> None:
@@ -581,3 +581,48 @@ def test_a_table_folder_that_is_gone_is_told_and_its_entries_stay(some_lake: Som
     shutil.rmtree(some_lake.path("ns/t/data"))
     survey = some_lake.survey(some_lake.context(now_ns=time.time_ns() + 9 * DAY_NS))
     assert [f.protected for f in survey.drift.missing()] == [Protection.NOTHING_LISTED]
+
+
+def test_a_table_whose_location_has_a_percent_sign_is_looked_at_where_it_lies(some_lake: SomeLake) -> None:
+    """`%41` could be an escaped `A`, and is a name like any other."""
+    table = some_lake.create()
+    folder = some_lake.path("ns/50%41 %off")
+    schema, catalog = table.schema(), some_lake.catalog._catalog
+    catalog.drop_table("ns.t")
+    catalog.create_table("ns.t", schema, location=f"file://{folder}")
+    some_lake.append()
+    (path, other) = data_files(some_lake.append())
+    stray = some_lake.put("ns/50%41 %off/data/stray.parquet")
+    survey = some_lake.survey()
+    assert not list(survey.drift.missing()) and acted_on(survey.drift.orphans()) == [stray]
+    assert not survey.failures and not survey.references.unread
+    Path(path).unlink()
+    (finding,) = some_lake.survey(some_lake.context(grace_seconds=0, clock_skew_seconds=0)).drift.missing()
+    assert finding.path == path and finding.protected is None and Path(other).exists()
+
+
+def test_current_metadata_that_is_gone_is_a_missing_file(some_lake: SomeLake) -> None:
+    some_lake.create("ns.other")
+    some_lake.create()
+    table = some_lake.append()
+    path = Path(table.metadata_location.removeprefix("file://"))
+    path.unlink()
+    survey = some_lake.survey()
+    (finding,) = survey.drift.missing()
+    assert (finding.path, finding.table, finding.content) == (str(path), "ns.t", Content.METADATA)
+    assert finding.protected is Protection.TABLE_UNREAD and survey.drift.found.missing == 1
+
+
+def test_a_folder_with_a_tables_metadata_is_never_garbage(some_lake: SomeLake) -> None:
+    """A table that vanished from the catalog is live for whoever finds the catalog again."""
+    some_lake.create("ns.other")
+    some_lake.create()
+    some_lake.append()
+    live = {path for path in some_lake.live() if "/ns/t/" in path}
+    some_lake.catalog.drop("ns.t")
+    stray = some_lake.put("ns/left/data/stray.parquet")
+    context = some_lake.context(delete_foreign=True, now_ns=time.time_ns() + 9 * DAY_NS)
+    drift = some_lake.survey(context).drift
+    assert acted_on(drift.orphans()) == [stray]
+    found = by_path(drift.orphans())
+    assert live <= found.keys() and {found[path].protected for path in live} == {Protection.VANISHED_TABLE}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.errors import InputError
+from strandline.reconcile.reach.avro_reader import AvroUnreadable
 from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
 from strandline.reconcile.reach.manifests import listed_manifests, live_files
 from strandline.reconcile.storage import pool as pool_module
@@ -262,16 +262,27 @@ def test_every_kind_of_field_is_stepped_over() -> None:
             {"name": "content", "type": ["null", "int"], "field-id": 134},
             {"name": "file_path", "type": "string", "field-id": 100}, *inner]}},
     ]}  # fmt: skip
-    record = long(1) + long(1) + long(0) + text("file:///t/f.parquet") + b"".join(value for _, _, value in odd)
-    deleted = long(2) + record[1:]
-    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-    block = packer.compress(record * 3 + deleted + record) + packer.flush()
-    out = io.BytesIO()
-    out.write(
-        b"Obj\1" + long(2) + text("avro.schema") + text(json.dumps(schema)) + text("avro.codec") + text("deflate")
-    )
-    out.write(long(0) + b"S" * 16 + long(5) + long(len(block)) + block + b"S" * 16)
-    assert list(live_files(out.getvalue())) == [(4, ["/t/f.parquet"] * 4, [])]
+
+    def record(name: str, status: int = 1) -> bytes:
+        return long(status) + long(1) + long(0) + text(f"file:///t/{name}") + b"".join(value for _, _, value in odd)
+
+    records = [record("a"), record("b"), record("c"), record("gone", 2), record("d")]
+
+    def manifest(records: list[bytes]) -> bytes:
+        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+        block = packer.compress(b"".join(records)) + packer.flush()
+        head = b"Obj\1" + long(2) + text("avro.schema") + text(json.dumps(schema)) + text("avro.codec")
+        return b"".join(
+            (head, text("deflate"), long(0), b"S" * 16, long(len(records)), long(len(block)), block, b"S" * 16)
+        )
+
+    assert list(live_files(manifest(records))) == [(4, ["/t/a", "/t/b", "/t/c", "/t/d"], [])]
+    for again in (record("b"), record("gone"), record("a", 2)):
+        with pytest.raises(AvroUnreadable, match="one file"):  # the name of another is lost
+            list(live_files(manifest([*records, again])))
+    for odd_path in ("%ff", "%ed%a0%80"):
+        with pytest.raises(AvroUnreadable, match="as text"):
+            list(live_files(manifest([*records, record(odd_path)])))
 
 
 # ---- inventory files -------------------------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ from strandline.ledger import audit, blocks, quarantined_files
 from strandline.reconcile import sweep
 from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN, Reserved, SeqRange, SnapshotId, Staged
+from tests.reconcile.no_grace import NO_GRACE_HOURS
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "kind", "type": "string"}]
 REPORT, ACT = Asked(), Asked(act=True)
-SETTINGS = {"grace_hours": 0, "clock_skew_seconds": 0, "lease_seconds": 2}
+SETTINGS = {"grace_hours": NO_GRACE_HOURS, "clock_skew_seconds": 0, "lease_seconds": 2}
 """A commit of a moment ago is old enough; files that tests put there are days old."""
 
 

@@ -18,6 +18,7 @@ from strandline.reconcile.paths import canonical, key
 from strandline.tables import light_drop, spark_drop
 from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN
+from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, frame, ids, restore_ledger
 from tests.spark.sinks import tick
 
@@ -25,7 +26,7 @@ from tests.spark.sinks import tick
 @pytest.fixture
 def lake(tmp_path: Path, make_home: Callable[..., LakeConfig], spark_started: object) -> Iterator[Lake]:
     # A commit of a moment ago is old enough.
-    make_home(tmp_path, {"reconcile": {"grace_hours": 0, "clock_skew_seconds": 0}})
+    make_home(tmp_path, {"reconcile": {"grace_hours": NO_GRACE_HOURS, "clock_skew_seconds": 0}})
     with strandline.init_lake(tmp_path) as made:
         made.create_dataset("events", parse_columns(COLUMNS))
         yield made

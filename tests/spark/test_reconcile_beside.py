@@ -14,11 +14,12 @@ from strandline import Lake
 from strandline.config import LakeConfig
 from strandline.drift import Run
 from strandline.tables.schema_file import parse_columns
+from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.spark.protocol import COLUMNS, frame, ids
 
 ROUNDS = 6
 ROWS = 10
-SETTINGS = {"reconcile": {"grace_hours": 0, "clock_skew_seconds": 0, "deletes_max_share": 1.0}}
+SETTINGS = {"reconcile": {"grace_hours": NO_GRACE_HOURS, "clock_skew_seconds": 0, "deletes_max_share": 1.0}}
 
 
 def strays(lake: Lake, n: int) -> list[Path]:

@@ -18,6 +18,7 @@ from strandline.tables import floor, upkeep
 from strandline.types import BRANCH_PREFIX
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
+from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.rest_catalog import RestCatalogs
 from tests.servers import S3, Postgres
 from tests.sinks.http_faults import Answer, Cut, Fault, FaultyStore, Twice, faulty_store
@@ -26,7 +27,7 @@ from tests.spark.lakes import create, in_main, numbers, open_blocks, sql, status
 from tests.spark.shore import CARE, Shore
 
 TABLES = "/v1/namespaces/default/tables"
-AT_ONCE = {"grace_hours": 0, "clock_skew_seconds": 0, "deletes_max_share": 1.0}
+AT_ONCE = {"grace_hours": NO_GRACE_HOURS, "clock_skew_seconds": 0, "deletes_max_share": 1.0}
 
 
 def whole(lake: Lake) -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True)
 
+DOUBTFUL_EXIT_CODE = 4
+"""The run went through, and somebody should look."""
+
 RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", show_default=False, min=1)]
 
 
@@ -56,7 +59,9 @@ def reconcile(
     reconcile.references_max, entries are dropped from a table of format version 3, or the ledger was restored from an
     older copy and must be opened before anything is touched.
 
-    Ends with 3 if a guard refused to act, and with 1 if the run ended early for another reason.
+    Ends with 3 if a guard refused to act, with 1 if the run ended early for another reason, and with 4 if what it says
+    is not the whole truth: not everything could be read, a guard would refuse to act on it, tables are not what they
+    were, or metadata is damaged.
     """
     if context.invoked_subcommand is not None:
         return
@@ -78,6 +83,8 @@ def reconcile(
     out.show(render_reconcile.run_document(run), *render_reconcile.run(run))
     if run.aborted is not None:
         raise typer.Exit(RefusedError.exit_code if run.aborted is AbortReason.GUARD else FailedError.exit_code)
+    if run.doubts:
+        raise typer.Exit(DOUBTFUL_EXIT_CODE)
 
 
 def _question(*, delete: bool, accept_loss: bool) -> str:

@@ -30,6 +30,7 @@ _PROTECTED = {
     "entries_missing": "files of the table are missing: one of its paths may be wrong",
     "nothing_listed": "nothing was listed of the whole table, or of all its data",
     "layout": "outside every table's layout",
+    "vanished_table": "beside the metadata of a table that the catalog does not know",
     "unknown_root": "in a folder that no table owns",
     "origin": "not known to be this machine's",
     "no_time": "has no modification time",
@@ -64,6 +65,9 @@ def run_document(run: Run) -> dict[str, Any]:
         "ended_at": None if run.ended_at is None else iso(run.ended_at),
         "partial": found.partial,
         "cap_hit": found.cap_hit,
+        "doubts": [doubt.value for doubt in run.doubts],
+        "refusals": list(found.refusals),
+        "stopped": dict(found.stopped),
         "suspects": found.suspects,
         "aborted": None if run.aborted is None else run.aborted.value,
         "why": run.why,
@@ -118,7 +122,7 @@ def purged_document(found: Purged) -> dict[str, Any]:
 
 def run(found: Run) -> list[RenderableType]:
     outcome = found.outcome
-    kind = "report" if not found.asked.act else "acted"
+    kind = ", ".join(("report" if not found.asked.act else "acted", *found.doubts))
     head = Text.assemble(
         _mark(found), " Run ", (str(found.id), "bold"), f" ({kind}): {plural(outcome.listed, 'file')} listed, "
         f"{plural(outcome.referenced, 'reference')} read{_took(outcome.phases)}",
@@ -146,7 +150,9 @@ def run(found: Run) -> list[RenderableType]:
 def _mark(found: Run) -> tuple[str, str]:
     if found.aborted is not None:
         return BAD
-    return NOTHING if found.ended_at is None else OK
+    if found.ended_at is None:
+        return NOTHING
+    return DOUBT if found.doubts else OK
 
 
 def _took(phases: Mapping[str, float]) -> str:
@@ -155,13 +161,23 @@ def _took(phases: Mapping[str, float]) -> str:
 
 def _notes(found: Run) -> list[RenderableType]:
     outcome, notes = found.outcome, list[RenderableType]()
+    notes += [Text(f"  a guard would refuse to act on this: {why}", "yellow") for why in outcome.refusals]
     if outcome.partial:
         notes.append(Text("  partial: not everything could be read; nothing there is touched", "yellow"))
+    for table, reason in outcome.stopped.items():
+        notes.append(Text(f"  suspicious: {table} is left alone: {_PROTECTED.get(reason, reason)}", "yellow"))
+    if outcome.vanished:
+        known = plural(outcome.vanished, "table")
+        notes.append(Text(f"  suspicious: the last run knew {known} that the catalog does not have", "yellow"))
+    if outcome.suspects:
+        files = plural(outcome.suspects, "file")
+        notes.append(Text(f"  suspicious: {files} beside damaged entries: `strandline reconcile suspects`", "yellow"))
     if outcome.cap_hit:
         notes.append(Text("  the cap was reached: the next run goes on", "yellow"))
     for count, words in (
         (outcome.done.restored, "brought back from quarantine, because a table references it"),
         (outcome.done.skipped_recheck, "skipped: no longer what was listed"),
+        (outcome.done.recheck_failed, "could not be looked at again, and stayed"),
         (outcome.done.failed, "could not be moved or deleted"),
     ):
         if count:

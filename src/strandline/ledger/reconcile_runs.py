@@ -74,7 +74,9 @@ def holds(connection: sa.Connection, lease: SweepLease) -> bool:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def start(connection: sa.Connection, lease: SweepLease, asked: Asked, storage: StorageKind) -> RunId:
+def start(
+    connection: sa.Connection, lease: SweepLease, asked: Asked, storage: StorageKind, folder: str | None = None
+) -> RunId:
     """The run of a lease. One that is still `running` is dead, since its lease is ours: settle it first."""
     run = connection.execute(
         reconcile_run.insert()
@@ -87,6 +89,7 @@ def start(connection: sa.Connection, lease: SweepLease, asked: Asked, storage: S
             state="running",
             outcome=_written(Outcome()),
             started_at=utc_now(),
+            folder=folder,
         )
         .returning(reconcile_run.c.id)
     ).scalar_one()
@@ -192,6 +195,14 @@ def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
     return [_run(row, held.get(row.id, 0)) for row in rows]
 
 
+def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
+    """Runs that looked at another folder than this one: where their files are cannot be seen here."""
+    if folder is None:
+        return set()
+    found = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
+    return {RunId(run) for run in found.scalars()}
+
+
 def contents_before(connection: sa.Connection) -> dict[str, int]:
     """By table uuid: what the last run that read the table whole counted."""
     found: dict[str, int] = {}
@@ -267,6 +278,7 @@ def _run(row: Any, held: int) -> Run:
         row.why,
         _read(row.outcome),
         held,
+        row.folder,
     )
 
 
@@ -283,6 +295,7 @@ def _read(text: str) -> Outcome:
             "planned": Counts(**found["planned"]),
             "done": Done(**found["done"]),
             "failures": tuple(found["failures"]),
+            "refusals": tuple(found.get("refusals", ())),
             "samples": tuple(found["samples"]),
         }
     )

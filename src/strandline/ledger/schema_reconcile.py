@@ -42,6 +42,7 @@ reconcile_run = Table(
     Column("outcome", Text, nullable=False),  # a JSON object: see `reconcile_runs`
     Column("started_at", UtcMicros, nullable=False),
     Column("ended_at", UtcMicros),
+    Column("folder", Text),  # the id of a folder that other machines may not have; its files are there alone
     CheckConstraint("state IN ('running', 'completed', 'aborted')", name="run_state_known"),
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="run_ends"),
     CheckConstraint("(state = 'aborted') = (reason IS NOT NULL)", name="aborted_has_a_reason"),

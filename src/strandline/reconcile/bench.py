@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from strandline.drift import Asked
+from strandline.drift import Asked, Swept
 from strandline.errors import StorageError
-from strandline.ledger.engine import Ledger
+from strandline.ledger import reconcile_runs
+from strandline.ledger.engine import Connection, Ledger
 from strandline.reconcile.model import Catalog, Context, Stat, Storage, Surveyor
 from strandline.reconcile_settings import ReconcileSettings
 
@@ -34,6 +35,14 @@ class SweepBench:
     pointers: Callable[[Collection[str]], Sequence[str]] = lambda tables: ()
     """Canonical paths of the metadata files that the catalog names for these tables, where it says so without reading
     them."""
+
+    folder: str | None = None
+    """The id of the warehouse's folder, where other machines may have one of their own under its path."""
+
+    def here(self, connection: Connection, files: Sequence[Swept]) -> list[Swept]:
+        """Without those that a run set aside in another folder."""
+        elsewhere = reconcile_runs.elsewhere(connection, self.folder)
+        return [file for file in files if file.run not in elsewhere]
 
     def look_at(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
         """Side by side, in the order given. An error is about its one path."""

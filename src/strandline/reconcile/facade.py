@@ -125,11 +125,12 @@ class Reconciler:
             return None
 
     def _is_taken(self, asked: Asked, moment: datetime) -> bool:
-        """Whether somebody has done as much since, or is about to."""
-        return any(
-            run.started_at >= moment and run.aborted is None and (run.asked.act or not asked.act)
-            for run in self.runs(1)
-        )
+        """Whether somebody has done as much since, or is about to: here, where each machine has a folder of its own."""
+        folder = self._folder()
+        latest = next((run for run in self.runs() if folder is None or run.folder in (None, folder)), None)
+        if latest is None:
+            return False
+        return latest.started_at >= moment and latest.aborted is None and (latest.asked.act or not asked.act)
 
     def run_on_schedule(
         self,
@@ -247,7 +248,17 @@ class Reconciler:
             canonical(self._config.warehouse_url),
             self._ground.spooled,
             self._pointers,
+            self._folder(),
         )
+
+    def _folder(self) -> str | None:
+        """The id of the warehouse's folder; None where a path means the same to every machine."""
+        warehouse = self._config.warehouse_folder
+        if self._ground.own_origin or warehouse is None:
+            return None
+        from strandline.reconcile.storage.folder_id import take_folder_id
+
+        return take_folder_id(warehouse)
 
     def _pointers(self, tables: Collection[str]) -> list[str]:
         from strandline.tables.catalog_rows import read_rows

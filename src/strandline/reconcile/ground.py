@@ -23,7 +23,7 @@ from strandline.ledger import (
 )
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.witness import Witness
-from strandline.reconcile import run_clock
+from strandline.reconcile import grace, run_clock
 from strandline.reconcile.compare.guard import is_one_bit_off
 from strandline.reconcile.model import Context, LastPublished, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
@@ -59,7 +59,7 @@ class LakeGround:
             suspected = frozenset(s.path for s in suspect_files.every(connection) if not s.released)
         return Context(
             now_ns,
-            settings.grace_hours * 3_600,
+            grace.grace_seconds(settings),
             settings.clock_skew_seconds,
             _ns(min(opened, default=None)),
             _ns(oldest_job),
@@ -91,8 +91,8 @@ class LakeGround:
 
     @property
     def own_origin(self) -> bool:
-        """A folder that a catalog beyond this machine speaks of may be another folder on another machine: then nobody
-        can say here what belongs to whom. A bucket is the same for all."""
+        """A folder that a catalog beyond this machine speaks of may be another folder on another machine: then only
+        files of tables that are here as a whole are this machine's. A bucket is the same for all."""
         settings = self._config.settings
         return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
 

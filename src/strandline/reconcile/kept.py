@@ -80,7 +80,8 @@ def _seek_recorded(bench: SweepBench, kept: Kept, paths: Sequence[str]) -> None:
     wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
     with bench.ledger.read() as connection:
         recorded = quarantined_files.of_paths(connection, wanted)
-    for seen in looked(bench, [file for files in recorded.values() for file in files]):
+        here = bench.here(connection, [file for files in recorded.values() for file in files])
+    for seen in looked(bench, here):
         path, file = wanted[seen.file.path], seen.file
         if not seen.is_told:
             kept.untold[path] = _why(seen)

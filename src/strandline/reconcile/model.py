@@ -58,6 +58,9 @@ class Protection(StrEnum):
     """Of the whole table, or of all its data, nothing was listed: the storage is away, not the files."""
     LAYOUT = "layout"
     """Outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes."""
+    VANISHED_TABLE = "vanished_table"
+    """In a folder that holds the metadata of a table, which the catalog does not know: the catalog may be the one that
+    is wrong. Whatever the settings say."""
     UNKNOWN_ROOT = "unknown_root"
     """Under a folder or namespace that the catalog does not know."""
     ORIGIN = "origin"
@@ -197,7 +200,8 @@ class Context:
     suspected: frozenset[str] = frozenset()
     """Canonical paths of files that are probably those of damaged entries."""
     own_origin: bool = True
-    """False on local storage that cannot be said to be this node's alone: then nothing there is acted on."""
+    """False on local storage that other machines may not share: then files are acted on where the whole table is here,
+    and entries never, because their files may be on another machine."""
 
     @property
     def young_after_ns(self) -> int:

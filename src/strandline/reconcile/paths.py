@@ -160,6 +160,11 @@ def fits_room(name: str, suffixes: tuple[str, ...]) -> bool:
     return name.endswith(suffixes) and not name.startswith(".") and (name.isascii() or has_plain_segments(name))
 
 
+def is_metadata_file(name: str) -> bool:
+    """Whether a table's state is written there, by its name."""
+    return name.endswith((".metadata.json", ".metadata.json.gz"))
+
+
 def checksum_of(name: str) -> str | None:
     """Hadoop's local file system writes `.NAME.crc` beside NAME: such a file goes with the other one."""
     if name.startswith(".") and name.endswith(_CHECKSUM_SUFFIX) and len(name) > len(_CHECKSUM_SUFFIX) + 1:

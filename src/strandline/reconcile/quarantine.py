@@ -55,6 +55,11 @@ def restore(bench: SweepBench, run: int) -> Restored:
     """Everything that a run has set aside and that is still there, to where it was."""
     with bench.ledger.read() as connection:
         reconcile_runs.get(connection, run)
+        if run in reconcile_runs.elsewhere(connection, bench.folder):
+            raise RefusedError(
+                f"run {run} set files aside in a folder that this machine does not have",
+                hint="Restore them on the machine that has made the run.",
+            )
     return _with_lease(bench, lambda watch: _restore(bench, RunId(run), watch))
 
 
@@ -191,7 +196,7 @@ def fate(seen: Seen, *, is_live: bool) -> Fate:
 def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
     before = utc_now() - timedelta(days=bench.settings.quarantine_days)
     with bench.ledger.read() as connection:
-        every = quarantined_files.due_for_purge(connection, before=utc_now(), run=run)
+        every = bench.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=bench.settings.history_runs))
     due = [file for file in every if file.begun_at <= before]
     total = Purged(0, 0, 0, _held(every) - _held(due), ())

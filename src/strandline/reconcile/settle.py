@@ -97,6 +97,7 @@ def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True
         if dead is not None and dead.asked.act:
             # It may have brought files back, of whatever run, and not come to say so.
             files += quarantined_files.held(connection)
+        files = bench.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
     if files:
         late = partial(_record_late, bench, dead)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from strandline.config import LakeConfig
 from strandline.errors import StorageError, StrandlineError, TableUnfit, UsageError
+from strandline.reconcile import grace
 from strandline.reconcile.compare.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
@@ -31,6 +32,7 @@ from strandline.reconcile.reach.references import (
     TableReferences,
     entries_said,
     folders_of,
+    locations_of,
     references_too_many,
 )
 from strandline.reconcile.storage.discovery import Discovery, discover
@@ -52,6 +54,11 @@ class Known:
 
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys of each table's folders."""
+    spelled: list[str] = field(default_factory=list)
+    """The same folders as storage may call them. A percent sign in a location may be the sign itself, or begin an
+    escape: both folders are listed, and one that is not there holds nothing."""
+    pointers: dict[str, str] = field(default_factory=dict)
+    """By table: the metadata file that the catalog names, where it says so without reading it."""
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of views, of another catalog's tables, and of tables that cannot be opened; none where it is not known."""
     expected: int = 0
@@ -73,7 +80,8 @@ class Known:
         nowhere = sorted({name for name, of in strangers.items() if not of} | (unread - strangers.keys()))
         folders = [folder for table in references.by_name.values() for folder in table.folders]
         spellings = other_spellings([*folders, *(folder for of in strangers.values() for folder in of)])
-        return Places(strangers, next(iter(nowhere), None), spellings)
+        away = {name: self.pointers[name] for name in sorted(unread & self.pointers.keys())}
+        return Places(strangers, next(iter(nowhere), None), spellings, pointers=away)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,7 @@ class LakeSurveyor:
             try:
                 table = self.catalog.load(name)
                 known.tables[name] = folders_of(table)
+                known.spelled += [folder for path in locations_of(table) for folder in (canonical(path), key(path))]
                 known.expected += _contents_said(table)
             except (TableUnfit, StorageError, UsageError):
                 continue  # It is said when the references are read; where it lies may still be known below.
@@ -163,6 +172,8 @@ class LakeSurveyor:
                 known.others[f"the view {name}"] = () if location is None else (key(location).rstrip("/"),)
             return known
         for row in rows:
+            if row.own and not row.is_view and row.metadata:
+                known.pointers[row.name] = canonical(row.metadata[0])
             if row.is_view:
                 known.others[f"the view {row.name}"] = _place_of_view(row)
             elif not row.own:
@@ -209,7 +220,7 @@ class LakeSurveyor:
         found = self._discover([*folders, *known.left_alone], levels, pool, watch)
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
         unknown = [folder for folder in found.unknown if folder not in aliases]
-        roots = outermost([*folders, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
+        roots = outermost([*known.spelled, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
         below, beside = Roots(roots), Listing(())
         for level in levels.values():
             beside.folders |= {path: folder for path, folder in level.folders.items() if below.of(path) is None}
@@ -243,7 +254,7 @@ class LakeSurveyor:
         most = self._settings.unknown_roots_max
         if 0 < most < len(roots):
             failures.append(self._cut())
-        as_of_ns = newest_ns - self._settings.grace_hours * 3_600_000_000_000
+        as_of_ns = newest_ns - grace.grace_seconds(self._settings) * 1_000_000_000
         return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
     def _check_expected(self, known: Known) -> None:

@@ -6,6 +6,7 @@ be different is skipped and does not use up the cap: the same first candidates c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
+
+log = logging.getLogger(__name__)
 
 OnFinding = Callable[[Finding], None]
 
@@ -77,7 +80,7 @@ def _begin(bench: SweepBench, lease: SweepLease, asked: Asked, watch: RunWatch) 
         unsettled = settle_dead_runs(bench, watch)
         with bench.ledger.write() as connection:
             watch.hold(connection)
-            return reconcile_runs.start(connection, lease, asked, bench.storage.kind), unsettled
+            return reconcile_runs.start(connection, lease, asked, bench.storage.kind, bench.folder), unsettled
     except Aborted as e:
         raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
 
@@ -124,17 +127,21 @@ class _Sweep:
         self._tally.begin(context)
         survey = self._bench.surveyor.survey(context, self._watch)
         self._tally.survey(survey, context.contents_before)
+        self._tally.vanished = self._vanished(survey)
         kept = self._in_quarantine(survey)
         suspects = self._suspected(survey, kept)
         self._tell(survey, kept, suspects, on_finding)
+        if not self._asked.act:
+            refusals = (self._gate_refusal(survey), self._share_refusal(survey, kept))
+            self._tally.refusals = [why for why in refusals if why is not None]
         with self._bench.ledger.write() as connection:
             reconcile_runs.progress(connection, self._run, self._tally.outcome())
         if not self._asked.act:
             return
-        self._gate(survey)
+        _check(self._gate_refusal(survey))
         self._watch.phase(Phase.MISSING)
         self._bring_back(kept)
-        self._check_share(survey, kept)
+        _check(self._share_refusal(survey, kept))
         known = self._sweep_missing(survey, kept, suspects)
         self._watch.phase(Phase.ORPHANS)
         self._sweep_orphans(survey, known, suspects)
@@ -176,15 +183,22 @@ class _Sweep:
 
         self._tally.sample(told())
 
-    def _gate(self, survey: Survey) -> None:
-        references = survey.references
-        refused = self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
-        if refused is not None:
-            raise Aborted(AbortReason.GUARD, refused)
+    def _vanished(self, survey: Survey) -> int:
+        """How many tables the run before knew that the catalog does not have."""
+        if survey.references.unread:
+            return 0
+        with self._bench.ledger.read() as connection:
+            before = reconcile_runs.latest(connection, runs_max=2)
+        known = next((run.outcome.tables for run in before if run.ended_at is not None), {})
+        return len(known.keys() - {head.uuid for head in survey.references.tables})
 
-    def _check_share(self, survey: Survey, kept: Kept) -> None:
+    def _gate_refusal(self, survey: Survey) -> str | None:
+        references = survey.references
+        return self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
+
+    def _share_refusal(self, survey: Survey, kept: Kept) -> str | None:
         """What is only set aside is not dropped: it went back before this is asked, however much it is."""
-        settings, planned = self._settings, survey.drift.planned
+        settings, planned = self._settings, self._tally.planned
         for what, count, total in (
             ("entries", planned.missing - kept.planned, len(survey.references)),
             ("files", planned.orphans + planned.foreign, survey.drift.listed),
@@ -192,11 +206,11 @@ class _Sweep:
             if guard.share_refused(
                 count, total, share_max=settings.deletes_max_share, floor_files=settings.share_floor_files
             ):
-                raise Aborted(
-                    AbortReason.GUARD,
+                return (
                     f"{count:,} of {total:,} {what} would be acted on, which is more than the share that "
-                    f"reconcile.deletes_max_share allows ({settings.deletes_max_share:.0%})",
+                    f"reconcile.deletes_max_share allows ({settings.deletes_max_share:.0%})"
                 )
+        return None
 
     # ---- missing files -----------------------------------------------------------------------------------------------
 
@@ -244,20 +258,30 @@ class _Sweep:
                 if self._tally.left <= 0:
                     self._hit_cap()
                     return known
-                known, gone = self._still_gone(table, some, known)
-                self._tally.skipped_recheck += len(some) - len(gone)
+                known, gone, untold = self._still_gone(table, some, known)
+                self._tally.skipped_recheck += len(some) - len(gone) - untold
                 if gone:
                     self._actor.drop_entries(table, gone)
                 self._watch.progress(self._tally.missing)
         return known
 
-    def _still_gone(self, table: str, some: Sequence[Finding], known: References) -> tuple[References, list[Finding]]:
+    def _still_gone(
+        self, table: str, some: Sequence[Finding], known: References
+    ) -> tuple[References, list[Finding], int]:
+        """Also how many could not be looked at."""
         known = self._bench.catalog.references(known, self._watch)
         if table in known.unread:
-            return known, []
+            return known, [], 0
         live = known.referenced([f.path for f in some])
         stats = self._bench.look_at([f.path for f in some])
-        return known, [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
+        gone = [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
+        return known, gone, self._not_looked_at(stats)
+
+    def _not_looked_at(self, stats: Sequence[Stat | StorageError | None]) -> int:
+        count = self._tally.not_looked_at(stats)
+        if count:
+            log.warning("run %d: could not be looked at again, and stayed: %d", self._run, count)
+        return count
 
     # ---- orphan files ------------------------------------------------------------------------------------------------
 
@@ -275,7 +299,7 @@ class _Sweep:
                 self._tally.fail("as long as a table cannot be read, nothing is deleted at once")
                 return
             still = self._still_orphans(some, stats, known, before)
-            self._tally.skipped_recheck += len(some) - len(still)
+            self._tally.skipped_recheck += len(some) - len(still) - self._not_looked_at(stats)
             if still:
                 known = self._actor.sweep_files(still, known)
             self._watch.progress(self._tally.orphans + self._tally.foreign)
@@ -347,3 +371,8 @@ class _Sweep:
             if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
                 reconcile_runs.outlived(connection, self._run, self._tally.outcome())
             self._forget_old(connection)
+
+
+def _check(refusal: str | None) -> None:
+    if refusal is not None:
+        raise Aborted(AbortReason.GUARD, refusal)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.drift import Counts, Done, FindingKind, Outcome
+from strandline.errors import StorageError
 from strandline.reconcile.model import Context, Finding, Protection, Survey
 from strandline.reconcile.rendering import document, printable
 from strandline.reconcile_settings import ReconcileSettings
@@ -29,11 +30,15 @@ class Tally:
     restored: int = 0
     skipped_recheck: int = 0
     failed: int = 0
+    recheck_failed: int = 0
     protected: Mapping[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
     clock: Mapping[str, Any] | None = None
     suspects: int = 0
+    stopped: dict[str, str] = field(default_factory=dict)
+    vanished: int = 0
+    refusals: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     unlisted_failures: int = 0
     samples: list[Mapping[str, Any]] = field(default_factory=list)
@@ -50,6 +55,14 @@ class Tally:
             self.failures.append(printable(what))
         else:
             self.unlisted_failures += 1
+
+    def not_looked_at(self, stats: Sequence[object]) -> int:
+        """How many candidates could not be looked at again. Each is told, as far as there is room."""
+        errors = [stat for stat in stats if isinstance(stat, StorageError)]
+        for error in errors:
+            self.fail(error.message)
+        self.recheck_failed += len(errors)
+        return len(errors)
 
     def begin(self, context: Context) -> None:
         """What a run that comes to nothing hands on as it was."""
@@ -73,6 +86,9 @@ class Tally:
         for head in (t.head for t in drift.tables):
             if head.lineage is not None and head.lineage.proven is not None:
                 self.sequences[head.uuid] = max(head.lineage.proven, self.sequences.get(head.uuid, 0))
+        # A table that cannot be read is told among the failures.
+        stopped = [t for t in drift.tables if t.stopped not in (None, Protection.TABLE_UNREAD)]
+        self.stopped = {t.head.name: t.stopped.value for t in stopped[: self.settings.errors_max] if t.stopped}
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():
@@ -127,6 +143,7 @@ class Tally:
                 self.restored,
                 self.skipped_recheck,
                 self.failed,
+                self.recheck_failed,
             ),
             protected=self.protected,
             tables=self.tables,
@@ -135,5 +152,8 @@ class Tally:
             phases=self.phases,
             sequences=self.sequences,
             suspects=self.suspects,
+            stopped=self.stopped,
+            vanished=self.vanished,
+            refusals=tuple(self.refusals),
             clock=self.clock,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from strandline.errors import StorageError, StrandlineError
 from strandline.reconcile.compare import guard
@@ -20,6 +21,7 @@ from strandline.reconcile.model import (
     Content,
     Context,
     Finding,
+    FindingKind,
     PrefixFailure,
     Protection,
     Stat,
@@ -106,6 +108,7 @@ def surveyed(
         stopped,
         Roots(key(failure.prefix) for failure in listing_failures),
         bool(references.unread) or places.unplaced is not None,
+        Roots(difference.vanished),
         places.passing_over(),
     )
     failures = list(listing_failures)
@@ -122,7 +125,10 @@ def surveyed(
         yield from _orphans(difference.unreferenced, by_then, context, ways)
 
     drift = gather(
-        _missing(sought, difference, ground, context, ways, bounds, failures, unshown),
+        chain(
+            _pointers_away(places, ways, failures),
+            _missing(sought, difference, ground, context, ways, bounds, failures, unshown),
+        ),
         orphans(),
         facts,
         sum(difference.listed.values()),
@@ -258,7 +264,7 @@ def _missing(
             told = len(failures)
             there = {} if away else _there(entries, ways, threads.map, failures)
             gone = [k for k in entries if k not in there]
-            if gone:
+            if any(context.own_origin or entries[k].content is not Content.METADATA for k in gone):
                 unshown.lacking.add(name)
             seen: Set[str] = there.keys()
             if len(failures) > told:
@@ -271,6 +277,18 @@ def _missing(
                 yield missing_finding(
                     name, entries[k], ground, context, shared=k in piece.shared, stopped=absent.get(k)
                 )
+
+
+def _pointers_away(places: Places, ways: Ways, failures: list[PrefixFailure]) -> Iterator[Finding]:
+    """Metadata files that the catalog names, and that are not there: of tables that cannot be opened, therefore."""
+    for name, path in places.pointers.items():
+        try:
+            is_there = ways.look(path) is not None
+        except StorageError as e:
+            failures.append(PrefixFailure(path, e.message))
+            continue
+        if not is_there:
+            yield Finding(FindingKind.MISSING, path, name, None, None, Protection.TABLE_UNREAD, Content.METADATA)
 
 
 def _absent(

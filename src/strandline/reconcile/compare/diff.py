@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from strandline.reconcile.paths import Room, Roots, checksum_of, key, room_of_folder
+from strandline.reconcile.paths import Room, Roots, checksum_of, is_metadata_file, key, room_of_folder
 from strandline.reconcile.storage.listing import Folder, Listing
 
 
@@ -43,6 +43,8 @@ class Difference:
     """How many files lie in the folder of each table; None: in no table's."""
     contents_listed: Mapping[str, int]
     """Those of them that do not lie among a table's metadata."""
+    vanished: Set[str] = frozenset()
+    """Keys of folders that no table owns, and that hold a table's metadata."""
 
 
 def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = frozenset()) -> Difference:
@@ -55,10 +57,13 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
     listed: dict[str | None, int] = {}
     contents: dict[str, int] = {}
     found: list[Unreferenced] = []
+    vanished: set[str] = set()
     for path, folder in listing.sorted_folders():
         at = key(path)
         root = roots.of(at)
         owner = None if root is None else owners[root]
+        if owner is None and any(is_metadata_file(name) for name in folder.names):
+            vanished.add(table_folder(at))
         is_plain, whole = _keys(path, folder.names)
         # One who lists folders by name sees each name once; pages may repeat one.
         are_distinct = are_distinct and is_plain and folder.sizes is None
@@ -74,7 +79,13 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
     # Counting says that nothing is missing, which is how most lakes are.
     pending = set() if are_distinct and met == len(reached) else _pending(listing, reached)
     missing, elsewhere = _attributed(pending, listing, tables)
-    return Difference(found, missing, elsewhere, listed, contents)
+    return Difference(found, missing, elsewhere, listed, contents, vanished)
+
+
+def table_folder(folder: str) -> str:
+    """Of the key of a folder with metadata files: that of the table that they are of."""
+    outer, _, name = folder.rpartition("/")
+    return outer if name == Room.METADATA else folder
 
 
 def is_metadata(folder: str, root: str, table: Reach) -> bool:

@@ -204,17 +204,21 @@ def by_place(
     known_root: bool,
     failed_prefix: bool,
     any_unread: bool,
+    vanished: bool = False,
 ) -> Protection | None:
     """Every guard of a file that nothing reaches, but for its age. Under a root that no table owns, a table that could
-    not be read may reach everything."""
+    not be read may reach everything; and on a disk that other machines may not share, nobody can say whose it is. What
+    lies in the folder of a table is this machine's if the whole table is here: of one that is not, something cannot be
+    read, or is missing, and that protects it."""
     return first(
         (
             stopped,
             Protection.PREFIX_FAILED if failed_prefix else None,
             None if in_layout else Protection.LAYOUT,
+            Protection.VANISHED_TABLE if vanished else None,
             Protection.UNKNOWN_ROOT if not known_root and not context.delete_foreign else None,
             Protection.TABLE_UNREAD if not known_root and any_unread else None,
-            None if context.own_origin else Protection.ORIGIN,
+            None if context.own_origin or known_root else Protection.ORIGIN,
         )
     )
 

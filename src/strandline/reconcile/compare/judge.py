@@ -18,6 +18,7 @@ from strandline.reconcile.paths import (
     below,
     fits_room,
     has_plain_segments,
+    is_metadata_file,
     is_own,
     key,
     room_of_folder,
@@ -42,6 +43,8 @@ class Ground:
     failed: Roots
     """Keys of prefixes whose listing is not whole."""
     any_unread: bool
+    vanished: Roots
+    """Keys of folders that no table owns, and that hold a table's metadata."""
     passed_over: Callable[[str], bool] = lambda folder: False
     """Of the key of a folder that no table owns: whether it is not to be spoken of."""
 
@@ -83,6 +86,9 @@ class Judge:
             protected = first((protected, by_spool(modified_ns, table_uuid, self._context)))
         if place.standing is not None or not fits:
             protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        if not self._context.own_origin and is_metadata_file(name):
+            # The catalog writes those, wherever it runs: its own disk has them, and this one may have a copy.
+            protected = first((protected, Protection.ORIGIN))
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
@@ -121,6 +127,7 @@ class Judge:
             in_layout=in_layout,
             known_root=is_known,
             failed_prefix=self._ground.failed.of(key(folder)) is not None,
+            vanished=not is_known and self._ground.vanished.of(key(folder)) is not None,
             any_unread=self._ground.any_unread,
         )
 

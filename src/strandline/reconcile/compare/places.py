@@ -45,6 +45,8 @@ class Places:
     """Of a listing that shows the whole warehouse: which folders that nobody owns are to be looked into."""
     as_of_ns: int | None = None
     """What is older is surely in the listing; None: that is so when the run began."""
+    pointers: Mapping[str, str] = field(default_factory=dict)
+    """Of tables that cannot be opened: the metadata file that the catalog names."""
 
     def overlapping(self, tables: Mapping[str, Sequence[str]]) -> Set[str]:
         """Those of these tables, given by their folders, that share a folder with somebody."""

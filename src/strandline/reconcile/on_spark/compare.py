@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from strandline.errors import StorageError
 from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
-from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, is_metadata
+from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, is_metadata, table_folder
 from strandline.reconcile.model import Content, PrefixFailure
 from strandline.reconcile.on_spark.listing import pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
@@ -160,7 +160,14 @@ class Comparing:
         once = found.groupBy("path").agg(F.max("folder").alias("folder"), latest)
         once = once.select("path", "folder", "seen.size", "seen.modified_ns")
         placed = once.mapInArrow(self._owning.place, _STRAY)
-        return Difference(Unreached(placed), {}, {}, listed, contents)
+        return Difference(Unreached(placed), {}, {}, listed, contents, self._vanished(stray))
+
+    def _vanished(self, stray: DataFrame) -> set[str]:
+        owner = self._owning.owner_of()
+        path = F.col("path").cast("string")
+        found = stray.where(path.endswith(".metadata.json") | path.endswith(".metadata.json.gz"))
+        folders = [decoded(row.folder) for row in found.select("folder").distinct().collect()]  # as many as tables
+        return {table_folder(key(folder)) for folder in folders if owner(key(folder))[0] is None}
 
     def _lone(self, sums: DataFrame, reached: DataFrame) -> DataFrame:
         """Checksums of files that are neither there nor reached. There are few, so they are sent to where the files

@@ -365,8 +365,13 @@ def _proven(metadata: TableMetadata) -> int | None:
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
-    paths = [table.metadata.location, *(table.properties[p] for p in _PATH_PROPERTIES if table.properties.get(p))]
-    return tuple(key(path).rstrip("/") for path in paths)
+    """Their keys."""
+    return tuple(key(path).rstrip("/") for path in locations_of(table))
+
+
+def locations_of(table: Table) -> list[str]:
+    """Where it lies and writes to, as the table spells it."""
+    return [table.metadata.location, *(table.properties[p] for p in _PATH_PROPERTIES if table.properties.get(p))]
 
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:

@@ -1,4 +1,5 @@
-"""Files that are probably those of entries whose path is damaged: not swept until a person says so.
+"""Files that are probably those of entries whose path is damaged: not swept until a person says so. And in which folder
+a run has looked, where machines may have folders of their own under one path.
 
 Written out, not taken from `schema.py`: a migration must do tomorrow what it does today.
 """
@@ -11,6 +12,7 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
+    op.add_column("reconcile_run", sa.Column("folder", sa.Text))
     op.create_table(
         "suspect_file",
         sa.Column("path_hash", sa.Text, primary_key=True),

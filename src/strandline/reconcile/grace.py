@@ -1,0 +1,9 @@
+"""How long a file is left alone after it was written."""
+
+from __future__ import annotations
+
+from strandline.reconcile_settings import ReconcileSettings
+
+
+def grace_seconds(settings: ReconcileSettings) -> int:
+    return settings.grace_hours * 3_600

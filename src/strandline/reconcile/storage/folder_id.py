@@ -1,0 +1,48 @@
+"""Which folder this is. With a catalog beyond this machine, a path of the warehouse may mean another folder on each
+machine; a file in the folder says which one is looked at. Where machines share the folder, they read the same id."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import uuid4
+
+from strandline.durable import sync_data, sync_folder
+from strandline.errors import StorageError
+from strandline.reconcile.paths import OWN_FOLDER
+
+NAME = "folder-id"
+
+
+def read_folder_id(warehouse: Path) -> str | None:
+    """None where nobody gave it one."""
+    try:
+        return (warehouse / OWN_FOLDER / NAME).read_text("utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as e:
+        raise StorageError(f"{warehouse / OWN_FOLDER / NAME} cannot be read: {e}") from e
+
+
+def take_folder_id(warehouse: Path) -> str:
+    """A new one where there is none. Whole or not there: of two who make one at once, one wins."""
+    found = read_folder_id(warehouse)
+    if found is not None:
+        return found
+    folder = warehouse / OWN_FOLDER
+    part = folder / f".{NAME}.{uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with part.open("x", encoding="utf-8") as file:
+            file.write(uuid4().hex)
+            file.flush()
+            sync_data(file.fileno())
+        try:
+            os.link(part, folder / NAME)
+        except FileExistsError:
+            pass
+        part.unlink()
+        sync_folder(folder)
+    except OSError as e:
+        raise StorageError(f"{folder / NAME} cannot be written: {e.strerror or e}") from e
+    return read_folder_id(warehouse) or ""
