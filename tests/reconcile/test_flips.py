@@ -20,11 +20,11 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 from strandline.reconcile import survey
 from strandline.reconcile.storage.pool import Pool
 from strandline.tables.light import LightCatalog
+from tests.campaign import scaled
 from tests.reconcile.conftest import live_files
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
-IS_TORTURE = bool(os.environ.get("STRANDLINE_TORTURE"))
-FLIPS = 2_400 if IS_TORTURE else 120
+FLIPS = scaled(120, 2_400)
 SEED = int(os.environ.get("STRANDLINE_SEED", "1453"))
 OTHER = "other.t"
 WHOLE_SETTINGS = {
