@@ -332,6 +332,12 @@ def test_a_report_that_is_not_the_whole_truth_says_so_first_and_has_an_exit_code
     assert document(capsys, "reconcile", code=4)["doubts"] == ["suspicious"]
 
 
+def test_a_new_lake_has_nothing_to_doubt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(tmp_path / "new" / "strandline.toml")
+    assert cli(["init", str(tmp_path / "new")]) == 0 and capsys.readouterr()
+    assert document(capsys, "reconcile", "--config", config)["doubts"] == []
+
+
 def test_a_report_says_what_the_guard_by_share_would_refuse(
     lake: WholeLake, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
@@ -599,6 +600,19 @@ def test_a_table_whose_location_has_a_percent_sign_is_looked_at_where_it_lies(so
     Path(path).unlink()
     (finding,) = some_lake.survey(some_lake.context(grace_seconds=0, clock_skew_seconds=0)).drift.missing()
     assert finding.path == path and finding.protected is None and Path(other).exists()
+
+
+def test_garbage_of_others_in_this_process_is_collected_while_a_survey_is_under_way(some_lake: SomeLake) -> None:
+    some_lake.create()
+    some_lake.append()
+    seen: list[bool] = []
+
+    class Looking(Watching):
+        def check(self) -> None:
+            seen.append(gc.isenabled())
+
+    some_lake.surveyor().survey(some_lake.context(), Looking())
+    assert seen and all(seen) and gc.get_freeze_count() == 0
 
 
 def test_current_metadata_that_is_gone_is_a_missing_file(some_lake: SomeLake) -> None:

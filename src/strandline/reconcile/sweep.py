@@ -131,7 +131,8 @@ class _Sweep:
         kept = self._in_quarantine(survey)
         suspects = self._suspected(survey, kept)
         self._tell(survey, kept, suspects, on_finding)
-        if not self._asked.act:
+        is_empty = not (context.seals or survey.references.tables or survey.references.unread or survey.drift.listed)
+        if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
             refusals = (self._gate_refusal(survey), self._share_refusal(survey, kept))
             self._tally.refusals = [why for why in refusals if why is not None]
         with self._bench.ledger.write() as connection:
