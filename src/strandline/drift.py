@@ -157,6 +157,10 @@ class Outcome:
     """The moment by the clock that the run went by, if that was to be believed or was refused."""
 
 
+_SUSPICIOUS = frozenset(("damaged", "nothing_listed"))
+"""What protects findings of a table that is not left alone as a whole."""
+
+
 class Doubt(StrEnum):
     """Why what a run says is not to be taken for the whole truth."""
 
@@ -193,7 +197,8 @@ class Run:
         held = {
             Doubt.REFUSED: bool(found.refusals) or self.aborted is AbortReason.GUARD,
             Doubt.PARTIAL: found.partial,
-            Doubt.SUSPICIOUS: bool(found.stopped or found.suspects or found.vanished),
+            Doubt.SUSPICIOUS: bool(found.stopped or found.suspects or found.vanished)
+            or not _SUSPICIOUS.isdisjoint(found.protected),
         }
         return tuple(doubt for doubt, is_held in held.items() if is_held)
 

@@ -296,7 +296,7 @@ def test_it_lists_suspects_and_releases_those_that_a_person_says_are_orphans(
     entry = Path(lake.data_files()[0])
     suspect = entry.with_name("renamed.parquet")
     entry.rename(suspect)
-    assert document(capsys, "reconcile")["suspects"] == 1
+    assert document(capsys, "reconcile", code=4)["suspects"] == 1
     assert document(capsys, "reconcile", "suspects")["suspects"] == [
         {"path": str(suspect), "table": "default.events", "entry": str(entry), "released": False}
     ]
