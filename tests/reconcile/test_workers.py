@@ -51,13 +51,13 @@ def test_every_file_is_listed_once_however_deep_and_odd_its_name(tmp_path: Path)
     assert files_of(listing) == expected and len(listing) == len(expected) and not listing.failures
 
 
-def test_links_loops_and_sockets_are_told_and_not_followed(tmp_path: Path) -> None:
+def test_links_loops_and_sockets_are_told_and_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "s"
     kept = touch(home / "d" / "f")
     (home / "d" / "loop").symlink_to(home)
     (home / "broken").symlink_to(home / "nowhere")
     with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(home)
+        monkeypatch.chdir(home)  # a socket's path must be short
         server.bind("sock")
     listing = list_local([str(home)], timeout_seconds=30)
     assert files_of(listing) == {kept}
