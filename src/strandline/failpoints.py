@@ -50,6 +50,7 @@ POINTS: tuple[str, ...] = (
     "deliver.after_acknowledge",
     "deliver.after_mark",
     "deliver.after_close",
+    "recover.before_accept_loss",
     "postgres.before_commit",
     "postgres.after_commit",
     "files.before_link",

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import zstandard
 
 from strandline import failpoints
 from strandline.deliver.kinds import find_kind, resolve
-from strandline.deliver.sink import Address, Landed, Sink, SinkContext, TryLater
+from strandline.deliver.sink import Address, Conflict, Landed, Sink, SinkContext, TryLater
 from strandline.deliver.sinks import folder as folder_module
 from strandline.deliver.sinks import names
 from strandline.errors import RefusedError, StorageError
@@ -323,3 +324,34 @@ def test_a_file_system_that_does_not_tell_upper_and_lower_case_apart_is_refused(
     outcome = sink.sender(TOKEN).send(parcel(sink.form, lane, 1, 10))
     assert isinstance(outcome, TryLater) and "upper and lower case" in outcome.why
     assert not isinstance(outcome, Landed)
+
+
+def test_a_lane_is_listed_once_whatever_the_number_of_senders_and_only_what_can_be_new_is_looked_at(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(made)
+    sender = sink.sender(TOKEN)
+    for lo in (1, 11, 21, 31):
+        landed(sender, parcel(sink.form, ADDRESS, lo, lo + 9))
+    sink.mark([(ADDRESS, Seq(30))])
+    listed: list[str] = []
+    parsed: list[str] = []
+    listing, parsing = os.listdir, names.object_range
+    monkeypatch.setattr(os, "listdir", lambda path: (listed.append(str(path)), listing(path))[1])
+    monkeypatch.setattr(names, "object_range", lambda name: (parsed.append(name), parsing(name))[1])
+    again = ready(made)
+    listed.clear()
+    held = again.held([(ADDRESS, Seq(30))])[0]
+    assert [h.rows for h in held.ranges] == [seqs(31, 40)] and len(parsed) == 1
+    for lo in range(41, 71, 10):
+        other = pickle.loads(pickle.dumps(again.sender(TOKEN)))
+        assert not landed(other, parcel(sink.form, ADDRESS, lo, lo + 9)).repeat
+        assert landed(other, parcel(sink.form, ADDRESS, 31, 40)).repeat
+        assert landed(other, parcel(sink.form, ADDRESS, 11, 20)).digest.startswith("sha256:")
+        assert isinstance(other.send(parcel(sink.form, ADDRESS, 35, 100)), Conflict)
+    assert sum(path.endswith("all") for path in listed) == 1 and len(parsed) == 1
+    again.held([(ADDRESS, Seq(30))])
+    assert isinstance(again.sender(TOKEN).send(parcel(sink.form, ADDRESS, 65, 100)), Conflict), "looked at again"
+    again.fence("b" * 32)
+    fenced = again.sender("b" * 32)
+    assert isinstance(fenced.send(parcel(sink.form, ADDRESS, 65, 100)), Conflict), "what was seen before is forgotten"

@@ -732,6 +732,157 @@ def test_a_table_that_vanished_is_not_quietly_made_anew(bench: Bench) -> None:
     assert bench.numbers() == []
 
 
+# --- rows that a trigger refuses -------------------------------------------------------------------------------------
+
+
+def raising(bench: Bench, condition: str, when: str = "BEFORE INSERT ON events", state: str = "P0001") -> None:
+    """A trigger that refuses rows with a code that says nothing about whose fault it is."""
+    bench.ask(
+        f"CREATE OR REPLACE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {condition} THEN "
+        f"RAISE EXCEPTION 'not today' USING ERRCODE = '{state}'; END IF; RETURN NEW; END $$"
+    )
+    bench.ask("DROP TRIGGER IF EXISTS act ON events")
+    kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in when else "TRIGGER"
+    bench.ask(f"CREATE {kind} act {when} FOR EACH ROW EXECUTE FUNCTION act()")
+
+
+def split_down(sender: PostgresSender, sent: Parcel) -> list[int]:
+    """As a deliverer does: what is refused is split until it stands alone. The numbers that are refused."""
+    outcome = sender.send(sent)
+    if isinstance(outcome, Landed):
+        return []
+    assert isinstance(outcome, Refused) and "not today" in outcome.why, outcome
+    if sent.range.lo == sent.range.hi:
+        return [sent.range.lo]
+    middle = (sent.range.lo + sent.range.hi) // 2
+    halves = parcel(sent.range.lo, middle), parcel(middle + 1, sent.range.hi)
+    return [n for half in halves for n in split_down(sender, half)]
+
+
+@pytest.mark.parametrize("state", ["P0001", "42501", "38000", "ZZ123"])
+@pytest.mark.parametrize("when", ["BEFORE INSERT ON events", "AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED"])
+def test_rows_that_a_trigger_refuses_stand_alone_in_the_end(bench: Bench, when: str, state: str) -> None:
+    sender = bench.sender()
+    raising(bench, "NEW._ingest_seq % 60 = 7", when, state)
+    assert split_down(sender, parcel(1, 200)) == [7, 67, 127, 187]
+    assert bench.numbers() == [n for n in range(1, 201) if n % 60 != 7]
+
+
+def test_a_trigger_that_refuses_everything_is_trouble_of_the_server(bench: Bench) -> None:
+    sender = bench.sender()
+    raising(bench, "true")
+    for hi in (1, 40):
+        assert isinstance(sender.send(parcel(1, hi)), TryLater), "nothing was ever taken"
+    raising(bench, "NEW.amount < 0")
+    assert isinstance(sender.send(parcel(1, 40)), Landed)
+    raising(bench, "true")
+    for hi in (41, 90):
+        assert isinstance(sender.send(parcel(41, hi)), TryLater)
+    raising(bench, "NEW._ingest_seq > 40")
+    bench.ask("CREATE UNIQUE INDEX ON events (_ingest_seq)")
+    for hi in (41, 90):
+        assert isinstance(sender.send(parcel(41, hi)), Refused), "it takes rows that it has, and none of these"
+    assert bench.numbers() == list(range(1, 41))
+
+
+# --- a table that lost its rows --------------------------------------------------------------------------------------
+
+_COPIED = "CREATE TABLE other AS TABLE events; DROP TABLE events; ALTER TABLE other RENAME TO events"
+
+
+def claimed(bench: Bench, **options: str) -> PostgresSink:
+    sink = bench.sink(**options)
+    sink.claim(Claim("lake-1", "instance-1", "default.events", "uuid-1"), int(options.get("generation", "1")))
+    return sink
+
+
+@pytest.mark.parametrize(
+    ("statement", "there"),
+    [
+        ("TRUNCATE events", 0),
+        ("DROP TABLE events", 0),
+        ("DROP TABLE events; CREATE TABLE events (_ingest_seq bigint, name text, amount integer)", 0),
+        ("DROP TABLE events; CREATE TABLE events (name text)", 0),
+        (f"{_COPIED}; DELETE FROM events WHERE _ingest_seq = 4", 4),
+        (_COPIED, None),
+        ("VACUUM FULL events", None),
+        ("DELETE FROM events", None),
+        ("DELETE FROM events WHERE _ingest_seq = 4; ALTER TABLE events ALTER COLUMN amount TYPE bigint", None),
+    ],
+)
+def test_a_table_that_is_not_the_one_it_was_is_asked_for_its_rows(
+    bench: Bench, statement: str, there: int | None
+) -> None:
+    assert claimed(bench).find_loss() is None, "nothing was delivered yet"
+    sender = bench.sender()
+    sender.send(parcel(1, 3))
+    sender.send(parcel(4, 9, numbers=[4, 9]))
+    for one in statement.split(";"):
+        bench.ask(one)
+    sink = bench.sink(None)
+    loss = sink.find_loss()
+    assert (loss and (loss.given, loss.there)) == (None if there is None else (5, there))
+    remaining = sink.remaining([ADDRESS])[0]
+    if there is None:
+        assert bench.sink().find_loss() is None, "it is the table from now on"
+        return
+    assert remaining.missing == 5 - there
+    assert [h.rows for h in remaining.held.ranges] == ([rng(1, 3)] if there else [])
+    assert remaining.in_part == ((rng(4, 9),) if there else ())
+    assert sink.find_loss() == loss, "looking changes nothing"
+    sink.accept_loss()
+    assert sink.find_loss() is None and held(bench) == [rng(1, 3), rng(4, 9)]
+    assert sink.remaining([ADDRESS])[0].missing == 0
+    if "(name text)" not in statement:
+        assert isinstance(bench.sender(claimed(bench)).send(parcel(10, 11)), Landed)
+        bench.ask("TRUNCATE events")
+        again = sink.find_loss()
+        assert again is not None and (again.given, again.there) == (2 + (3 if there else 0), 0)
+
+
+def test_nothing_lands_in_a_table_that_was_emptied_or_replaced_meanwhile(bench: Bench) -> None:
+    sender = bench.sender(claimed(bench))
+    assert isinstance(sender.send(parcel(1, 5)), Landed)
+    bench.ask("TRUNCATE events")
+    outcome = sender.send(parcel(6, 9))
+    assert isinstance(outcome, TryLater) and "emptied" in outcome.why
+    assert bench.numbers() == [] and held(bench) == [rng(1, 5)]
+
+
+def test_a_table_in_partitions_is_emptied_when_all_of_them_are(bench: Bench) -> None:
+    bench.ask("CREATE TABLE events (_ingest_seq bigint, name text, amount integer) PARTITION BY RANGE (_ingest_seq)")
+    bench.ask("CREATE TABLE low PARTITION OF events FOR VALUES FROM (1) TO (4)")
+    bench.ask("CREATE TABLE high PARTITION OF events FOR VALUES FROM (4) TO (100)")
+    sink = claimed(bench)
+    assert isinstance(bench.sender(sink).send(parcel(1, 5)), Landed)
+    bench.ask("DROP TABLE low")  # a rotation is the owner's business
+    assert sink.find_loss() is None
+    bench.ask("TRUNCATE events")
+    loss = sink.find_loss()
+    assert loss is not None and (loss.given, loss.there) == (5, 0)
+    bench.ask("DROP TABLE events")
+
+
+def test_a_new_generation_begins_with_the_table_as_it_is(bench: Bench) -> None:
+    sink = claimed(bench)
+    bench.sender(sink).send(parcel(1, 5))
+    bench.ask("TRUNCATE events")
+    assert claimed(bench, generation="2").find_loss() is None
+    assert bench.sink(None).find_loss() is None, "the record has its identity now"
+
+
+def test_a_record_of_the_first_version_gets_what_it_lacks(bench: Bench) -> None:
+    bench.sender(claimed(bench)).send(parcel(1, 5))
+    bench.ask("ALTER TABLE strandline_sink DROP COLUMN table_oid, DROP COLUMN storage")
+    bench.ask("ALTER TABLE strandline_range DROP COLUMN given_up")
+    bench.ask("UPDATE strandline_sink SET version = 1")
+    sink = claimed(bench)
+    assert sink.find_loss() is None and bench.ask("SELECT version FROM strandline_sink") == [(2,)]
+    assert isinstance(bench.sender(sink).send(parcel(6, 9)), Landed)
+    bench.ask("TRUNCATE events")
+    assert (loss := sink.find_loss()) is not None and loss.given == 9
+
+
 def test_odd_names_of_tables_and_columns_are_taken_as_they_are(bench: Bench) -> None:
     bench.ask('CREATE SCHEMA "My %s Schema"')
     columns = (NUMBER, Column('a "quoted" %s; name', Primitive("string")), Column("SELECT", Primitive("int")))
@@ -886,7 +1037,7 @@ def test_a_table_of_another_lake_or_dataset_is_refused_and_its_owner_named(bench
 
 def test_the_record_of_a_newer_version_is_refused(bench: Bench) -> None:
     bench.sink(None).claim(CLAIM, 1)
-    bench.ask("UPDATE strandline_sink SET version = 2")
+    bench.ask("UPDATE strandline_sink SET version = 3")
     with pytest.raises(RefusedError, match="newer"):
         bench.sink(None).claimed()
 

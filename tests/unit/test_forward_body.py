@@ -19,6 +19,7 @@ from strandline.deliver.sink import Address, Landed, Parcel
 from strandline.deliver.sinks.forward_body import BodyFormat, BodyRehearsal, choose_body_format, encode_body
 from strandline.errors import UsageError
 from strandline.types import Seq, SeqRange
+from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake", "instance", 1, "shop.orders", "")
 FORMATS = [BodyFormat(f, c) for f in ("jsonl", "arrow") for c in ("zstd", "gzip", "none")]
@@ -87,6 +88,13 @@ def test_the_same_rows_are_the_same_bytes_whatever_the_pieces_are(
         assert pa.ipc.open_stream(plain).read_all().equals(whole)
     else:
         assert plain == "".join(f"{json.dumps(v)}\n" for v in values).encode()
+
+
+@settings(max_examples=60, deadline=None)
+@given(whole_ranges.rows, st.sampled_from([f for f in FORMATS if f.name == "arrow"]))
+def test_arrow_holds_every_value_of_every_type(values: list[tuple[Any, ...]], how: BodyFormat) -> None:
+    content = unpacked(encode_body(parcel(whole_ranges.as_table(values)), how).content, how.compression)
+    assert whole_ranges.is_read_back(pa.ipc.open_stream(content).read_all(), values)
 
 
 def test_what_lies_under_a_null_or_was_noted_about_a_column_does_not_change_the_bytes() -> None:

@@ -26,6 +26,7 @@ from strandline.deliver.sinks.encode import Format, choose_format, encode, ident
 from strandline.errors import ConfigError, UsageError
 from strandline.partition import encode_partition
 from strandline.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange
+from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake-1", "sink-1", 1, "shop.orders", "")
 ROWS = SeqRange(Seq(1), Seq(100))
@@ -167,6 +168,13 @@ def test_every_type_comes_back_from_parquet_as_it_was() -> None:
             assert ours == theirs
         else:
             assert back.column(name).equals(TYPES.column(name)), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(whole_ranges.rows, st.sampled_from(FORMATS[:4]))
+def test_parquet_holds_every_value_of_every_type(values: list[tuple[Any, ...]], how: Format) -> None:
+    found = pq.read_table(io.BytesIO(written(whole_ranges.as_table(values), how)))
+    assert whole_ranges.is_read_back(found, values)
 
 
 def test_the_same_rows_are_the_same_bytes_however_they_are_cut() -> None:

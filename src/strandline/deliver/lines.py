@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from strandline.tables.identifier import quoted
 
 _JSON = {"ignoreNullFields": "false"}
-_TIMESTAMP = "yyyy-MM-dd HH:mm:ss.SSSSSS"
+_AFTER_THE_YEAR = "-MM-dd HH:mm:ss.SSSSSS"
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
 
@@ -24,7 +24,10 @@ def line(form: str, fields: Sequence[T.StructField]) -> Column:
         case "jsonl":
             return F.to_json(F.struct(*(_json_value(f).alias(f.name) for f in fields)), _JSON)
         case "csv":
-            return F.concat_ws(",", *(F.coalesce(_csv_text(f), F.lit("")) for f in fields))
+            texts = [F.coalesce(_csv_text(f), F.lit("")) for f in fields]
+            if len(texts) == 1:  # an empty line is no record to most readers
+                return F.when(texts[0] == "", F.lit('""')).otherwise(texts[0])
+            return F.concat_ws(",", *texts)
         case "copy":
             return F.concat_ws("\t", *(F.coalesce(_copy_text(f), F.lit("\\N")) for f in fields))
     raise ValueError(f"no form of lines is called {form!r}")
@@ -102,15 +105,21 @@ def _postgres_text(field: T.StructField) -> Column:
             return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
         case T.TimestampType() | T.TimestampNTZType():
             zone = "+00" if isinstance(field.dataType, T.TimestampType) else ""
-            return F.concat(F.ltrim(F.date_format(value, _TIMESTAMP), F.lit("+")), F.lit(zone), _era(value))
+            return _with_era(value, F.concat(F.date_format(value, _AFTER_THE_YEAR), F.lit(zone)))
         case T.DateType():
-            return F.concat(F.ltrim(F.date_format(value, "yyyy-MM-dd"), F.lit("+")), _era(value))
+            # Not by a pattern: for that Spark makes a timestamp of it, which has no years beyond 294,247.
+            return _with_era(value, F.substring(value.cast("string"), -6, 6))
         case _:
             return _text(field)
 
 
-def _era(value: Column) -> Column:
-    return F.when(F.year(value) <= 0, F.lit(" BC")).otherwise(F.lit(""))
+def _with_era(value: Column, after_the_year: Column) -> Column:
+    """The year before 1 is 0 for Spark, as in ISO 8601, and 1 BC for PostgreSQL."""
+    year = F.year(value)
+    digits = F.when(year > 0, year).otherwise(F.lit(1) - year).cast("string")
+    # At least four digits: `lpad` would cut more off.
+    padded = F.when(F.length(digits) < 4, F.lpad(digits, 4, "0")).otherwise(digits)
+    return F.concat(padded, after_the_year, F.when(year > 0, F.lit("")).otherwise(F.lit(" BC")))
 
 
 def _csv_text(field: T.StructField) -> Column:

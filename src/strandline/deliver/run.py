@@ -11,7 +11,7 @@ from strandline import failpoints
 from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.options import DeliveryOptions, own_options, parse_common
-from strandline.deliver.sink import Address, Claim, HasPeer, Sink, SinkContext
+from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, Sink, SinkContext
 from strandline.delivery import Lease, SinkRecord, SinkState
 from strandline.errors import LeaseLost, SinkStopped
 from strandline.ledger import sinks
@@ -137,6 +137,7 @@ class SinkRun:
                 f"{self.record.generation}: the ledger is an old copy",
                 hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
             )
+        self._check_loss()
 
     def _note_peer(self, sink: Sink) -> None:
         """What the destination is, once known, is stored; from a receiver there is no way back. Everything that was
@@ -150,6 +151,18 @@ class SinkRun:
         self.record = replace(self.record, peer=sink.peer_kind())
         self.close()
         self._opened.clear()
+
+    def _check_loss(self) -> None:
+        """A destination that lacks rows which it was given gets nothing more until a person has decided."""
+        sink = self.sink()
+        if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
+            raise SinkStopped(
+                f"{self.record.name}: {loss.what}; of {loss.given:,} rows that it acknowledged it has "
+                f"{'none' if loss.there == 0 else f'at most {loss.there:,}'}",
+                hint=f"`strandline sink recover {self.record.name} --resend` sends them again, in a new generation; "
+                "`--accept-loss` goes on without them. Or bring them back, then `strandline sink resume "
+                f"{self.record.name}`.",
+            )
 
     def close(self) -> None:
         for sink in self._opened.values():

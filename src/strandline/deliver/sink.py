@@ -280,6 +280,40 @@ class Pinning(Protocol):
         StorageError if the mark has moved meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A destination lacks rows that it was given."""
+
+    what: str
+    given: int
+    there: int
+    """Of those that were given, as far as they were counted: not more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What a destination that lost rows still has of a lane."""
+
+    held: Held
+    """Ranges that are there whole, and those that were given up."""
+    in_part: tuple[SeqRange, ...]
+    missing: int
+
+
+@runtime_checkable
+class NoticesLoss(Protocol):
+    """A sink whose record stands beside the rows, so that rows can go while their ranges stay."""
+
+    def find_loss(self) -> Loss | None:
+        """At the beginning of every run that has something to deliver, after the claim."""
+
+    def remaining(self, lanes: Sequence[Address]) -> list[Remaining]:
+        """For each lane; reads the rows, so it may take long."""
+
+    def accept_loss(self) -> None:
+        """What is missing counts as delivered from now on, and is not missed again."""
+
+
 def covers(held: Sequence[SeqRange], rows: SeqRange) -> bool:
     """Whether these ranges, sorted and merged, hold all of it."""
     return any(h.lo <= rows.lo and rows.hi <= h.hi for h in held)

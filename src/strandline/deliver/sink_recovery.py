@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from strandline import failpoints
 from strandline.deliver.began import lane_began, said_mark
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.manage import alone, still_alone
 from strandline.deliver.older_generations import ask_foundations, gone_below
 from strandline.deliver.plan import lacking, not_held
 from strandline.deliver.run import SinkRun
-from strandline.deliver.sink import Held, Sink
+from strandline.deliver.sink import Held, Loss, NoticesLoss, Sink
 from strandline.delivery import ChunkState, Intent, Lane, LaneId
 from strandline.errors import RefusedError, UsageError
 from strandline.ledger import audit, floors, intents, lanes, losses, older_generations, sinks
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.ledger.older_generations import Foundation
 from strandline.types import Dataset, Seq, SeqRange, merge_ranges
+
+_BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss goes on without it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         first = intents.first_of(connection, run.record)
     began = {lane.id: lane_began(lane, run.record.start, first) for lane in known}
     held = sink.held([(run.address(lane.partition), None) for lane in known])
+    loss = sink.find_loss() if isinstance(sink, NoticesLoss) else None
+    if loss is not None and isinstance(sink, NoticesLoss):
+        return _recover_rows(run, sink, known, held, loss, began, resend=resend, accept_loss=accept_loss)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
     held = [below[lane.partition][1] if lane.partition in below else h for lane, h in zip(known, held, strict=True)]
@@ -80,6 +86,7 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         or _gone(begun.get(lane.id), h)
     ]
     under_way = [str(r) for lane, h in lost if lane.partition not in below for r in _gone(begun.get(lane.id), h)]
+    lost_rows = _lost_rows(run, lost)
     if under_way and accept_loss:
         raise RefusedError(
             f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
@@ -89,12 +96,54 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         lasts = [str(below[x.partition][0].ranges[-1] if x.partition in below else x.last) for x, _ in lost[:5]]
         ranges = ", ".join(under_way[:5] or lasts)
         raise RefusedError(
-            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged",
-            hint="--resend sends what it lacks again, in a new generation; --accept-loss goes on without it.",
+            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged ({lost_rows:,} rows)",
+            hint=_BOTH_WAYS,
         )
     if lost and resend:
-        return _resend(run, known, held, lost, began)
-    return _repair(run, sink, known, held, lost, began)
+        return _resend(run, known, held, lost, lost_rows, began)
+    return _repair(run, sink, known, held, lost, lost_rows, began)
+
+
+def _recover_rows(
+    run: SinkRun,
+    sink: NoticesLoss,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    loss: Loss,
+    began: Mapping[LaneId, int],
+    *,
+    resend: bool,
+    accept_loss: bool,
+) -> SinkRecovered:
+    """The destination's record is whole, and rows are gone. Sent again is what the rows themselves lack. Given up, a
+    range stays in the record and counts as delivered, also one of a plan that is under way."""
+    remaining = sink.remaining([run.address(lane.partition) for lane in known])
+    lost = [(lane, r.held) for lane, r in zip(known, remaining, strict=True) if r.missing]
+    lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
+    if not (resend or accept_loss):
+        raise RefusedError(
+            f"{run.record.name}: {loss.what}; {lost_rows:,} of {loss.given:,} rows that it acknowledged are missing",
+            hint=_BOTH_WAYS,
+        )
+    if resend:
+        if any(lane.builds_on is not None for lane in known):
+            raise RefusedError(
+                f"{run.record.name}: generation {run.record.generation} goes on behind rows of older ones, which were "
+                "in the same table and may be gone, too",
+                hint=f"`strandline sink reset {run.record.name} --to beginning` sends everything again: empty the "
+                "table first; or go on without what is lost: --accept-loss.",
+            )
+        if in_part := [str(rows) for r in remaining for rows in r.in_part]:
+            raise RefusedError(
+                f"{run.record.name}: some rows of {', '.join(in_part[:5])} are still there, and would be sent again, "
+                "too",
+                hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+            )
+        return _resend(run, known, [r.held for r in remaining], lost, lost_rows, began)
+    done = _repair(run, run.sink(), known, held, lost, lost_rows, began)
+    failpoints.hit("recover.before_accept_loss")  # the ledger first: else nobody would be told how much it was
+    sink.accept_loss()
+    return done
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
@@ -128,9 +177,10 @@ def _repair(
     known: Sequence[Lane],
     held: Sequence[Held],
     lost: Sequence[tuple[Lane, Held]],
+    lost_rows: int,
     began: Mapping[LaneId, int],
 ) -> SinkRecovered:
-    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
+    record, gone = run.record, {lane.partition for lane, _ in lost}
     repaired = []
     with run.bench.ledger.write() as connection:
         still_alone(connection, record, run.lease)
@@ -192,11 +242,12 @@ def _resend(
     known: Sequence[Lane],
     held: Sequence[Held],
     lost: Sequence[tuple[Lane, Held]],
+    lost_rows: int,
     began: Mapping[LaneId, int],
 ) -> SinkRecovered:
     """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is, and
     partitions that it has not met start at what is planned."""
-    record, gone, lost_rows = run.record, {lane.partition for lane, _ in lost}, _lost_rows(run, lost)
+    record, gone = run.record, {lane.partition for lane, _ in lost}
     beyond = [str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_reached(h, began[lane.id]) or 0)]
     if beyond:
         raise RefusedError(

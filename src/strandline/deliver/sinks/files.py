@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline import failpoints
 from strandline.deliver.sink import (
     Address,
+    Held,
     Inspected,
     Inspector,
     Landed,
@@ -32,7 +34,7 @@ from strandline.deliver.sinks.encode import Encoded, Format, choose_format, dige
 from strandline.deliver.sinks.folder import Folder, give_name, words_for
 from strandline.deliver.sinks.objects import FORMAT_OPTIONS, SUPERSEDED, Look, Object, ObjectSink, check_parcel, gone
 from strandline.errors import StorageError, UsageError
-from strandline.types import SeqRange
+from strandline.types import Seq, SeqRange
 
 _BUFFER_BYTES = 1 << 20
 
@@ -47,12 +49,33 @@ class FilesSink(ObjectSink):
             destination=names.file_destination(folder.base, dataset),
         )
         self._local = folder
+        self._looks: dict[str, Look] = {}
+        """What lies beyond the mark of each lane that was asked for since the fence: for the senders of one token, so
+        that not each of them lists the lane."""
+        self._token: str | None = None
 
     def fence(self, token: str) -> None:
+        self._looks.clear()
         self._local.fence(token)
 
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        self._forget_unless(None)
+        return super().held(lanes)
+
+    def _look(self, lane: str, after: Seq | None) -> Look:
+        look = super()._look(lane, after)
+        self._looks[lane] = look.beyond_mark()
+        return look
+
+    def _forget_unless(self, token: str | None) -> None:
+        """A token's senders add to the lanes, so that what was seen before them is no longer what is there."""
+        if self._token is not None and self._token != token:
+            self._looks.clear()
+        self._token = token
+
     def sender(self, token: str) -> Sender:
-        return FilesSender(self._local, self._how, self._header(), token)
+        self._forget_unless(token)
+        return FilesSender(self._local, self._how, self._header(), token, dict(self._looks))
 
     def inspector(self) -> Inspector:
         return FilesInspector(self._local)
@@ -65,7 +88,9 @@ class FilesSender:
     header: tuple[str, ...]
     token: str
     _lanes: dict[str, Look] = field(default_factory=dict, repr=False)
-    """What was seen of each lane. Nobody else adds to it while this deliverer's temporary folder exists."""
+    """What was seen of each lane beyond its mark, by the driver or here. Nobody else adds to it while this deliverer's
+    temporary folder exists."""
+    _made: set[str] = field(default_factory=set, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
         check_parcel(parcel)
@@ -83,13 +108,16 @@ class FilesSender:
 
     def _send(self, lane: str, parcel: Parcel) -> Outcome:
         look = self._lanes.get(lane)
-        if look is None:
+        if lane not in self._made:
             # Before any folder is made: what the sink delivered to may not be mounted any more.
             if not self.folder.temporary(self.token).is_dir():
                 return TryLater(SUPERSEDED)
-            look = self.folder.look(lane, None)
+            look = self.folder.look(lane, Seq(0)).beyond_mark() if look is None else look
             self.folder.make_lane(lane)
             self._lanes[lane] = look
+            self._made.add(lane)
+        if look is None:
+            raise ValueError(f"nobody looked at {lane}")
         if look.settles(parcel.range):
             return self._repeat(lane, parcel, look)
         if (conflict := look.conflict(parcel.range)) is not None:
@@ -120,19 +148,21 @@ class FilesSender:
     def _repeat(self, lane: str, parcel: Parcel, look: Look) -> Landed:
         """What landed under the range is the delivery, so it is what is told."""
         there = look.exactly(parcel.range)
-        if there is None:
-            return gone(parcel)
-        try:
-            with self.folder.path(f"{lane}/{there.name}").open("rb") as file:
-                digest, size = digest_of(file)
-                file.seek(0)
-                count = decode.count_rows(file, there.name)
-        except FileNotFoundError:
-            return gone(parcel)
-        return Landed(parcel.rows.num_rows if count is None else count, digest, size, repeat=True)
+        known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
+        for name in known:
+            try:
+                with self.folder.path(f"{lane}/{name}").open("rb") as file:
+                    digest, size = digest_of(file)
+                    file.seek(0)
+                    count = decode.count_rows(file, name)
+            except FileNotFoundError:
+                continue
+            return Landed(parcel.rows.num_rows if count is None else count, digest, size, repeat=True)
+        return gone(parcel)
 
     def close(self) -> None:
         self._lanes.clear()
+        self._made.clear()
 
 
 @dataclass(frozen=True, slots=True)

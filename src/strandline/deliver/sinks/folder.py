@@ -44,7 +44,12 @@ class Folder:
         return Path(self.base, self.home, TEMPORARY, token)
 
     def look(self, lane: str, after: Seq | None) -> Look:
-        look = looked(((name, None) for name in self.names(lane)), self.names(f"{lane}/{names.MARKS}"))
+        there = self.names(lane)
+        marks = self.names(f"{lane}/{names.MARKS}")  # after the names: what is taken away in between is below a mark
+        mark = looked((), marks).mark
+        if after is not None and mark is not None:
+            there = [name for name in there if names.ends_beyond(name, mark)]
+        look = looked(((name, None) for name in there), marks)
         if look.objects:
             # Whoever linked them may have died before this.
             with _told(self.path(lane)):

@@ -83,6 +83,10 @@ class Look:
         found = tuple(overlapping(self.held(), rows))
         return Conflict(found) if found else None
 
+    def beyond_mark(self) -> Look:
+        """What can be new: all else is known to be held by the mark alone."""
+        return Look(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
+
     def exactly(self, rows: SeqRange) -> Object | None:
         return next((o for o in self.objects if o.rows == rows), None)
 
@@ -198,7 +202,7 @@ class ObjectSink(ABC):
 
     def _held(self, lane: tuple[Address, Seq | None]) -> Held:
         address, after = lane
-        look = self._place.look(names.lane_folder(address), after)
+        look = self._look(names.lane_folder(address), after)
         beyond = sorted(
             (o for o in look.objects if after is None or look.mark is None or o.rows.hi > look.mark),
             key=lambda o: (o.rows, o.name),
@@ -210,6 +214,9 @@ class ObjectSink(ABC):
                     hint="Find out which one the consumer has read, and take the other one away.",
                 )
         return Held(look.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
+
+    def _look(self, lane: str, after: Seq | None) -> Look:
+        return self._place.look(lane, after)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         side_by_side(self._mark, marks)

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import psycopg
 
-from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
+from strandline.deliver.sink import Address, Claim, Claimed, Held, Loss, Option, Remaining, SinkContext, SinkKind
 from strandline.deliver.sinks import postgres_connect as connecting
 from strandline.deliver.sinks.postgres_connect import Server, check_dsn, parse_server
+from strandline.deliver.sinks.postgres_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.deliver.sinks.postgres_inspect import PostgresInspector
 from strandline.deliver.sinks.postgres_record import TABLES, Record
 from strandline.deliver.sinks.postgres_schema import (
@@ -66,6 +67,7 @@ class PostgresSink:
         ordered = in_order(columns)
         check_names(ordered)
         self._ask(lambda connection: self._prepare(connection, ordered))
+        self._ask(lambda connection: keep_identity(connection, self._record))
         self._columns = ordered
 
     def _prepare(self, connection: psycopg.Connection, columns: tuple[Column, ...]) -> None:
@@ -87,10 +89,11 @@ class PostgresSink:
         self._refuse_if(misfits(self._table, columns, shape))
 
     def _create_table(self, connection: psycopg.Connection, columns: tuple[Column, ...]) -> None:
-        if gone := self._record.delivered_to(connection, self._generation):
+        gone, _ = self._record.given(connection, self._generation)
+        if gone:
             raise RefusedError(
-                f"{self._table.plain} is gone, and {gone} chunks were delivered to it",
-                hint="Bring the table back with its rows, or start over with `strandline sink reset`.",
+                f"{self._table.plain} is gone, and {gone:,} rows were delivered to it",
+                hint="Bring the table back with its rows, or let `strandline sink recover` send them again.",
             )
         statement = create_table(self._table, columns)
         if not self._create:
@@ -111,7 +114,7 @@ class PostgresSink:
     # --- the record ---
 
     def _make_record(self, connection: psycopg.Connection) -> None:
-        if self._record.exists(connection):
+        if self._record.exists(connection) and self._record.is_of_this_version(connection):
             return
         if connection.execute("SELECT to_regnamespace(%s)", (quote(self._table.schema),)).fetchone() == (None,):
             raise SchemaError(
@@ -142,6 +145,7 @@ class PostgresSink:
                 )
             if generation > theirs.generation:
                 self._record.raise_generation(connection, generation)
+            keep_identity(connection, self._record)
             return self._record.claimed(connection) or theirs
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
@@ -151,6 +155,34 @@ class PostgresSink:
             return [Held(None, ranges) for ranges in self._record.held(connection, lanes)]
 
         return self._ask(ask) if lanes else []
+
+    # --- a table that lost its rows ---
+
+    def find_loss(self) -> Loss | None:
+        def ask(connection: psycopg.Connection) -> Loss | None:
+            if not self._record.exists(connection) or self._record.claimed(connection) is None:
+                return None
+            self._make_record(connection)
+            return settle_identity(connection, self._record, self._generation)
+
+        return self._ask(ask, connecting.COUNT_SECONDS_MAX)
+
+    def remaining(self, lanes: Sequence[Address]) -> list[Remaining]:
+        held = self.held([(address, None) for address in lanes])
+        found = self._ask(
+            lambda c: [r for r in find_remains(c, self._record, self._generation) if not r.is_whole],
+            connecting.COUNT_SECONDS_MAX,
+        )
+        result = []
+        for address, all_ in zip(lanes, held, strict=True):
+            own = {r.given.record.rows: r for r in found if r.given.partition == address.partition}
+            there = tuple(h for h in all_.ranges if h.rows not in own)
+            in_part = tuple(rows for rows, r in own.items() if not r.is_gone)
+            result.append(Remaining(Held(None, there), in_part, sum(r.missing for r in own.values())))
+        return result
+
+    def accept_loss(self) -> None:
+        self._ask(lambda c: accept_loss(c, self._record, self._generation), connecting.COUNT_SECONDS_MAX)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept for ever."""
@@ -202,20 +234,22 @@ class PostgresSink:
 
     # --- the connection ---
 
-    def _ask(self, question: Callable[[psycopg.Connection], _Answer]) -> _Answer:
+    def _ask(
+        self, question: Callable[[psycopg.Connection], _Answer], seconds: float = connecting.ANSWER_SECONDS_MAX
+    ) -> _Answer:
         """Every question may be asked twice: a connection that was kept may have died meanwhile."""
         kept = self._open is not None
         try:
             if self._open is None:
                 self._open = self._server.connect(f"strandline: {self._table.name}")
-            with connecting.time_limit(self._open, connecting.ANSWER_SECONDS_MAX):
+            with connecting.time_limit(self._open, seconds):
                 return question(self._open)
         except psycopg.Error as e:
             gone = self._open is None or connecting.lost(self._open, e)
             if gone:
                 self.close()
             if gone and kept:
-                return self._ask(question)
+                return self._ask(question, seconds)
             raise self._error(e) from None  # libpq's own text could repeat what is in the connection string
 
     def _error(self, error: psycopg.Error) -> RefusedError | StorageError:

@@ -20,7 +20,9 @@ CONNECT_SECONDS_MAX = 10
 LOCK_SECONDS_MAX = 5
 """Somebody alters the table, or another sender has the same range in hand."""
 ANSWER_SECONDS_MAX = 60.0
-"""For a question of the driver's. None of them reads or rewrites the table."""
+"""For a question of the driver's that does not read the table."""
+COUNT_SECONDS_MAX = 3600.0
+"""For counting the rows of a table that is not the one it was."""
 IDLE_SECONDS_MAX = 60
 """A deliverer that stopped in the middle gives its locks back after this, if nobody ended it before."""
 
@@ -144,6 +146,10 @@ _LATER = {
 }
 
 
+_ABOUT_THE_SERVER = {"08", "25", "28", "3D", "40", "53", "55", "57", "58", "F0", "XX"}
+"""Connection, transaction, credentials, database, resources, locks, operators, system, configuration, internal."""
+
+
 def lost(connection: psycopg.Connection, error: psycopg.Error) -> bool:
     """Whether the connection is gone, so that nothing is known of what was under way."""
     state = error.sqlstate
@@ -158,6 +164,12 @@ def may_pass_soon(error: psycopg.Error) -> str | None:
 def is_about_content(error: psycopg.Error) -> bool:
     """The rows themselves were refused: 22 is data, 23 constraints."""
     return (error.sqlstate or "")[:2] in ("22", "23")
+
+
+def may_be_about_content(error: psycopg.Error) -> bool:
+    """Neither a code for content nor one for the server's own trouble: a trigger may raise any other, and a policy for
+    rows uses the one for missing rights. Only trying other rows tells."""
+    return (error.sqlstate or "08")[:2] not in _ABOUT_THE_SERVER
 
 
 def is_about_the_table(error: psycopg.Error) -> bool:

@@ -66,7 +66,7 @@ class PostgresInspector:
         try:
             connection = self._connect()
             delivered = self._delivered(connection, address, rows)
-            found = [] if delivered is None else self._times(connection, delivered, rows, other_than=1)
+            found = [] if delivered is None else count_in_table(connection, self._table, delivered, rows, other_than=1)
         except psycopg.Error as e:
             self.close()
             raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
@@ -81,7 +81,7 @@ class PostgresInspector:
         delivered = self._delivered(connection, address, rows)
         if delivered is None:
             return Inspected(None, None, f"the record beside {self._table.plain} does not know of {rows}")
-        odd = self._times(connection, delivered, rows, other_than=1)
+        odd = count_in_table(connection, self._table, delivered, rows, other_than=1)
         missing = [number for number, times in odd if times == 0]
         twice = [number for number, times in odd if times > 1]
         count = len(delivered) + sum(times - 1 for _, times in odd)
@@ -104,38 +104,41 @@ class PostgresInspector:
             return None
         return np.concatenate([clip(numbers_of(r), rows) for r in there])
 
-    def _times(
-        self, connection: psycopg.Connection, delivered: Numbers, rows: SeqRange, *, other_than: int
-    ) -> list[tuple[int, int]]:
-        """How often each of these numbers stands in the table, where it is not so often."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        texts = pc.cast(pa.array(delivered), pa.string())
-        joined: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
-        wanted = f"{{{joined[0].as_py()}}}"
-        found = connection.execute(
-            f"SELECT w.number, count(t.{_NUMBER}) FROM unnest(%s::bigint[]) AS w (number) "
-            f"LEFT JOIN {self._escaped} t ON t.{_NUMBER} = w.number AND t.{_NUMBER} BETWEEN %s AND %s "
-            f"GROUP BY w.number HAVING count(t.{_NUMBER}) <> %s ORDER BY w.number".encode(),
-            (wanted, rows.lo, rows.hi, other_than),
-        )
-        return [(int(number), int(times)) for number, times in found]
-
     def _count(self, connection: psycopg.Connection, rows: SeqRange) -> int:
         found = connection.execute(
-            f"SELECT count(*) FROM {self._escaped} WHERE {_NUMBER} BETWEEN %s AND %s".encode(), (rows.lo, rows.hi)
+            f"SELECT count(*) FROM {escaped(self._table)} WHERE {_NUMBER} BETWEEN %s AND %s".encode(),
+            (rows.lo, rows.hi),
         ).fetchone()
         return int(found[0]) if found else 0
-
-    @property
-    def _escaped(self) -> str:
-        return str(self._table).replace("%", "%%")
 
     def _connect(self) -> psycopg.Connection:
         if self._open is None or self._open.closed:
             self._open = self._server.connect(f"strandline: verify {self._table.name}")
         return self._open
+
+
+def count_in_table(
+    connection: psycopg.Connection, table: TableName, numbers: Numbers, rows: SeqRange, *, other_than: int
+) -> list[tuple[int, int]]:
+    """How often each of these numbers, all inside `rows`, stands in the table, where it is not so often."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pc.cast(pa.array(numbers), pa.string())
+    joined: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
+    wanted = f"{{{joined[0].as_py()}}}"
+    found = connection.execute(
+        f"SELECT w.number, count(t.{_NUMBER}) FROM unnest(%s::bigint[]) AS w (number) "
+        f"LEFT JOIN {escaped(table)} t ON t.{_NUMBER} = w.number AND t.{_NUMBER} BETWEEN %s AND %s "
+        f"GROUP BY w.number HAVING count(t.{_NUMBER}) <> %s ORDER BY w.number".encode(),
+        (wanted, rows.lo, rows.hi, other_than),
+    )
+    return [(int(number), int(times)) for number, times in found]
+
+
+def escaped(table: TableName) -> str:
+    """For statements with parameters, which take a percent sign for a placeholder."""
+    return str(table).replace("%", "%%")
 
 
 def _named(numbers: list[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
+"""2: the table's identity, and ranges that were given up."""
 TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
 
 _DDL = """
@@ -67,7 +68,12 @@ CREATE TABLE IF NOT EXISTS {schema}.strandline_range (
     UNIQUE (lane_id, hi),
     EXCLUDE USING gist (span WITH &&)
 );
+-- What version 1 did not have.
+ALTER TABLE {schema}.strandline_sink ADD COLUMN IF NOT EXISTS table_oid bigint, ADD COLUMN IF NOT EXISTS storage text;
+ALTER TABLE {schema}.strandline_range ADD COLUMN IF NOT EXISTS given_up boolean NOT NULL DEFAULT false;
+UPDATE {schema}.strandline_sink SET version = {version} WHERE version < {version};
 """
+PAGE_RANGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,15 @@ class RangeRecord:
     @property
     def rows(self) -> SeqRange:
         return self.held.rows
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRange:
+    """A range with the lane that it is of."""
+
+    lane: int
+    partition: str
+    record: RangeRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +122,18 @@ class Record:
         found = connection.execute("SELECT bool_and(to_regclass(n) IS NOT NULL) FROM unnest(%s::text[]) n", (names,))
         return bool(_one(found)[0])
 
+    def is_of_this_version(self, connection: psycopg.Connection) -> bool:
+        found = connection.execute(
+            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'given_up')",
+            (f"{quote(self.table.schema)}.strandline_range",),
+        )
+        return bool(_one(found)[0])
+
     def create(self, connection: psycopg.Connection) -> None:
-        """In the caller's transaction: two that begin at once wait for each other."""
+        """In the caller's transaction: two that begin at once wait for each other. A record of an older version gets
+        what it lacks."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
-        connection.execute(_DDL.format(schema=quote(self.table.schema)).encode())
+        connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
 
     # --- the claim ---
 
@@ -139,6 +162,27 @@ class Record:
         connection.execute(
             f"UPDATE {self._sinks} SET generation = GREATEST(generation, %s) WHERE table_name = %s".encode(),
             (generation, self.table.name),
+        )
+
+    # --- which table it is ---
+
+    def identity(self, connection: psycopg.Connection) -> tuple[int, str] | None:
+        row = connection.execute(
+            f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
+        ).fetchone()
+        return None if row is None or row[0] is None else (int(row[0]), str(row[1]))
+
+    def set_identity(self, connection: psycopg.Connection, oid: int, storage: str, *, only_first: bool = False) -> None:
+        first = " AND table_oid IS NULL" if only_first else ""
+        connection.execute(
+            f"UPDATE {self._sinks} SET table_oid = %s, storage = %s WHERE table_name = %s{first}".encode(),
+            (oid, storage, self.table.name),
+        )
+
+    def forget_identity(self, connection: psycopg.Connection) -> None:
+        connection.execute(
+            f"UPDATE {self._sinks} SET table_oid = NULL, storage = NULL WHERE table_name = %s".encode(),
+            (self.table.name,),
         )
 
     # --- lanes and ranges ---
@@ -202,14 +246,46 @@ class Record:
             found[place - 1].append(_held(*held))
         return [tuple(f) for f in found]
 
-    def delivered_to(self, connection: psycopg.Connection, generation: int) -> int:
-        """How many ranges the record has of this table, in this generation."""
+    # --- what the table was given in a generation, without what was given up ---
+
+    @property
+    def _given(self) -> str:
+        return (
+            f"FROM {self._ranges} r JOIN {self._lanes} l ON l.id = r.lane_id "
+            "WHERE l.table_name = %s AND l.generation = %s AND r.rows > 0 AND NOT r.given_up"
+        )
+
+    def given(self, connection: psycopg.Connection, generation: int) -> tuple[int, SeqRange | None]:
+        """How many rows, and the lowest and the highest number of their ranges."""
         found = connection.execute(
-            f"SELECT count(*) FROM {self._ranges} r JOIN {self._lanes} l ON l.id = r.lane_id "
-            "WHERE l.table_name = %s AND l.generation = %s".encode(),
+            f"SELECT coalesce(sum(r.rows), 0), min(r.lo), max(r.hi) {self._given}".encode(),
             (self.table.name, generation),
         )
-        return int(_one(found)[0])
+        rows, lo, hi = _one(found)
+        return int(rows), None if lo is None else SeqRange(Seq(lo), Seq(hi))
+
+    def given_ranges(self, connection: psycopg.Connection, generation: int) -> Iterator[GivenRange]:
+        """In pages: together they may be too large to hold."""
+        after = (0, 0)
+        while True:
+            page = connection.execute(
+                f"SELECT r.lane_id, l.partition, r.lo, r.hi, r.rows, r.digest, r.size, r.numbers {self._given} "
+                "AND (r.lane_id, r.lo) > (%s, %s) ORDER BY r.lane_id, r.lo LIMIT %s".encode(),
+                (self.table.name, generation, *after, PAGE_RANGES),
+            ).fetchall()
+            for lane, partition, *held, numbers in page:
+                yield GivenRange(lane, partition, RangeRecord(_held(*held), numbers))
+            if len(page) < PAGE_RANGES:
+                return
+            after = (page[-1][0], page[-1][2])
+
+    def give_up(self, connection: psycopg.Connection, ranges: Sequence[tuple[int, int]]) -> None:
+        """By lane and lowest number."""
+        connection.execute(
+            f"UPDATE {self._ranges} r SET given_up = true FROM unnest(%s::bigint[], %s::bigint[]) AS g (lane, lo) "
+            "WHERE r.lane_id = g.lane AND r.lo = g.lo".encode(),
+            ([lane for lane, _ in ranges], [lo for _, lo in ranges]),
+        )
 
 
 def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:

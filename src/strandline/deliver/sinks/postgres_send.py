@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ from strandline import failpoints
 from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks import postgres_connect as connecting
 from strandline.deliver.sinks.postgres_connect import BEGIN, Server
+from strandline.deliver.sinks.postgres_identity import is_another_table
 from strandline.deliver.sinks.postgres_record import TABLES, Record, pack_numbers, settled
-from strandline.deliver.sinks.postgres_schema import TableName, copy_in, misfits, read_shape
+from strandline.deliver.sinks.postgres_schema import TableName, copy_in, misfits, quote, read_shape
 from strandline.tables.schema import Column
 from strandline.types import SEQ_COLUMN
 
@@ -31,6 +33,8 @@ PAUSE_SECONDS_MAX = 1.0
 SEND_SECONDS_MAX = 300.0
 """For one attempt, all rows of a chunk over a slow line included."""
 ASKS_MAX = 3
+PROBES_MAX = 16
+"""Rows of a chunk that are tried one by one, where it is not clear whether the rows are refused or the server fails."""
 _PIECE_BYTES = 1 << 20
 _LINE = re.compile(r"\bline (\d+)(?:, column ([^:]+))?")
 
@@ -189,6 +193,8 @@ class PostgresSender:
         # column can round what it takes without a word.
         if (altered := self._altered(connection)) is not None:
             return TryLater(altered)
+        if is_another_table(connection, self._record):
+            return TryLater(f"{self._table.plain} was emptied, rewritten or replaced a moment ago")
         return None
 
     def _altered(self, connection: psycopg.Connection) -> str | None:
@@ -220,9 +226,48 @@ class PostgresSender:
             with contextlib.suppress(psycopg.Error):
                 if (altered := self._altered(connection)) is not None:
                     return TryLater(self._said(f"{altered} ({why})"))
-        if about_content:
+        if about_content or (connecting.may_be_about_content(error) and self._takes_others(connection, parcel)):
             return Refused(self._said(f"{why}{_where(error, parcel)}"))
         return TryLater(self._said(why))
+
+    def _takes_others(self, connection: psycopg.Connection, parcel: Parcel) -> bool:
+        """Whether the table takes any row now: some of this chunk, each by itself, or one that it has. Then it is this
+        chunk that it refuses. Nothing of it stays."""
+        lines = parcel.rows.column("line")
+        step = max(1, -(-len(lines) // PROBES_MAX))
+        picked = range(0, len(lines), step) if len(lines) > 1 else ()
+        probes: list[Callable[[], bool]] = [
+            functools.partial(self._try_line, connection, str(lines[n].as_py())) for n in picked
+        ]
+        probes.append(lambda: self._try_again(connection))
+        try:
+            connection.execute(BEGIN)
+            return any(map(_goes_through(connection), probes))
+        except psycopg.Error:
+            return False
+        finally:
+            self._roll_back(connection)
+
+    def _try_line(self, connection: psycopg.Connection, line: str) -> bool:
+        cursor = connection.cursor()
+        with cursor.copy(copy_in(self._table, self._columns).encode()) as copy:
+            copy.write(f"{line}\n")
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return cursor.rowcount == 1
+
+    def _try_again(self, connection: psycopg.Connection) -> bool:
+        """The newest row that the table has: that it stands there already is no trouble of the server's."""
+        names, number = ", ".join(quote(c.name) for c in self._columns), quote(SEQ_COLUMN)
+        statement = (
+            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._table} WHERE {number} IS NOT NULL "
+            f"ORDER BY {number} DESC LIMIT 1"
+        )
+        try:
+            done = connection.execute(statement.encode()).rowcount
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
+            return True
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return done == 1
 
     def _ask(self, parcel: Parcel, error: psycopg.Error) -> Outcome:
         """The commit was sent and its answer was lost: look whether the range is there."""
@@ -260,6 +305,22 @@ class PostgresSender:
 
     def _said(self, text: str) -> str:
         return self._server.scrub(text)
+
+
+def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], bool]:
+    def try_it(attempt: Callable[[], bool]) -> bool:
+        connection.execute("SAVEPOINT probe")
+        try:
+            return attempt()
+        except psycopg.Error:
+            if connection.closed or connection.broken:
+                raise
+            return False
+        finally:
+            if not (connection.closed or connection.broken):
+                connection.execute("ROLLBACK TO SAVEPOINT probe")
+
+    return try_it
 
 
 def _where(error: psycopg.Error, parcel: Parcel) -> str:
