@@ -78,6 +78,8 @@ POINTS: tuple[str, ...] = (
     "receive.after_append",
     "receive.after_settle",
     "receive.after_removal",
+    "settled.before_tag",
+    "settled.after_tag",
     "maintain.after_begin",
     "compact.before_rewrite",
     "compact.before_commit",

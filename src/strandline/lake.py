@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,12 @@ from strandline import failpoints, status
 from strandline.config import LakeConfig, find_config, load_config
 from strandline.drift import Asked, Run
 from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence
+from strandline.ledger import audit, blocks, datasets, sequence, table_states
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
+from strandline.tables.trailers import send_no_trailers
 from strandline.types import Dataset, History, Numbered, Seq, Staged
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
     from strandline.tables.spark_tables import SparkTables
 
 
+SETTLE_AGAIN_SECONDS = 60
+"""How long after a recovery that could not settle some dataset the next one is made, if something is to be done."""
+
+
 def open_lake(path: str | Path | None = None) -> Lake:
     """The lake of a settings file, or of a folder that has one; by default this folder's."""
     failpoints.arm_from(os.environ)
@@ -66,12 +72,17 @@ def _read_lines() -> ReadLines:
 class Lake:
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
+        send_no_trailers(config)  # before the lake has threads that read the environment
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
         self._watches: dict[str, SealedWatermark] = {}
         self._starting = threading.Lock()
         self._settling = threading.RLock()
         self._settled = False
+        self._settle_again_at: float | None = None
+        """When recovery is tried again, after it could not settle some dataset."""
+        self._recovering: set[int] = set()
+        """The threads that are at it: what they need of the lake is not settled first."""
         self._work: Workbench | None = None
         self.on_start: Callable[[str], None] | None = None
         """Told what a slow first start does (fetching the runtime, starting Spark)."""
@@ -139,14 +150,26 @@ class Lake:
     def work(self) -> Workbench:
         """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
         work = self._bench()
+        if threading.get_ident() in self._recovering:
+            return work
         with self._settling:
-            if not self._settled:
-                self._settled = True
-                try:
+            due = self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
+            if not self._settled or due:
+                with suppress(WitnessUnreadable):  # reading goes on; whoever wants a number is told
                     self.recover()
-                except WitnessUnreadable:
-                    pass  # reading goes on; whoever wants a number is told
         return work
+
+    @contextmanager
+    def _recovers(self) -> Iterator[None]:
+        this = threading.get_ident()
+        if this in self._recovering:
+            yield
+            return
+        self._recovering.add(this)
+        try:
+            yield
+        finally:
+            self._recovering.discard(this)
 
     # Datasets.
 
@@ -310,9 +333,12 @@ class Lake:
         from strandline.ingest.recover import recover
 
         work = self._bench()
+        with self._recovers():
+            open_ledger(work)
+            report = with_opening(work, lambda: recover(work))
         self._settled = True
-        open_ledger(work)
-        return with_opening(work, lambda: recover(work))
+        self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
+        return report
 
     # Ways out.
 
@@ -473,7 +499,8 @@ class Lake:
         """The opening procedure: None if witness and counter agree, which they nearly always do."""
         from strandline.ingest.opening import open_ledger
 
-        return open_ledger(self._bench(), rebuild=rebuild)
+        with self._recovers():
+            return open_ledger(self._bench(), rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. One that can be is published instead."""
@@ -490,8 +517,12 @@ class Lake:
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""
+        from strandline.tables.settled_tag import accept
+
         dataset = self.dataset(name)
+        anchor = accept(self.tables(), dataset.name)  # the table first: a crash in between leaves it refused
         with self.ledger.write() as connection:
+            table_states.accept(connection, dataset.id, anchor)
             forgotten = blocks.forget_snapshots(connection, dataset.id)
             datasets.forget_counts(connection)
             audit.record(connection, "table_accepted", dataset=dataset.name, reason=reason, blocks=forgotten)

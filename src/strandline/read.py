@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from strandline.continuation import Bounds, Continuation
-from strandline.errors import DuplicateNumbers, SchemaError, TableRolledBack
+from strandline.errors import DuplicateNumbers, SchemaError
 from strandline.tables.identifier import quoted
 from strandline.tables.metadata import TableView
 from strandline.tables.spark_tables import CATALOG, SparkTables, explain
@@ -24,7 +24,6 @@ from strandline.types import (
     PARTITION_COLUMN,
     SEQ_COLUMN,
     Dataset,
-    Published,
     Seq,
     SeqRange,
     SnapshotId,
@@ -62,34 +61,6 @@ class Rows:
                 yield named(*values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
         except Exception as e:
             raise explain(e, "the rows cannot be read") from e
-
-
-def check_descends(
-    tables: SparkTables,
-    dataset: Dataset,
-    view: TableView,
-    settled: Sequence[Published],
-    purged: Sequence[SeqRange] = (),
-) -> None:
-    """The table was read after the ledger, so its main must contain what the ledger says was published last."""
-    known = {b.head.rows: view.contains(b.snapshot) for b in settled if b.snapshot is not None}
-    lost = next((b for b in settled if known.get(b.head.rows) is False), None)
-    if lost is None and settled and not any(known.values()) and not view.deleted_from:
-        # History was expired. The rows must be there: nothing that is left of it removed any. What retention may have
-        # deleted need not be: that commit may have expired, too.
-        rows = settled[0].head.rows
-        above = max(rows.lo, view.floor + 1)
-        expected = (settled[0].row_count or 0) - (above - rows.lo)
-        judged = expected > 0 and not any(rows.overlaps(p) for p in purged)
-        if judged and tables.count(dataset.name, SeqRange(Seq(above), rows.hi), view.main) < expected:
-            lost = settled[0]
-    if lost is not None:
-        raise TableRolledBack(
-            f"{dataset.name}: main does not contain snapshot {lost.snapshot}, which published {lost.head.rows}; the "
-            "table was rolled back, the catalog is an old copy, or rows were deleted and the history of it expired",
-            hint="Bring the table back to its newest snapshot (CALL lake.system.set_current_snapshot); or, if it is "
-            f"meant to be so, take it as it is: `strandline dataset accept {dataset.name} --reason TEXT`.",
-        )
 
 
 def bounded(

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline import continuation as tokens
-from strandline import counting, read
+from strandline import counting, read, rollback
 from strandline.config import LakeConfig
 from strandline.continuation import Bounds, Continuation
 from strandline.errors import UsageError
 from strandline.ledger import blocks
 from strandline.ledger.engine import Ledger
 from strandline.partition import choose_partition
+from strandline.tables.lineage import Memory
 from strandline.tables.metadata import check_fit
-from strandline.types import Dataset, Published, Seq, SeqRange
+from strandline.types import Dataset, Seq, SeqRange
 
 if TYPE_CHECKING:
     from strandline.read import Rows
@@ -36,8 +37,8 @@ class Wanted:
 
 def bounds(
     ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted
-) -> tuple[Bounds, list[Published], list[SeqRange]]:
-    """What to read, the blocks that were published last, and which of the numbers are ours. Says what is wrong with a
+) -> tuple[Bounds, Memory, list[SeqRange]]:
+    """What to read, what the ledger knows of the table, and which of the numbers are ours. Says what is wrong with a
     request, too, which needs no JVM."""
     until = wanted.until
     if until is not None and until < 1:
@@ -50,17 +51,17 @@ def bounds(
         if until is not None and (seal is None or until > seal):
             raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
         found = Bounds(after, seal if until is None else Seq(until))
-        settled = blocks.last_settled(connection, target.id)
-        return found, settled, blocks.owned_ranges(connection, target.id, after=after, until=found.until)
+        memory = rollback.recall(connection, target)
+        return found, memory, blocks.owned_ranges(connection, target.id, after=after, until=found.until)
 
 
 def rows(
     config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: Wanted
 ) -> Rows:
-    found, settled, owned = bounds(ledger, lake_id, target, wanted)
+    found, memory, owned = bounds(ledger, lake_id, target, wanted)
     view = tables.view(target.name)
     check_fit(view, target, lake_id)
-    read.check_descends(tables, target, view, settled)
+    rollback.check(ledger, tables, target, view, memory)
     counts = counting.count(config, ledger, target, view, lake_id)
     clean = counts is not None and counts.all_ours and view.main_has_current_schema
     partition = wanted.partition

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting, maintain_status, reconcile_status, sink_status
+from strandline import counting, maintain_status, reconcile_status, rollback, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import batches, blocks, datasets, received, sequence
+from strandline.ledger import batches, blocks, datasets, received, sequence, table_states
 from strandline.ledger.batches import UnfinishedBatch
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
@@ -145,14 +145,18 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
         allocated = blocks.highest(connection, dataset.id)
         sealed = blocks.sealed(connection, dataset.id)
         found = blocks.open_blocks(connection, dataset.id)
+        memory = rollback.recall(connection, dataset)
+        known = table_states.get(connection, dataset.id)
     rows = counts = problem = None
     try:
         glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)
         if glance is not None:
             rows = glance.row_count
+            problem = rollback.problem(dataset, glance.view, memory)
             counts = counting.count(config, ledger, dataset, glance.view, lake)
     except StrandlineError as e:
         problem = e.message
+    problem = problem or known.trouble or known.doubt
     open_blocks = tuple(
         OpenBlockStatus(
             _range(b.head.rows),

@@ -157,6 +157,15 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """A snapshot of main that holds everything which was settled when it was made."""
+
+    snapshot: SnapshotId
+    sequence: int
+    """Iceberg's sequence number of it, which grows along every branch; 0 in tables of format 1, which have none."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableCounts:
     """What the table held when it was last counted, at one snapshot of main."""
 

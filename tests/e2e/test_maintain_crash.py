@@ -76,7 +76,7 @@ def points(kind: str, *stages: str) -> list[tuple[str, str]]:
 
 
 STEPS = [
-    *points("compact", "compact"),
+    *points("compact", "compact", "settled"),
     *points("retain", "retain", "floor", "maintain"),
     *points("expire", "expire"),
     *points("purge", "purge"),

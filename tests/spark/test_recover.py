@@ -10,8 +10,9 @@ import pytest
 
 from strandline import Lake
 from strandline.config import LakeConfig
-from strandline.errors import BlockHeld, BlockLost, RefusedError
-from strandline.ingest import settle, stamp
+from strandline.errors import BlockHeld, BlockLost, RefusedError, StorageError
+from strandline.ingest import recover, settle, stamp
+from strandline.lake import open_lake
 from strandline.ledger import blocks
 from strandline.ledger.engine import utc_now
 from strandline.tables.schema_file import parse_columns
@@ -342,3 +343,44 @@ def test_a_made_up_number_in_the_range_of_a_staged_block_does_not_pass_for_its_p
     expire_everything(lake)
     assert "numbers" in lake.recover().held[0]
     assert branches(lake) == [held.head.branch], "its rows were thrown away"
+
+
+def test_a_damaged_table_keeps_no_other_from_being_settled_and_status_says_which(lake: Lake) -> None:
+    lake.create_dataset("other", parse_columns(COLUMNS))
+    for name in ("events", "other"):
+        crash_at(lake, "stage.after_commit", lambda name=name: lake.append(name, frame(lake, 0), batch_id="a"))  # type: ignore[misc]
+    outlive_lease(lake)
+    table = lake.tables().load("default.events")
+    manifests = Path("/" + str(table.currentSnapshot().manifestListLocation()).removeprefix("file:").lstrip("/"))
+    whole, checksum = manifests.read_bytes(), manifests.with_name(f".{manifests.name}.crc")
+    checksum.unlink(missing_ok=True)
+    manifests.write_bytes(b"damaged")
+    report = lake.recover()
+    assert report.troubled == ["default.events"] and len(report.published) == 1
+    assert_sound(lake, BATCH, "other")
+    lake.append("other", frame(lake, 20), batch_id="b")
+    problems = {d.name: d.problem for d in lake.status().datasets}
+    assert problems["default.other"] is None and "cannot be settled" in (problems["default.events"] or "")
+    manifests.write_bytes(whole)
+    outlive_lease(lake)
+    assert lake.recover().troubled == []
+    assert all(d.problem is None for d in lake.status().datasets)
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_process_whose_first_recovery_failed_recovers_by_itself_later(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+
+    def fails(work: object) -> None:
+        raise StorageError("the warehouse is away for a moment")
+
+    with open_lake(lake.config.home) as other:
+        with monkeypatch.context() as away:
+            away.setattr(recover, "recover", fails)
+            with pytest.raises(StorageError):
+                _ = other.work
+        assert states(lake)[-1] == "staged"
+        _ = other.work
+    assert_sound(lake, BEFORE + BATCH)

@@ -13,7 +13,7 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, FailedError, StorageError, StrandlineError, Superseded
+from strandline.errors import CommitUnknown, FailedError, RefusedError, StorageError, StrandlineError, Superseded
 from strandline.tables import floor, upkeep
 from strandline.types import BRANCH_PREFIX
 from tests.conftest import MakeHome
@@ -193,6 +193,10 @@ def test_files_that_were_written_anew_are_in_the_table_whatever_becomes_of_the_c
     between.lake.maintenance.compact(name)
     assert between.way.fired == 1
     assert len(sql(between.lake, f"SELECT * FROM lake.default.{name}.files")) < files
+    between.fail(fault, name)
+    with pytest.raises(RefusedError, match="could destroy the table"):
+        upkeep.rewrite_manifests(between.lake.tables(), f"default.{name}")
+    assert between.way.fired == 0
     between.is_sound(name)
 
 

@@ -106,7 +106,7 @@ def test_a_new_table_has_our_columns_first_and_required_and_our_properties(catal
     assert properties["strandline.adopted"] == "false"
     assert properties["write.metadata.metrics.column._ingest_seq"] == "full"
     assert int(properties["write.parquet.row-group-size-bytes"]) <= 32 << 20
-    assert "write.metadata.delete-after-commit.enabled" not in properties
+    assert properties["write.metadata.delete-after-commit.enabled"] == "true", "else a healthy lake reports drift"
     spec = table.spec()
     assert [(f.name, f.transform) for f in spec.fields] == [
         ("ts_day", DayTransform()), ("id_bucket", BucketTransform(8)),

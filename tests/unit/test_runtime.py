@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from strandline.config import LakeConfig, Settings
 from strandline.errors import ConfigError, RuntimeMissing
 from strandline.tables import jars as jars_module
 from strandline.tables import java as java_module
-from strandline.tables import runtime
+from strandline.tables import launch, runtime
 from strandline.tables.jars import Jar, ensure_jars, needed_jars, unverified_jars
 from strandline.tables.java import JavaFound, JavaUnfit, find_java, inspect_java
 from strandline.tables.launch import context_options, java_options, last_useful_line
@@ -314,3 +315,17 @@ class TestReport:
             "sys.exit('pyspark' in sys.modules)"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_environment_of_the_process_stays_as_it_is_while_spark_starts() -> None:
+    """Other threads read it, and start programs with it."""
+    from pyspark import find_spark_home, java_gateway
+
+    before = dict(os.environ)
+    with launch._environment({"JAVA_HOME": "/a java", "PATH": None}):
+        assert dict(os.environ) == before
+        for module in (find_spark_home, java_gateway):
+            seen = vars(module)["os"]
+            assert seen.environ["JAVA_HOME"] == "/a java" and "PATH" not in seen.environ
+            assert seen.path is os.path
+    assert vars(java_gateway)["os"] is vars(find_spark_home)["os"] is os

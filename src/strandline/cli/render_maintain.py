@@ -90,6 +90,8 @@ def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  delete files: {r['delete_files_before']:,}, now {r['delete_files_after']:,}")
     if r["lost"]:
         yield Text(f"  {plural(r['lost'], 'commit')} lost against others, and {_again(r['left'])}", "yellow")
+    if r.get("manifests_left"):
+        yield Text("  manifests left as they are: not safe over a REST catalog with a warehouse in a folder", "yellow")
     for s in r["skipped"][:LINES_MAX]:
         where = f" of {s['partition']}" if s["partition"] else ""
         yield Text(f"  left alone: {plural(s['files'], 'file')}{where}: {s['why']}", "dim")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline import counting
+from strandline import counting, rollback
 from strandline.config import DeliverSettings, LakeConfig
 from strandline.continuation import Bounds, Continuation
-from strandline.ledger import blocks, losses
+from strandline.ledger import blocks
 from strandline.ledger.engine import Ledger
 from strandline.tables.metadata import TableView, check_fit
 from strandline.types import Dataset, Seq
@@ -64,12 +64,11 @@ def settled(bench: DeliverBench, dataset: Dataset, after: Seq | None, until: Seq
 
     tables = bench.tables()
     with bench.ledger.read() as connection:
-        published = blocks.last_settled(connection, dataset.id)
+        memory = rollback.recall(connection, dataset)
         owned = blocks.owned_ranges(connection, dataset.id, after=after, until=until)
-        purged = losses.purged(connection, dataset.id)
     view = tables.view(dataset.name)
     check_fit(view, dataset, bench.lake)
-    read.check_descends(tables, dataset, view, published, purged)
+    rollback.check(bench.ledger, tables, dataset, view, memory)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake)
     clean = counts is not None and counts.all_ours and view.main_has_current_schema
     df = read.settled_rows(tables, dataset, view, Bounds(after, until), None if clean else owned)

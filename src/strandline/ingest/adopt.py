@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pyspark.sql import functions as F
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.errors import BlockLost, FailedError, RefusedError, StrandlineError
 from strandline.ingest import stamp
 from strandline.ingest.above_foreign import reserve_above_foreign
@@ -22,6 +22,7 @@ from strandline.ingest.opening import with_opening
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import blocks, sequence
 from strandline.tables import rewrite
+from strandline.tables.lineage import Memory
 from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
 
 
@@ -93,7 +94,8 @@ def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
     # Numbers can be made up by others, so rows tell only where history no longer does.
     if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, held.head.rows, view.main) == 0):
         return False
-    return blocks.mark_published(work.ledger, held, row_count=len(held.head.rows), snapshot=landed)
+    count, at = len(held.head.rows), view.settled
+    return blocks.mark_published(work.ledger, held, row_count=count, snapshot=landed, settled=at)
 
 
 def _give_up(work: Workbench, dataset: Dataset, held: Reserved) -> None:
@@ -110,6 +112,11 @@ def _epoch_of(work: Workbench, held: Reserved) -> int:
         if found is None or not blocks.is_same(found.head, held.head):
             raise BlockLost(f"the ledger no longer knows block {held.head.rows}: it was restored from an older copy")
         return sequence.read(connection).epoch
+
+
+def _recall(work: Workbench, dataset: Dataset) -> Memory:
+    with work.ledger.read() as connection:
+        return rollback.recall(connection, dataset)
 
 
 def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -> int:
@@ -130,7 +137,7 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
         failpoints.hit("adopt.after_reserve")
         with renewed(work, held):
             try:
-                epoch = _epoch_of(work, held)
+                epoch, memory = _epoch_of(work, held), _recall(work, dataset)
                 work.tables.create_branch(dataset.name, held.head.branch)
                 by = [df.schema[name] for name in dataset.deliver_by]
                 stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
@@ -140,7 +147,10 @@ def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
                 rewrite.check_rows(group, files, read=live)
-                rewrite.commit(work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch)
+                rewrite.commit(
+                    work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch,
+                    may_move_tag=rollback.may_move_tag(work.ledger, work.tables, dataset, memory),
+                )  # fmt: skip
             except (StrandlineError, rewrite.FilesGone):
                 _give_up(work, dataset, held)
                 raise

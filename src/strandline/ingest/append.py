@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from strandline import rollback
 from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
 from strandline.ingest import stamp
@@ -21,7 +22,6 @@ from strandline.ingest.settle import after_lost_mark, publish_staged
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import blocks
 from strandline.ledger.engine import utc_now
-from strandline.read import check_descends
 from strandline.tables.spark_tables import CATALOG
 from strandline.types import (
     INTERNAL_COLUMNS,
@@ -76,10 +76,10 @@ def append(
     staged and nothing is committed; what it raises gives the batch up.
     """
     with work.ledger.read() as connection:  # the ledger first, the table after
-        settled = blocks.last_settled(connection, dataset.id)
+        memory = rollback.recall(connection, dataset)
     view = work.tables.view(dataset.name)
     work.check_fit(view, dataset)
-    check_descends(work.tables, dataset, view, settled)  # a new block on top would cover a rollback up
+    rollback.check(work.ledger, work.tables, dataset, view, memory)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:

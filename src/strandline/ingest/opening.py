@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, floors, losses, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, floors, losses, sequence, sinks, table_states
 from strandline.ledger.engine import Connection
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.metadata import (
@@ -100,6 +100,8 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
+        if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
     in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
     below = [s for d in in_order for s in _take_floor(work, connection, d)]
     purged = [s for d in in_order for s in _take_purges(work, connection, d, counter)]
@@ -219,6 +221,8 @@ def _roll_forward(
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
     rolled = []
+    memory = rollback.recall(connection, dataset)
+    may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
     passed = work.delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
         known = blocks.batch_block(connection, dataset.id, wap.batch_id)
@@ -228,7 +232,9 @@ def _roll_forward(
             continue  # it was given up before a sink passed it, and would never be delivered there
         if not branch_complete(work, name, view, head, wap):
             continue
-        outcome = work.tables.publish(name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch)
+        outcome = work.tables.publish(
+            name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch, may_move_tag=may_move_tag
+        )
         if isinstance(outcome, AlreadyPublished):
             rolled.append(wap.rows)
     # What is left cannot be committed any more, by whomever: the seal is about to pass these numbers.

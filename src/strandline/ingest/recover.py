@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from strandline import failpoints
-from strandline.errors import BlockHeld, OpeningNeeded, StrandlineError
+from strandline import failpoints, rollback
+from strandline.errors import BlockHeld, OpeningNeeded, StrandlineError, TableRolledBack
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, lanes
+from strandline.ledger import audit, blocks, datasets, lanes, table_states
 from strandline.ledger.engine import utc_now
 from strandline.tables.metadata import Abandon, RollForward, SettlePublished, TableView, WapId, plan_recovery
+from strandline.tables.spark_tables import explain
 from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -23,6 +28,8 @@ class Recovered:
     waiting: list[SeqRange] = field(default_factory=list)
     """Reserved by a writer whose lease still runs."""
     branches_removed: int = 0
+    troubled: list[str] = field(default_factory=list)
+    """Datasets that could not be settled, because their tables cannot be read or written."""
 
 
 def recover(work: Workbench) -> Recovered:
@@ -37,11 +44,39 @@ def recover(work: Workbench) -> Recovered:
                 if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
                     _recover_block(work, dataset, found, report)
             report.branches_removed += remove_strays(work, dataset)
-        except OpeningNeeded:
+            _follow_main(work, dataset)
+        except (OpeningNeeded, failpoints.FailpointError):
             raise
-        except StrandlineError as e:  # one bad table must not keep the others from being settled
-            report.held.append(f"{dataset.name}: {e.message}")
+        except Exception as e:  # whatever a damaged table makes its readers say, the others are to be settled
+            _record_trouble(work, dataset, e, report)
+        else:
+            _clear_trouble(work, dataset)
     return report
+
+
+def _follow_main(work: Workbench, dataset: Dataset) -> None:
+    """Our tag keeps what it names, also what the owner has deleted and expired since: so it does not stay behind. A
+    table that was rolled back is refused by whoever works on it, and is no trouble to recovery."""
+    with suppress(TableRolledBack):
+        rollback.move_tag(work.ledger, work.tables, dataset)
+
+
+def _record_trouble(work: Workbench, dataset: Dataset, error: Exception, report: Recovered) -> None:
+    told = explain(error, "what is open cannot be settled").message
+    if not isinstance(error, StrandlineError):
+        log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
+    report.held.append(f"{dataset.name}: {told}")
+    report.troubled.append(dataset.name)
+    with work.ledger.write() as connection:
+        table_states.record_trouble(connection, dataset.id, told)
+
+
+def _clear_trouble(work: Workbench, dataset: Dataset) -> None:
+    with work.ledger.read() as connection:
+        known = table_states.get(connection, dataset.id).trouble
+    if known is not None:
+        with work.ledger.write() as connection:
+            table_states.clear_trouble(connection, dataset.id)
 
 
 def _recover_block(work: Workbench, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
@@ -79,7 +114,8 @@ def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report:
                 report.published.append(head.rows)
         case SettlePublished(snapshot):
             work.tables.remove_branch(dataset.name, head.branch)
-            if blocks.mark_published(work.ledger, held, row_count=len(head.rows), snapshot=snapshot):
+            count, at = len(head.rows), view.settled
+            if blocks.mark_published(work.ledger, held, row_count=count, snapshot=snapshot, settled=at):
                 report.published.append(head.rows)
         case Abandon(why):
             if blocks.abandon(work.ledger, work.witness, held, why):

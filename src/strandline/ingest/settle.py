@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline import rollback
 from strandline.errors import BlockHeld, BlockLost, RefusedError
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, sequence
@@ -13,11 +14,17 @@ def publish_staged(work: Workbench, dataset: Dataset, staged: Staged) -> Publish
     """There is no way but forward. A block of which nobody can tell whether it was published is held, and said."""
     with work.ledger.read() as connection:
         epoch = sequence.read(connection).epoch
+        memory = rollback.recall(connection, dataset)
     head = staged.head
-    outcome = work.tables.publish(dataset.name, head.branch, staged.snapshot, work.wap(head), epoch=epoch)
+    may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
+    outcome = work.tables.publish(
+        dataset.name, head.branch, staged.snapshot, work.wap(head), epoch=epoch, may_move_tag=may_move_tag
+    )
     match outcome:
-        case AlreadyPublished(snapshot):
-            if not blocks.mark_published(work.ledger, staged, row_count=len(head.rows), snapshot=snapshot):
+        case AlreadyPublished(snapshot, settled_at):
+            if not blocks.mark_published(
+                work.ledger, staged, row_count=len(head.rows), snapshot=snapshot, settled=settled_at
+            ):
                 raise _lost(head)
         case Held(why):
             raise BlockHeld(

@@ -15,13 +15,14 @@ import sqlalchemy as sa
 
 from strandline import failpoints
 from strandline.errors import BatchConflict, LedgerUnreadable
-from strandline.ledger import datasets, placing, sequence
+from strandline.ledger import datasets, placing, sequence, table_states
 from strandline.ledger.engine import Ledger, insert_into, utc_now
 from strandline.ledger.schema import block, input_file
 from strandline.ledger.witness import Witness
 from strandline.types import (
     SEQ_MAX,
     Abandoned,
+    Anchor,
     Block,
     BlockHead,
     BlockId,
@@ -210,12 +211,22 @@ def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: Snap
     return done
 
 
-def mark_published(ledger: Ledger, open_block: OpenBlock, *, row_count: int, snapshot: SnapshotId | None) -> bool:
-    """True if the block is published now, by us or by another: it can happen only once, and in one way."""
+def mark_published(
+    ledger: Ledger,
+    open_block: OpenBlock,
+    *,
+    row_count: int,
+    snapshot: SnapshotId | None,
+    settled: Anchor | None = None,
+) -> bool:
+    """True if the block is published now, by us or by another: it can happen only once, and in one way. `settled` is
+    what our tag named when the block was seen in main."""
     failpoints.hit("settle.before_mark")
     state = "reserved" if isinstance(open_block, Reserved) else "staged"
     fence = open_block.fence if isinstance(open_block, Reserved) else None
     with ledger.write() as connection:
+        if settled is not None:
+            table_states.raise_settled(connection, open_block.head.dataset, settled)
         done = _change(
             connection,
             open_block.head,

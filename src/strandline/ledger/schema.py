@@ -194,6 +194,20 @@ table_check = Table(
 """The snapshot of main whose numbers were last compared with the counter, in the transaction that placed a block above
 them. `beyond`: the lowest number that was too far ahead to be stepped over."""
 
+table_state = Table(
+    "table_state",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("settled_snapshot", BigInteger),  # where our tag was when the ledger last heard of it
+    Column("settled_sequence", BigInteger),  # Iceberg's sequence number of that snapshot
+    Column("doubt", Text),  # rows were published while nothing told whether the table was rolled back
+    Column("trouble", Text),  # why recovery could not settle the dataset, when it last tried
+    Column("trouble_since", UtcMicros),
+    CheckConstraint("(settled_snapshot IS NULL) = (settled_sequence IS NULL)", name="settled_has_a_sequence"),
+    CheckConstraint("(trouble IS NULL) = (trouble_since IS NULL)", name="trouble_has_a_time"),
+)
+"""What the ledger remembers of a table besides its blocks."""
+
 _NOT_REMOVED = text("removed_at IS NULL")
 
 sink = Table(

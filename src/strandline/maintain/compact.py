@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.errors import CommitUnknown, FailedError, RefusedError
 from strandline.ledger import audit
 from strandline.maintain.bench import MaintainBench, Progress, quiet
@@ -55,6 +55,8 @@ class Compacted:
     skipped: tuple[Skipped, ...]
     """At most a few of them."""
     skipped_files: int
+    manifests_left: bool = False
+    """Manifests, or deletes that apply to nothing, were to be rewritten, which is not safe with this catalog here."""
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class _Tally:
     commits: int = 0
     lost: int = 0
     left: int = 0
+    unsafe: bool = False
 
     def add(self, pieces: Iterable[Piece], new: Sequence[NewFile]) -> None:
         for piece in pieces:
@@ -91,7 +94,7 @@ def compact(
 
     tables = bench.tables()
     progress("looking at files", 0, None)
-    check_fit(tables.view(dataset.name), dataset, bench.lake_id)
+    check_fit(rollback.look(bench.ledger, tables, dataset), dataset, bench.lake_id)
     first = upkeep.list_main(tables, dataset.name)
     if first is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
@@ -111,6 +114,7 @@ def compact(
             tally.left = sum(len(p.files) for p in chosen.pieces)
     alive()
     _tidy(tables, first, tally, options, progress)
+    rollback.move_tag(bench.ledger, tables, dataset)
     done = _result(tables, first, chosen, tally)
     if done.commits or done.manifests_after != done.manifests_before:
         with bench.ledger.write() as connection:
@@ -186,6 +190,11 @@ def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOpti
     """What others keep from being committed is left for the next time."""
     from strandline.tables import upkeep
 
+    if tables.may_destroy:
+        if before.delete_files or _manifests(tables, before.name) > options.manifests_max:
+            progress("leaving manifests as they are: REST catalog, warehouse in a folder", 0, None)
+            tally.unsafe = True
+        return
     if before.delete_files:
         progress("removing deletes that apply to nothing", 0, None)
         try:
@@ -227,6 +236,7 @@ def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Tally
         tally.left,
         chosen.skipped[:SKIPPED_SHOWN_MAX],
         sum(s.files for s in chosen.skipped),
+        tally.unsafe,
     )
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.errors import TableUnfit, UsageError
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.maintain.bench import MaintainBench, Progress, quiet
 from strandline.maintain.expire_plan import ExpireOptions, ExpirePlan, plan, refusal
 from strandline.tables.history import TableHistory
-from strandline.tables.metadata import check_fit
+from strandline.tables.metadata import SETTLED_TAG, check_fit
 from strandline.types import Dataset
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Expired:
     branches_kept: int
     """Besides main; those of blocks that are not settled yet are among them."""
     tags_kept: int
+    """Besides ours."""
     data_files_deleted: int | None
     delete_files_deleted: int | None
     manifests_deleted: int | None
@@ -70,9 +71,11 @@ def expire(
         progress("settling staged blocks", 0, None)
         bench.recover()
         failpoints.hit("expire.after_settle")
+        # Our tag goes to main first: then no snapshot between the two can go.
+        rollback.move_tag(bench.ledger, tables, dataset)
         before = upkeep.history(tables, dataset.name)
         check(dataset, before)
-    check_fit(tables.view(dataset.name), dataset, bench.lake_id)
+    check_fit(rollback.look(bench.ledger, tables, dataset), dataset, bench.lake_id)
     moment = utc_now() if now is None else now
     chosen = plan(before, options, moment)
     if dry_run:
@@ -118,7 +121,7 @@ def _expired(before: TableHistory, chosen: ExpirePlan, deleted: FilesDeleted | N
         gone,
         min((s.at for s in kept), default=None),
         sum(1 for ref in before.refs if ref.is_branch and ref.name != "main"),
-        sum(1 for ref in before.refs if not ref.is_branch),
+        sum(1 for ref in before.refs if not ref.is_branch and ref.name != SETTLED_TAG),
         None if deleted is None else deleted.data,
         None if deleted is None else deleted.deletes,
         None if deleted is None else deleted.manifests,

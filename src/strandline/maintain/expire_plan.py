@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from strandline.tables.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
-from strandline.tables.metadata import VOID_PREFIX
+from strandline.tables.metadata import SETTLED_TAG, VOID_PREFIX
 from strandline.types import SnapshotId
 
 
@@ -56,10 +56,12 @@ def _is_of_age(history: TableHistory, ref: Ref, now_ms: int) -> bool:
 
 
 def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> ExpirePlan:
-    cutoff = _millis(now - options.older_than)
+    cutoff = min(_millis(now - options.older_than), _settled_ms(history, now))
     kept: set[SnapshotId] = set()
     reached: set[SnapshotId] = set()
     for ref in history.refs:
+        if ref.name == SETTLED_TAG:
+            continue  # it is moved to main before
         if _is_void_tag(ref) and _is_of_age(history, ref, _millis(now)):
             continue
         kept.add(ref.snapshot)
@@ -74,6 +76,13 @@ def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> Expire
         tuple(sorted(expired, key=lambda s: (s.at_ms, s.id))),
         len(history.snapshots) - len(expired),
     )
+
+
+def _settled_ms(history: TableHistory, now: datetime) -> int:
+    """When main's newest snapshot was made, which our tag names when expiry begins. What comes in meanwhile stays, so
+    that main is seen to descend from the tag."""
+    main = next((history.snapshots.get(r.snapshot) for r in history.refs if r.name == "main"), None)
+    return _millis(now) if main is None else main.at_ms
 
 
 def _of_branch(

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.delivery import Lease, SinkId, SinkRecord
 from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
 from strandline.ledger import audit, blocks, floors, holders, losses, maintenance, sequence, sinks
@@ -165,7 +165,7 @@ class _Purge:
     def _check(self, *, keep_snapshots: bool) -> None:
         """Before anything is touched. A condition that Spark takes for an expression is one, whatever else is in it."""
         tables = self.bench.tables()
-        check_fit(tables.view(self.dataset.name), self.dataset, self.bench.lake_id)
+        check_fit(rollback.look(self.bench.ledger, tables, self.dataset), self.dataset, self.bench.lake_id)
         hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
         try:
             kind = self._main().select(F.expr(self.where).alias("_sl_fits")).schema["_sl_fits"].dataType
@@ -268,6 +268,8 @@ class _Purge:
         self.progress("deleting rows", 0, fits.total)
         table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
         self.progress("deleting rows", fits.total, fits.total)
+        # What our tag names still shows them.
+        self._tried("our tag", lambda: rollback.move_tag(self.bench.ledger, tables, self.dataset))
 
     def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
         """One transaction; sinks that are not those which were looked at end it unchanged. It takes a number: a ledger

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from strandline import failpoints
+from strandline import failpoints, rollback
 from strandline.continuation import Continuation
 from strandline.delivery import Lease, SinkRecord
 from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
@@ -265,6 +265,7 @@ class _Retention:
         # What has become due since it was counted is above the floor: a sink that was added meanwhile is to get it.
         table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
+        rollback.move_tag(self.bench.ledger, table.tables, self.dataset)
         self.progress("deleting rows", found.rows, found.rows)
         return lost, found.rows, floor
 

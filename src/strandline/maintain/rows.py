@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline import counting, read
+from strandline import counting, read, rollback
 from strandline.continuation import Bounds
 from strandline.delivery import NOT_PARTITIONED
 from strandline.errors import DuplicateNumbers, FailedError, RefusedError, UsageError
-from strandline.ledger import blocks, losses
+from strandline.ledger import blocks
 from strandline.maintain.bench import MaintainBench
 from strandline.maintain.retain_plan import RANGES_MAX
 from strandline.tables.metadata import TableView, check_fit
@@ -91,13 +91,12 @@ class Seen:
 def see(bench: MaintainBench, dataset: Dataset, sealed: Seq) -> Seen:
     """The ledger first, the table after, as everywhere. A table that was rolled back is left alone."""
     with bench.ledger.read() as connection:
-        settled = blocks.last_settled(connection, dataset.id)
+        memory = rollback.recall(connection, dataset)
         owned = blocks.owned_ranges(connection, dataset.id, until=sealed)
-        purged = losses.purged(connection, dataset.id)
     tables = bench.tables()
     view = tables.view(dataset.name)
     check_fit(view, dataset, bench.lake_id)
-    read.check_descends(tables, dataset, view, settled, purged)
+    rollback.check(bench.ledger, tables, dataset, view, memory)
     counts = counting.count(bench.config, bench.ledger, dataset, view, bench.lake_id)
     twice = None if counts is None else counts.twice_first
     return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0, twice)

@@ -141,13 +141,21 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
             ) from e
         _name_packages(gateway.jvm)
         try:
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
         except Exception as e:
             end_jvm(gateway)
             raise FailedError(
                 f"Spark did not start: {java_message(e) or last_useful_line(_read(log))}",
                 hint=f"Everything that it printed is in {log}.",
             ) from e
+    if python := worker_python(options):
+        context.pythonExec = python  # pyspark asks the environment of the process
+    return context
+
+
+def worker_python(options: Mapping[str, str]) -> str | None:
+    """What runs Python on the executors; None where that is for the cluster to say."""
+    return options.get("spark.pyspark.python") or (sys.executable if is_local(options["spark.master"]) else None)
 
 
 def _name_packages(jvm: Any) -> None:
@@ -247,33 +255,42 @@ def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: P
     }
     if is_local(options["spark.master"]):
         # Another Spark's folder has other jars, and the first python3 on the PATH may lack our packages.
-        environ |= {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+        environ["SPARK_HOME"] = str(spark_home())
         environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if python := options.get("spark.pyspark.python"):
-        environ["PYSPARK_PYTHON"] = python  # spark-submit would do this; pyspark itself only asks the environment
+    if python := worker_python(options):
+        environ["PYSPARK_PYTHON"] = python
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
     if sys.platform == "linux" and "utf" not in locale.lower():
         environ["LC_ALL"] = "C.UTF-8"  # else Java cannot open files whose names are not ASCII
     return environ
 
 
+class _Os:
+    """The module `os`, with another environment."""
+
+    def __init__(self, changes: Mapping[str, str | None]) -> None:
+        merged = {**os.environ, **changes}
+        self.environ = {name: value for name, value in merged.items() if value is not None}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
 @contextmanager
 def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """pyspark hands the JVM a copy of our environment; there is no other way to give it one."""
-    before = {name: os.environ.get(name) for name in changes}
-    _apply(changes)
+    """What pyspark takes for the environment while it starts the JVM, which it hands a copy of it; there is no other
+    way to give it one. The environment of the process itself stays as it is: other threads read it, and start programs
+    with it."""
+    from pyspark import find_spark_home, java_gateway
+
+    seen = _Os(changes)
+    for module in (find_spark_home, java_gateway):
+        vars(module)["os"] = seen
     try:
         yield
     finally:
-        _apply(before)
-
-
-def _apply(changes: Mapping[str, str | None]) -> None:
-    for name, value in changes.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        for module in (find_spark_home, java_gateway):
+            vars(module)["os"] = os
 
 
 def _quoted(flag: str) -> str:

@@ -6,7 +6,6 @@ What Spark's session opens as `lake` is opened here under the same name, from th
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +53,7 @@ from strandline.tables.metadata import (
 )
 from strandline.tables.partitioning import parse_partition_by
 from strandline.tables.pointer import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
+from strandline.tables.trailers import send_no_trailers
 from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ NEW_TABLE_PROPERTIES = {
     "commit.retry.num-retries": "20",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "5000",
+    # A metadata file that the table no longer lists goes with the commit that takes it off the list: else each ingest
+    # leaves three that nobody refers to, and a healthy lake looks as if it had drifted.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
 }
 
 
@@ -122,8 +126,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     )
     options = {"warehouse": config.warehouse_url, "py-io-impl": files}
     if settings.warehouse.is_s3:
-        if settings.warehouse.endpoint is not None:
-            _send_no_trailers()
+        send_no_trailers(config)
         found = {
             "s3.endpoint": settings.warehouse.endpoint,
             "s3.region": settings.warehouse.region,
@@ -142,13 +145,6 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     # Blanks and accents are taken as they are; these would be read as parts of the address.
     escaped = str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
-
-
-def _send_no_trailers() -> None:
-    """Stores other than Amazon's may leave the checksum that follows a chunked upload unread: where the connection is
-    kept, the next request is then refused (seen in one upload of ten). pyarrow's client takes this setting from the
-    environment only; what the user chose there stays."""
-    os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 class LightCatalog:

@@ -18,6 +18,7 @@ from strandline.types import (
     INTERNAL_COLUMNS,
     SEQ_COLUMN,
     SEQ_MAX,
+    Anchor,
     Dataset,
     Seq,
     SeqRange,
@@ -34,6 +35,8 @@ NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
 """Iceberg's sequence number of an adopted table when the column was added: files up to it cannot have it."""
 VOID_PREFIX = "strandline-void-"
 """Of tags that keep a batch of dropped entries from landing (`light_drop.py`)."""
+SETTLED_TAG = "strandline-settled"
+"""Our tag on the newest snapshot of main that is known to hold everything settled (`lineage.py`)."""
 FLOOR_PREFIX = "strandline.floor."
 """Followed by the number up to which retention may have deleted rows; set before a row goes. The highest counts."""
 PURGED_PREFIX = "strandline.purged."
@@ -109,6 +112,8 @@ class SnapshotView:
     added_records: int
     schema_id: int | None
     summary: Mapping[str, str]
+    sequence: int = 0
+    """Iceberg's, which a child has higher than its parent; 0 in format 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,10 @@ class TableView:
     schema_id: int
     schemas: int = 1
     """How many the table has had."""
+    sequence: int = 0
+    """The highest that a snapshot of the table was given."""
+    metadata_log: tuple[str, ...] = ()
+    """Earlier metadata files, the oldest first."""
 
     @property
     def main_has_current_schema(self) -> bool:
@@ -132,6 +141,12 @@ class TableView:
     @property
     def main(self) -> SnapshotId | None:
         return self.refs.get("main")
+
+    @property
+    def settled(self) -> Anchor | None:
+        """What our tag names; None where there is no such tag."""
+        tagged = self.snapshots.get(self.refs[SETTLED_TAG]) if SETTLED_TAG in self.refs else None
+        return None if tagged is None else Anchor(tagged.id, tagged.sequence)
 
     @property
     def epoch(self) -> int:
@@ -173,15 +188,6 @@ class TableView:
                 return True
         return last is None or last.parent is None
 
-    def contains(self, snapshot: SnapshotId) -> bool | None:
-        """Whether main descends from it; None where it was expired and nothing tells."""
-        main = {s.id for s in self.ancestors(self.main)}
-        if snapshot in main:
-            return True
-        # One that a tag or a branch keeps may lie before the point where main's history was cut off.
-        forked = any(s.id in main for s in self.ancestors(snapshot))
-        return False if forked or self.chain_reaches(None) else None
-
     @property
     def deleted_from(self) -> bool:
         """Whether a commit that removed rows is in what is left of main's history."""
@@ -214,6 +220,8 @@ def parse_view(text: str) -> TableView:
         schema=next(s for s in schemas if s.get("schema-id", 0) == schema_id),
         schema_id=schema_id,
         schemas=len(schemas),
+        sequence=data.get("last-sequence-number", 0),
+        metadata_log=tuple(entry["metadata-file"] for entry in data.get("metadata-log", [])),
     )
 
 
@@ -229,6 +237,7 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
         int(summary.get("added-records", "0")),
         data.get("schema-id"),
         summary,
+        data.get("sequence-number", 0),
     )
 
 
@@ -250,6 +259,8 @@ class RemoveBranch:
 @dataclass(frozen=True, slots=True)
 class AlreadyPublished:
     published: SnapshotId | None
+    settled: Anchor | None = None
+    """What our tag named when this was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +288,7 @@ def plan_publish(
     if head is not None and head != snapshot:
         return Held(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
     if published is not None:
-        return AlreadyPublished(published) if head is None else RemoveBranch(published)
+        return AlreadyPublished(published, view.settled) if head is None else RemoveBranch(published)
     staged = view.snapshots.get(snapshot)
     if staged is not None and view.chain_reaches(staged.parent):
         return Held(f"branch {branch} is gone and main never had its rows") if head is None else CherryPick(snapshot)
@@ -286,7 +297,7 @@ def plan_publish(
     if 0 < rows_in_main < len(wap.rows):
         return Held(f"main has {rows_in_main} of its {len(wap.rows)} numbers, and no history that tells why")
     if rows_in_main > 0:
-        return AlreadyPublished(None) if head is None else RemoveBranch(None)
+        return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
     return Held(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from strandline.config import LakeConfig
 from strandline.errors import StorageError
 from strandline.tables.identifier import full_name, parse_identifier
+from strandline.tables.lineage import Links, links_of
 from strandline.tables.metadata import SnapshotView, TableView, parse_view
 
 CATALOG_NAME = "lake"
@@ -89,6 +91,17 @@ def _local_path(location: str) -> Path | None:
         return None
     # Iceberg's writers take a location as it is written: nothing in it is an escape.
     return Path("/" + location.removeprefix("file:").lstrip("/"))
+
+
+def earlier_links(view: TableView) -> Iterator[Links]:
+    """The snapshots that earlier metadata files name, the newest file first, as far back as they are files here."""
+    for location in reversed(view.metadata_log):
+        if (path := _local_path(location)) is None:
+            return
+        try:
+            yield links_of(glance_of(location, path.read_bytes()).view)
+        except (OSError, ValueError, KeyError, StopIteration):
+            return
 
 
 def glance_of(location: str, content: bytes) -> TableGlance:

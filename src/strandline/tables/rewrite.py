@@ -7,7 +7,7 @@ commit fails if any of the files it replaces is no longer there. That is what ma
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from strandline import failpoints
 from strandline.errors import FailedError
-from strandline.tables.metadata import BLOCK_SUMMARY, WapId
+from strandline.tables.metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.tables.spark_tables import (
     JAVA_ERRORS,
     Prepared,
@@ -27,6 +27,7 @@ from strandline.tables.spark_tables import (
     iterate,
     java_class,
     root_cause,
+    tag_main,
 )
 from strandline.types import SEQ_COLUMN, SnapshotId
 
@@ -160,7 +161,14 @@ def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[
 
 
 def commit(
-    tables: SparkTables, group: FileGroup, new_files: Sequence[Any], wap: WapId, branch: str, *, epoch: int
+    tables: SparkTables,
+    group: FileGroup,
+    new_files: Sequence[Any],
+    wap: WapId,
+    branch: str,
+    *,
+    epoch: int,
+    may_move_tag: Callable[[TableView], bool],
 ) -> None:
     """Replace the group's files and remove the block's branch, in one commit. `FilesGone` if a file is not there, or if
     the branch is not: whoever gives a block up removes its branch first, and this pass can then never land. Nor can one
@@ -176,6 +184,7 @@ def commit(
         if branch not in view.refs:
             raise FilesGone(f"branch {branch} was removed: the block was given up")
         check_epoch(view, epoch)
+        settle = may_move_tag(view)
         try:
             if tables.is_remote:
                 prepared.require(branch)
@@ -183,6 +192,8 @@ def commit(
             manage = transaction.manageSnapshots()
             manage.removeBranch(branch)
             manage.commit()
+            if settle:
+                tag_main(transaction)
             failpoints.hit("adopt.before_commit")
             if tables.is_remote:
                 prepared.send()

@@ -27,7 +27,7 @@ from strandline import failpoints
 from strandline.errors import CommitUnknown, FailedError, NoSuchDataset, StorageError, StrandlineError, Superseded
 from strandline.tables.metadata import (
     EPOCH_PROPERTY,
-    AlreadyPublished,
+    SETTLED_TAG,
     CherryPick,
     CountRows,
     PublishPlan,
@@ -86,17 +86,26 @@ class Prepared:
 
 
 class SnapshotChange:
-    """Of main and of branches, on the metadata that the table has from here on."""
+    """Of main, of branches and of our tag, on the metadata that the table has from here on."""
 
     def __init__(self, table: Any, *, is_remote: bool) -> None:
         self.table = table
-        self._prepared = Prepared(table) if is_remote else None
-        self._manage: Any = None if is_remote else table.manageSnapshots()
+        self._prepared = Prepared(table)
+        self._is_remote = is_remote
 
-    def commit(self, *, create: str | None = None, pick: SnapshotId | None = None, remove: str | None = None) -> None:
-        if self._prepared is not None and remove is not None:
+    def commit(
+        self,
+        *,
+        create: str | None = None,
+        pick: SnapshotId | None = None,
+        remove: str | None = None,
+        settle: bool = False,
+    ) -> None:
+        """`settle` puts our tag on main, as this very commit leaves it."""
+        transaction = self._prepared.transaction
+        if self._is_remote and remove is not None:
             self._prepared.require(remove)
-        manage = self._manage if self._prepared is None else self._prepared.transaction.manageSnapshots()
+        manage = transaction.manageSnapshots()
         if create is not None:
             manage.createBranch(create)
         if pick is not None:
@@ -104,8 +113,24 @@ class SnapshotChange:
         if remove is not None:
             manage.removeBranch(remove)
         manage.commit()
-        if self._prepared is not None:
+        if settle:
+            tag_main(transaction)
+        if self._is_remote:
             self._prepared.send()
+        else:
+            # A change of references is refused on other metadata than it was planned on, and Iceberg tidies up.
+            transaction.commitTransaction()
+
+
+def tag_main(transaction: Any) -> None:
+    """Our tag on main, as the transaction has it by now."""
+    table = transaction.table()
+    main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
+    if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
+        return
+    manage = transaction.manageSnapshots()
+    (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
+    manage.commit()
 
 
 def check_epoch(view: TableView, epoch: int) -> None:
@@ -135,13 +160,23 @@ class SparkTables:
         except Exception as e:
             raise explain(e, "the catalog cannot be opened") from e
 
+    @property
+    def may_destroy(self) -> bool:
+        """What Iceberg commits by itself could delete live files: over a REST catalog a commit that arrives twice
+        conflicts with itself, and in a folder nothing keeps Iceberg from tidying up after it (docs/adr/0023)."""
+        return self.is_remote and not self._is_bucket
+
+    @property
+    def _is_bucket(self) -> bool:
+        store = self.spark.conf.get(f"spark.sql.catalog.{CATALOG}.io-impl", "") or ""
+        return store.endswith(".S3FileIO")
+
     @cached_property
     def sparing(self) -> SparkTables:
         """For what Iceberg commits and tidies up by itself: with a REST catalog, in a session that deletes nothing from
         the bucket. Files of a commit that lost are for the reconciler."""
         prefix = f"spark.sql.catalog.{CATALOG}"
-        store = self.spark.conf.get(f"{prefix}.io-impl", "") or ""
-        if not self.is_remote or not store.endswith(".S3FileIO"):
+        if not self.is_remote or not self._is_bucket:
             return self
         session = self.spark.newSession()
         for key, value in self.spark.conf.getAll.items():
@@ -166,9 +201,16 @@ class SparkTables:
         return self.view_of(self.load(name))
 
     def view_of(self, table: Any) -> TableView:
+        return self._parsed(table.operations().current())
+
+    def earlier_view(self, table: Any, location: str) -> TableView:
+        """As an earlier metadata file of the table has it."""
+        return self._parsed(self._jvm.org.apache.iceberg.TableMetadataParser.read(table.io(), location))
+
+    def _parsed(self, metadata: Any) -> TableView:
         written = self._jvm.java.io.StringWriter()
         generator = self._jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
-        self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current(), generator)
+        self._jvm.org.apache.iceberg.TableMetadataParser.toJson(metadata, generator)
         generator.flush()
         return parse_view(in_pieces(written.getBuffer()))
 
@@ -318,9 +360,19 @@ class SparkTables:
             raise explain(e, f"rows cannot be staged in {name}") from e
         failpoints.hit("stage.after_commit")
 
-    def publish(self, name: str, branch: str, snapshot: SnapshotId, wap: WapId, *, epoch: int) -> PublishPlan:
+    def publish(
+        self,
+        name: str,
+        branch: str,
+        snapshot: SnapshotId,
+        wap: WapId,
+        *,
+        epoch: int,
+        may_move_tag: Callable[[TableView], bool],
+    ) -> PublishPlan:
         """Cherry-pick into main and remove the branch, in one commit. Whoever calls this, and however often, the rows
-        are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`."""
+        are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`. `may_move_tag` is asked of
+        the metadata that is replaced: whether our tag may follow main."""
 
         def attempt() -> PublishPlan:
             change = self.change(name)
@@ -332,11 +384,10 @@ class SparkTables:
                 plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
             if not isinstance(plan, CherryPick | RemoveBranch):
                 return plan
+            settle = may_move_tag(view)
             failpoints.hit("publish.before_commit")
-            change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch)
+            change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch, settle=settle)
             failpoints.hit("publish.after_commit")
-            if isinstance(plan, RemoveBranch):
-                return AlreadyPublished(plan.published)
             # Read back rather than assume: the next look ends in AlreadyPublished.
             raise _LookAgain("it was sent, and not read back")
 
@@ -440,6 +491,7 @@ _STALE = (
     # Of REST catalogs: another block was staged meanwhile. Main is as it was, and what is numbered by all is not.
     "last sequence number",
     "first-row-id is behind",
+    "to unknown snapshot",  # expired, between the look and the commit that would tag it
 )
 _REST_AWAY = ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 _REST_DENIED = ("NotAuthorizedException", "ForbiddenException")

@@ -428,6 +428,12 @@ def _actions(tables: SparkTables) -> Any:
 
 @contextmanager
 def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
+    if tables.may_destroy:
+        raise RefusedError(
+            "manifests and deletes that apply to nothing are not rewritten over a REST catalog with a warehouse in a "
+            "folder: a request that arrives twice could destroy the table",
+            hint="Put the warehouse into a bucket. Everything else of compaction is safe there.",
+        )
     try:
         yield tables.sparing
     finally:
