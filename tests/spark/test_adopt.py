@@ -262,6 +262,13 @@ def test_a_pass_that_could_not_write_does_not_hold_the_seal(lake: Lake, monkeypa
 Prepared = tuple[rewrite.FileGroup, list[Any], Reserved]
 
 
+def commit(lake: Lake, group: rewrite.FileGroup, files: list[Any], held: Reserved) -> None:
+    tables, head = lake.work.tables, held.head
+    rewrite.commit(
+        tables, group, files, lake.work.wap(head), head.branch, epoch=epoch(lake), may_move_tag=lambda view: True
+    )
+
+
 def prepare(lake: Lake, name: str) -> Prepared:
     """A pass up to the moment before its commit; its process then seems dead to everyone else."""
     work, dataset = lake.work, lake.dataset(name)
@@ -338,7 +345,7 @@ def test_a_pass_that_was_taken_over_cannot_commit_any_more(lake: Lake, monkeypat
     lake.adopt_dataset("zombie")
     found = numbered(lake, "zombie")
     with pytest.raises(rewrite.FilesGone):
-        rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch, epoch=epoch(lake))
+        commit(lake, group, files, held)
     assert numbered(lake, "zombie") == found and content(lake, "zombie") == before
     assert not any(seq in held.head.rows for seq in found.values())
 
@@ -355,7 +362,7 @@ def test_a_pass_that_slept_before_it_made_its_branch_and_lands_while_it_is_taken
 
     def wakes_up() -> None:
         tables.create_branch("default.slept", branch)
-        rewrite.commit(tables, group, files, lake.work.wap(held.head), branch, epoch=epoch(lake))
+        commit(lake, group, files, held)
 
     before_commit(monkeypatch, wakes_up)
     lake.adopt_dataset("slept")
@@ -385,7 +392,7 @@ def test_a_dead_pass_that_commits_after_all_before_it_is_taken_over_wins(
     adopt_nothing(lake, "late", monkeypatch)
     group, files, held = prepare(lake, "late")
     before = content(lake, "late")
-    rewrite.commit(lake.work.tables, group, files, lake.work.wap(held.head), held.head.branch, epoch=epoch(lake))
+    commit(lake, group, files, held)
     lake.adopt_dataset("late")
     found = numbered(lake, "late")
     assert content(lake, "late") == before
