@@ -36,7 +36,7 @@ from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown,
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
+REVISIONS = tuple(f"{n:04}" for n in range(1, 15))
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 # WAL with several connections could lose committed pages before this version of SQLite.
