@@ -136,7 +136,6 @@ def test_compression_that_an_old_version_hides_is_refused() -> None:
         read_body(body, columns_of(n="long"), BYTES_MAX, read_json_lines)
 
 
-
 # --- whatever comes ---
 
 LEAVES: list[Any] = [
