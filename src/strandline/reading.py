@@ -35,9 +35,7 @@ class Wanted:
     internal: bool
 
 
-def bounds(
-    ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted
-) -> tuple[Bounds, Memory, list[SeqRange]]:
+def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> tuple[Bounds, Memory, list[SeqRange]]:
     """What to read, what the ledger knows of the table, and which of the numbers are ours. Says what is wrong with a
     request, too, which needs no JVM."""
     until = wanted.until

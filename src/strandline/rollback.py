@@ -47,9 +47,7 @@ def look(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> TableView:
     return view
 
 
-def may_move_tag(
-    ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory
-) -> Callable[[TableView], bool]:
+def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory) -> Callable[[TableView], bool]:
     """Asked by the commit that publishes a block, of the metadata that it replaces. On a table that was rolled back the
     block is published, and the tag stays: so the rollback is still noticed."""
     from strandline.tables.settled_tag import judge_table
@@ -135,4 +133,3 @@ def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
     if at is not None and at != memory.anchor:
         with ledger.write() as connection:
             table_states.raise_settled(connection, dataset.id, at)
-

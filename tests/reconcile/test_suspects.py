@@ -179,6 +179,8 @@ def test_checksums_of_an_unknown_kind_say_nothing(tmp_path: Path, content: bytes
     ("old", "new"),
     [
         ('"metadata-log"', '"metadata-lof"'),
+        ('/ns/t"', '/ns/t%00"'),
+        ('/ns/t"', '/ns/t%ff"'),
         ('"snapshots"', '"snapshotr"'),
         ('"sequence-number": 1', '"sequence-number": 9'),
         ('"current-snapshot-id": ', '"current-snapshot-id": 1'),

@@ -280,7 +280,7 @@ def test_every_kind_of_field_is_stepped_over() -> None:
     for again in (record("b"), record("gone"), record("a", 2)):
         with pytest.raises(AvroUnreadable, match="one file"):  # the name of another is lost
             list(live_files(manifest([*records, again])))
-    for odd_path in ("%ff", "%ed%a0%80"):
+    for odd_path in ("%ff", "%ed%a0%80", "a\0b", "a%00b"):
         with pytest.raises(AvroUnreadable, match="as text"):
             list(live_files(manifest([*records, record(odd_path)])))
 

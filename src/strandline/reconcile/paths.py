@@ -118,8 +118,9 @@ def has_plain_segments(path: str) -> bool:
 
 
 def first_that_is_no_text(paths: Iterable[str]) -> str | None:
+    """Nor does any file system or database take a null character."""
     for path in paths:
-        if not path.isascii() and any("\ud800" <= c <= "\udfff" for c in path):
+        if "\0" in path or (not path.isascii() and any("\ud800" <= c <= "\udfff" for c in path)):
             return path
     return None
 

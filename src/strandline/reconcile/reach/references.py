@@ -179,6 +179,7 @@ class ReferenceReader:
                 try:
                     table = self._catalog.load(name)
                     _check_format(name, table.metadata)
+                    folders_of(table)
                 except NoSuchDataset:
                     continue  # Dropped or renamed just now: the names are listed again.
                 except (TableUnfit, StorageError, SchemaError) as e:
@@ -365,8 +366,12 @@ def _proven(metadata: TableMetadata) -> int | None:
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
-    """Their keys."""
-    return tuple(key(path).rstrip("/") for path in locations_of(table))
+    """Their keys. `TableUnfit` where one of them cannot be a folder."""
+    folders = tuple(key(path).rstrip("/") for path in locations_of(table))
+    odd = first_that_is_no_text((*folders, *locations_of(table)))
+    if odd is not None:
+        raise TableUnfit(f"its metadata is damaged: the location {odd!a} does not decode as text")
+    return folders
 
 
 def locations_of(table: Table) -> list[str]:
