@@ -139,6 +139,10 @@ def _digest_of(body: bytes) -> str:
     return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
+_PORTS: set[int] = set()
+"""Ports that servers of this process had; none has the same one twice."""
+
+
 @contextmanager
 def misbehaving(
     host: str = "127.0.0.1", *, receiver: bool = False, tls: ssl.SSLContext | None = None
@@ -230,7 +234,11 @@ def misbehaving(
             pass  # a client that hangs up is nothing to tell of
 
     server = Server((host, 0), Handler)
+    while server.server_address[1] in _PORTS:  # a shared ledger may know a sink that delivered there
+        server.server_close()
+        server = Server((host, 0), Handler)
     told.port = server.server_address[1]
+    _PORTS.add(told.port)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield told
