@@ -429,6 +429,7 @@ def test_a_sink_that_is_added_again_goes_on_and_two_never_share_a_receiver_by_di
 ) -> None:
     lake = ends("a").lake
     with open_way(lake, ends("b"), name) as way, open_way(lake, ends("b"), name, sink=f"{name}_other") as other:
+        other.token = way.token  # another one would not be let in
         way.add()
         way.ingest()
         way.deliver()
