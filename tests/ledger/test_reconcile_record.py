@@ -12,6 +12,7 @@ from strandline.ledger import audit, delivered, dropped_entries, losses, quarant
 from strandline.ledger.delivered import SinkMark
 from strandline.ledger.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
 from strandline.ledger.quarantined_files import NewSwept
+from strandline.ledger.schema import partition_hash
 from strandline.types import Seq, SeqRange
 from tests.ledger.conftest import Bench
 
@@ -270,9 +271,9 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     def lane(sink: int, partition: str, mark: int | None, generation: int = 1) -> None:
         with bench.ledger.write() as connection:
             connection.exec_driver_sql(
-                "INSERT INTO lane (sink_id, generation, partition, continuation, mark, exported, withheld, version, "
-                f"updated_at) VALUES ({sink}, {generation}, '{partition}', '', {'NULL' if mark is None else mark}, "
-                "0, 0, 1, 0)"
+                "INSERT INTO lane (sink_id, generation, partition, partition_hash, continuation, mark, exported, "
+                f"withheld, version, updated_at) VALUES ({sink}, {generation}, '{partition}', "
+                f"'{partition_hash(partition)}', '', {'NULL' if mark is None else mark}, 0, 0, 1, 0)"
             )
 
     add("from-now", 40)

@@ -379,7 +379,7 @@ def test_what_needs_a_person_is_said_once_per_sink_with_the_command_that_helps(
     assert document(capsys, "sink", "pause", "out")["state"] == "paused"
     assert "`strandline sink resume out`" in said(capsys, "status")
     assert document(capsys, "sink", "resume", "out")["state"] == "active"
-    assert "Needs attention" not in said(capsys, "status")
+    assert "sink out" not in said(capsys, "status")
     with open_lake(home) as lake, lake.ledger.write() as connection:
         record = sinks.get(connection, "out")
         sinks.failed(connection, record.id, "out: nobody answers", utc_now() + timedelta(seconds=90))
