@@ -141,16 +141,24 @@ def test_a_head_without_end_is_cut_off(impatient: Served) -> None:
             raise ConnectionResetError
 
 
-def test_a_request_under_way_is_never_closed_to_make_room_and_the_longest_idle_is(impatient: Served) -> None:
-    with impatient.connect() as slow, impatient.connect() as idle, impatient.connect() as other:
+@pytest.fixture
+def crowded() -> Iterator[Served]:
+    made = Served(None, head_seconds_max=600, connections_max=3)
+    yield made
+    made.let.set()
+    made.server.stop()
+
+
+def test_a_request_under_way_is_never_closed_to_make_room_and_the_longest_idle_is(crowded: Served) -> None:
+    with crowded.connect() as slow, crowded.connect() as idle, crowded.connect() as other:
         ask(slow, "/slow")
         for one in (idle, other):
             ask(one, "/")
             assert b" 200 " in answer(one)
-        assert impatient.asked.wait(SOON_SECONDS)
-        with impatient.connect() as fourth:
+        assert crowded.asked.wait(SOON_SECONDS)
+        with crowded.connect() as fourth:
             ask(fourth, "/")
             assert b" 200 " in answer(fourth)
             assert closed(idle)
-            impatient.let.set()
+            crowded.let.set()
             assert b" 200 " in answer(slow)

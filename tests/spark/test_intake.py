@@ -286,7 +286,7 @@ def test_every_type_comes_through_the_spool_as_it_was_sent(lake: Lake) -> None:
         "deep": {"p": 1, "q": "0f8fad5b-d9cb-469f-a165-70867728950e"}, "must": {"k": 7},
     }  # fmt: skip
     data = (json.dumps(line) + "\n" + json.dumps({"must": {"k": 8}}) + "\n").encode()
-    sender.bring(read_body(Packed(data, wire.JSON_LINES, "identity", False), columns, 10**6, read_json_lines))
+    sender.bring(read_body(Packed(data, wire.JSON_LINES, "identity", None), columns, 10**6, read_json_lines))
     assert [r.did for r in sender.ingest()] == ["ingested"]
     full, empty = (row for row, _ in lake.read_since("kinds"))
     assert {n: v for n, v in empty.asDict().items() if v is not None} == {"must": Row(k=8)}
