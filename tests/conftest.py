@@ -168,6 +168,29 @@ def _toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.fixture
+def next_release(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The migrations as they will be with one more, which adds a column; every ledger that is there is older."""
+    from strandline.ledger import engine
+
+    migrations = tmp_path_factory.mktemp("next") / "migrations"
+    shutil.copytree(engine.MIGRATIONS, migrations)
+    (migrations / "versions" / "next.py").write_text(
+        f"""from alembic import op
+
+revision = "next"
+down_revision = "{engine.REVISIONS[-1]}"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE sequence ADD COLUMN more BIGINT NOT NULL DEFAULT 7")
+"""
+    )
+    monkeypatch.setattr(engine, "MIGRATIONS", migrations)
+    monkeypatch.setattr(engine, "REVISIONS", (*engine.REVISIONS, "next"))
+    return "next"
+
+
 @pytest.fixture(scope="session")
 def spark_started(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[SparkSession]:
     """The one JVM of this process, with S3 on its class path, so that any lake can be opened in it later."""

@@ -15,8 +15,7 @@ from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
 from strandline.config import LakeConfig
-from strandline.continuation import Continuation
-from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError
+from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
 from strandline.ledger import (  # noqa: F401  # all tables
     blocks,
     lanes,
@@ -29,7 +28,6 @@ from strandline.ledger import (  # noqa: F401  # all tables
 from strandline.ledger.backup import copy_ledger
 from strandline.ledger.engine import REVISIONS, Ledger
 from strandline.ledger.schema import metadata
-from strandline.types import DatasetId
 from strandline.wire import LaneName
 from tests.ledger.conftest import LAKE, Bench
 
@@ -61,85 +59,67 @@ def test_a_newer_ledger_is_refused(bench: Bench) -> None:
         Ledger(bench.config).open()
 
 
-@pytest.mark.parametrize("before", REVISIONS[:-1])
-def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(config: LakeConfig, before: str) -> None:
-    ledger = Ledger(config)
-    _create_at(ledger, before)
-    with ledger.write() as connection:
-        connection.exec_driver_sql(
-            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)"
-        )
-    ledger.open()
-    assert ledger.revision() == REVISIONS[-1]
-    with ledger.read() as connection:
-        assert connection.exec_driver_sql("SELECT last FROM sequence").scalar() == 41
-        for table in metadata.sorted_tables:
-            connection.execute(sa.select(table))
-    if ledger.path is not None:
-        kept = ledger.path.with_name(f"{ledger.path.name}.v{before}.bak")
-        with sqlite3.connect(kept) as copy:
-            assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (before,)
-            assert copy.execute("SELECT last FROM sequence").fetchone() == (41,)
-
-
-def test_lanes_that_are_there_are_found_by_their_hash_after_the_migration(config: LakeConfig) -> None:
-    ledger = Ledger(config)
-    _create_at(ledger, "0009")
-    partitions = ["", "k=ü%2F", "k=" + "x" * 500]
-    with ledger.write() as connection:
-        for statement in (
-            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)",
-            "INSERT INTO dataset (id, name, table_uuid, deliver_by, adopted, history, created_at) "
-            "VALUES (1, 'd', 'u', '[]', false, 'deliver', 0)",
-            "INSERT INTO sink (id, instance, name, kind, dataset_id, generation, options, destination, state, failures,"
-            " created_at) VALUES (1, 'i', 's', 'files', 1, 1, '{}', 'f', 'active', 0, 0)",
-        ):
-            connection.exec_driver_sql(statement)
-        for partition in partitions:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO lane (sink_id, generation, partition, continuation, exported, withheld, version, "
-                    "updated_at) VALUES (1, 1, :partition, :token, 0, 0, 1, 0)"
-                ),
-                {"partition": partition, "token": Continuation(LAKE, "u", None).encode()},
-            )
-            connection.execute(
-                sa.text(
-                    "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, "
-                    "created_at) VALUES (1, 'l', 'i', 1, 's', :partition, 0)"
-                ),
-                {"partition": partition},
-            )
-    ledger.open()
-    with ledger.write() as connection:
-        sink = sinks.get(connection, "s")
-        found = [lanes.find(connection, sink, p, lake=LAKE, table_uuid="u") for p in partitions]
-        assert [lane and lane.partition for lane in found] == partitions
-        keys = [ranges.lane_key(DatasetId(1), LaneName("l", "i", 1, "s", p)) for p in partitions]
-        assert set(ranges.lanes_of(connection, keys)) == set(keys)
-        assert len(ranges.keep_lanes(connection, set(keys))) == len(keys), "none is made twice"
-    for statement in (
-        "UPDATE lane SET mark = 1, version = 1",  # the triggers are there again
-        "UPDATE source_lane SET lake = 'other'",
-        "UPDATE lane SET partition_hash = 'x', version = 2",
-        "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, created_at) "
-        "VALUES (1, 'l', 'i', 1, 's', 'new', 0)",
-    ):
-        with pytest.raises(sa.exc.IntegrityError), ledger.write() as connection:
-            connection.exec_driver_sql(statement)
-    ledger.close()
-
-
-def _create_at(ledger: Ledger, revision: str) -> None:
+def _create_at(ledger: Ledger, revision: str, last: int = 41) -> None:
+    """A ledger as the release with that schema left it."""
     from alembic import command
 
     if ledger.path is not None:
         ledger.path.touch()
     settings = Config()
-    settings.set_main_option("script_location", str(Path(engine_module.__file__).parent / "migrations"))
+    settings.set_main_option("script_location", str(engine_module.MIGRATIONS).replace("%", "%%"))
     with ledger.write() as connection:
         settings.attributes["connection"] = connection
         command.upgrade(settings, revision)
+        connection.exec_driver_sql(
+            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', {last}, 1, 0)"
+        )
+
+
+@pytest.mark.parametrize("before", REVISIONS)
+def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(
+    config: LakeConfig, before: str, next_release: str
+) -> None:
+    ledger = Ledger(config)
+    _create_at(ledger, before)
+    migrated = ledger.open()
+    assert migrated is not None and ledger.revision() == next_release
+    with ledger.read() as connection:
+        assert connection.exec_driver_sql("SELECT last, more FROM sequence").one() == (41, 7)
+        for table in metadata.sorted_tables:
+            connection.execute(sa.select(table))
+    if ledger.path is not None:
+        kept = ledger.path.with_name(f"{ledger.path.name}.v{before}.bak")
+        assert migrated.copy == kept
+        with sqlite3.connect(kept) as copy:
+            assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (before,)
+            assert copy.execute("SELECT last FROM sequence").fetchone() == (41,)
+
+
+def test_a_migration_that_fails_leaves_the_ledger_as_it_was(config: LakeConfig, next_release: str) -> None:
+    ledger = Ledger(config)
+    _create_at(ledger, REVISIONS[-1])
+    with (engine_module.MIGRATIONS / "versions" / "next.py").open("a") as file:
+        file.write('    op.execute("SELECT 1 FROM no_such_table")\n')
+    with pytest.raises(StrandlineError):
+        ledger.open()
+    assert ledger.revision() == REVISIONS[-1]
+    with ledger.read() as connection:
+        found = connection.exec_driver_sql("SELECT * FROM sequence").keys()
+    assert list(found) == [c.name for c in metadata.tables["sequence"].columns]
+
+
+def test_the_hash_of_a_lanes_partition_is_there_and_stays(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        lane = ranges.lane_key(bench.dataset.id, LaneName("l", "i", 1, "s", "k=" + "x" * 500))
+        ranges.keep_lanes(connection, {lane})
+    for statement in (
+        "UPDATE source_lane SET lake = 'other'",
+        "UPDATE source_lane SET partition_hash = 'x'",
+        "INSERT INTO source_lane (dataset_id, lake, instance, generation, source_dataset, partition, created_at) "
+        f"VALUES ({bench.dataset.id}, 'l', 'i', 1, 's', 'new', 0)",
+    ):
+        with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
+            connection.exec_driver_sql(statement)
 
 
 def test_a_missing_ledger_is_said_and_not_made(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> None:
@@ -197,22 +177,18 @@ def test_a_copy_made_while_others_write_is_whole(sqlite_bench: Bench, tmp_path: 
 
 @pytest.mark.parametrize("name", ["a#b", "a?mode=memory", "a%41", "a%2Fb", "a b ü", "a&b=c;d"])
 def test_a_ledger_and_its_copies_lie_exactly_where_their_paths_say(
-    tmp_path: Path, make_home: Callable[..., LakeConfig], name: str
+    tmp_path: Path, make_home: Callable[..., LakeConfig], name: str, next_release: str
 ) -> None:
     config = make_home(tmp_path / name, {"ledger": {"url": f"{name}.db"}})
     old = Ledger(config)
-    _create_at(old, REVISIONS[-2])
-    with old.write() as connection:
-        connection.exec_driver_sql(
-            f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', 41, 1, 0)"
-        )
+    _create_at(old, REVISIONS[-1])
     migrated = old.open()
-    assert migrated is not None and migrated.copy == tmp_path / name / f"{name}.db.v{REVISIONS[-2]}.bak"
+    assert migrated is not None and migrated.copy == tmp_path / name / f"{name}.db.v{REVISIONS[-1]}.bak"
     old.backup(tmp_path / name / f"copy {name}.db")
     found = {f.name for f in (tmp_path / name).iterdir()} - {"strandline.toml", f"{name}.db-journal"}
     assert found == {f"{name}.db", migrated.copy.name, f"copy {name}.db"}
     assert [f.name for f in tmp_path.iterdir()] == [name], "nothing lies elsewhere"
-    for copy, revision in ((migrated.copy, REVISIONS[-2]), (tmp_path / name / f"copy {name}.db", REVISIONS[-1])):
+    for copy, revision in ((migrated.copy, REVISIONS[-1]), (tmp_path / name / f"copy {name}.db", next_release)):
         with sqlite3.connect(copy) as connection_to_copy:
             assert connection_to_copy.execute("SELECT last FROM sequence").fetchone() == (41,)
             assert connection_to_copy.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
@@ -237,9 +213,7 @@ def test_a_copy_that_is_not_what_the_ledger_is_gets_no_name(sqlite_bench: Bench,
 
 def test_a_copy_before_a_migration_is_never_one_of_the_migrated_ledger(sqlite_bench: Bench, tmp_path: Path) -> None:
     assert sqlite_bench.ledger.path is not None
-    copied = copy_ledger(
-        sqlite_bench.ledger.path, tmp_path / "copy.db", busy_seconds=1, replace=True, revision=REVISIONS[0]
-    )
+    copied = copy_ledger(sqlite_bench.ledger.path, tmp_path / "copy.db", busy_seconds=1, replace=True, revision="0000")
     assert not copied and not (tmp_path / "copy.db").exists()
 
 

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 import typer
-from alembic import command
-from alembic.config import Config as AlembicConfig
 
 from strandline.cli.main import app, run
 from strandline.config import load_config
@@ -22,7 +19,7 @@ from strandline.errors import ConfigError
 from strandline.ingest.sources.identify import file_batch_id
 from strandline.lake import Lake, open_lake
 from strandline.ledger import blocks, datasets, engine
-from strandline.ledger.engine import REVISIONS, utc_now
+from strandline.ledger.engine import utc_now
 from strandline.types import History, Reserved, SnapshotId, Staged
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j")
@@ -180,37 +177,24 @@ def test_adopting_again_with_other_terms_is_refused_and_not_ignored(
 
 
 def test_migrate_says_which_version_the_ledger_had_and_where_the_copy_is(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    newest = REVISIONS[-1]
-    assert document(capsys, "migrate") == {"migrated": False, "from": newest, "to": newest, "copy": None}
+    before = engine.REVISIONS[-1]
+    assert document(capsys, "migrate") == {"migrated": False, "from": before, "to": before, "copy": None}
     assert run(["migrate"]) == 0
-    assert newest in capsys.readouterr().out
-    _make_old(home / "ledger.db")
+    assert before in capsys.readouterr().out
+    old = (home / "ledger.db").read_bytes()
+    newest = request.getfixturevalue("next_release")
     done = document(capsys, "migrate", "--config", str(home))
-    copy = home / f"ledger.db.v{REVISIONS[0]}.bak"
-    assert done == {"migrated": True, "from": REVISIONS[0], "to": newest, "copy": str(copy)}
+    copy = home / f"ledger.db.v{before}.bak"
+    assert done == {"migrated": True, "from": before, "to": newest, "copy": str(copy)}
     assert copy.is_file()
     copy.unlink()
-    _make_old(home / "ledger.db")
+    (home / "ledger.db").write_bytes(old)
     assert run(["migrate"]) == 0
     assert str(copy) in capsys.readouterr().out
     (home / "ledger.db").unlink()
     assert error(capsys, "migrate", code=3)["type"] == "LedgerMissing"
-
-
-def _make_old(ledger: Path) -> None:
-    """As the first version made it, with what it holds."""
-    fresh = ledger.with_name("fresh.db")
-    settings = AlembicConfig()
-    settings.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
-    made = sa.create_engine(f"sqlite:///{fresh}")
-    with made.begin() as connection:
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, REVISIONS[0])
-        connection.exec_driver_sql("INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, 'x', 0, 1, 0)")
-    made.dispose()
-    fresh.replace(ledger)
 
 
 def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

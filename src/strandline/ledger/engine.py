@@ -36,8 +36,10 @@ from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown,
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = tuple(f"{n:04}" for n in range(1, 15))
+REVISIONS = ("0001",)
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
+
+MIGRATIONS = Path(__file__).parent / "migrations"
 
 # WAL with several connections could lose committed pages before this version of SQLite.
 _WAL_IS_SAFE_FROM = (3, 51, 3)
@@ -258,7 +260,7 @@ class Ledger:
         from alembic.config import Config
 
         settings = Config()
-        settings.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+        settings.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with self.write() as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time

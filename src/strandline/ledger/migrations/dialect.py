@@ -1,0 +1,25 @@
+"""Migrations are written in SQLite's SQL. PostgreSQL differs in two things: row ids, and how a trigger refuses."""
+
+from __future__ import annotations
+
+import re
+
+_REFUSAL = re.compile(
+    r"CREATE TRIGGER (?P<name>\w+) BEFORE (?P<move>\w+) ON (?P<table>\w+)\s+WHEN (?P<condition>.*?)\s+"
+    r"BEGIN SELECT RAISE\(ABORT, '(?P=name)'\); END;\s*",
+    re.DOTALL,
+)
+
+
+def for_postgres(statement: str) -> list[str]:
+    """The same statement for PostgreSQL, with `%` doubled for its driver."""
+    statement = statement.replace("%", "%%")
+    if (refusal := _REFUSAL.fullmatch(statement)) is None:
+        return [statement.replace("id INTEGER NOT NULL", "id BIGSERIAL NOT NULL", 1)]
+    name, move, table, condition = refusal.group("name", "move", "table", "condition")
+    returned = "OLD" if move == "DELETE" else "NEW"
+    return [
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {condition} THEN "
+        f"RAISE EXCEPTION '{name}' USING ERRCODE = 'check_violation'; END IF; RETURN {returned}; END $$",
+        f"CREATE TRIGGER {name} BEFORE {move} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()",
+    ]
