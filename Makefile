@@ -9,6 +9,9 @@ SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 ONLY ?=
 PYTEST_ARGS ?=
 
+# Bytecode is kept: without it every start of Python, and of pytest, compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 REPORT := .cache/test-report.xml
 
 .PHONY: help install install-s3 demo test test-times torture test-parts check bench docs lock clean

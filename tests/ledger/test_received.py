@@ -27,6 +27,7 @@ from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, Rep
 from strandline.ledger.senders import PlacedBody
 from strandline.types import Seq, SeqRange, merge_ranges
 from strandline.wire import KeyIdentity, LaneName
+from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, at_once, by_range, new_receiving, span
@@ -208,7 +209,7 @@ ranges = st.tuples(st.integers(1, 40), st.integers(0, 12)).map(lambda given: spa
 offers = st.tuples(st.sampled_from(["", "k=a"]), ranges)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(20, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=st.lists(st.lists(offers, min_size=1, max_size=8), max_size=8))
 def test_whatever_is_offered_in_whatever_groups_a_lane_is_a_set_of_ranges(
     shared_sqlite: Bench, groups: list[list[tuple[str, SeqRange]]]
@@ -216,7 +217,7 @@ def test_whatever_is_offered_in_whatever_groups_a_lane_is_a_set_of_ranges(
     _check_against_the_model(shared_sqlite, groups)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(8, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=st.lists(st.lists(offers, min_size=1, max_size=8), max_size=6))
 def test_and_so_it_is_in_either_database(shared: Bench, groups: list[list[tuple[str, SeqRange]]]) -> None:
     _check_against_the_model(shared, groups)

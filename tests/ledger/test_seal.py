@@ -16,6 +16,7 @@ from strandline.errors import LedgerBusy, StrandlineError
 from strandline.ledger import blocks, floors
 from strandline.seal import SealedWatermark
 from strandline.types import Dataset, Reserved, Seq, SnapshotId, Staged
+from tests.campaign import scaled
 from tests.ledger.conftest import Bench, open_bench
 
 
@@ -64,7 +65,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(15, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_steps)
 def test_the_seal_is_monotonic_and_never_passes_an_open_block(
     steps: list[tuple[int, str, int]], tmp_path_factory: pytest.TempPathFactory, make_home: Callable[..., LakeConfig]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, plan
 from strandline.tables.live_files import LiveFile
+from tests.campaign import scaled
 
 TARGET = 1000
 OPTIONS = CompactOptions()
@@ -146,7 +147,7 @@ def test_no_file_is_rewritten_twice_and_new_files_are_as_disjoint_as_the_old(
     assert all(a[1] < b[0] for a, b in pairwise(after))
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(100, 2000))
 @given(layouts())
 def test_compaction_comes_to_rest(files: list[LiveFile]) -> None:
     """Run again and again without new rows, it ends; and it never makes more files."""

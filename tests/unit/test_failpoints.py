@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -14,11 +14,13 @@ from strandline import failpoints
 SOURCES = sorted(Path(strandline.__file__).parent.rglob("*.py"))
 
 
-def calls() -> Iterator[ast.Call]:
-    for source in SOURCES:
-        yield from (node for node in ast.walk(ast.parse(source.read_text("utf-8"))) if isinstance(node, ast.Call))
+@cache
+def calls() -> list[ast.Call]:
+    trees = [ast.parse(source.read_text("utf-8")) for source in SOURCES]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
+@cache
 def steps() -> set[str]:
     """Whoever takes numbers says for which step; the ledger's sequence makes the names of two points of it."""
     said = [k.value for call in calls() for k in call.keywords if k.arg == "step"]

@@ -26,6 +26,7 @@ from strandline.deliver.sinks.encode import Format, choose_format, encode, ident
 from strandline.errors import ConfigError, UsageError
 from strandline.partition import encode_partition
 from strandline.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange
+from tests.campaign import scaled
 from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake-1", "sink-1", 1, "shop.orders", "")
@@ -41,7 +42,7 @@ FORMATS = [
 anything = st.none() | st.text(max_size=20) | st.sampled_from(["x" * 250, "x" * 251, "/" * 90, "~", "é" * 70])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(60, 1000), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["k", "K", "a/b"]), anything), min_size=1, max_size=4),
        st.lists(st.tuples(st.sampled_from(["k", "K", "a/b"]), anything), min_size=1, max_size=4))  # fmt: skip
 def test_two_partitions_never_share_a_folder(a: list[tuple[str, str | None]], b: list[tuple[str, str | None]]) -> None:

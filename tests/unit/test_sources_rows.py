@@ -27,6 +27,7 @@ from strandline.ingest.sources.lines import Block, split_lines
 from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row, why_not
 from strandline.ingest.sources.values import Misfit
+from tests.campaign import scaled
 
 SCALARS: dict[str, t.DataType] = {
     "b": t.BooleanType(),
@@ -285,7 +286,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(100, 2000), deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), VALUES)
 def test_columns_take_no_scalar_that_the_judge_refuses_nor_read_it_otherwise(name: str, written: str) -> None:
     check(f'{{"{name}": {written}}}'.encode("utf-8", "surrogatepass"), FLAT)
@@ -305,7 +306,7 @@ def test_a_decimal_that_is_too_large_is_refused_and_never_another_number(written
     assert rows is None or rows == [{"c": Decimal(written)}]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(100, 2000), deadline=None)
 @given(st.sampled_from(sorted(SCALARS)), TEXTS)
 def test_columns_read_csv_as_the_judge_does(name: str, text: str) -> None:
     fields = t.StructType([FLAT[name]])
@@ -345,13 +346,13 @@ ROWS = st.fixed_dictionaries(
 ).map(lambda row: "{" + ", ".join(f'"{k}": {v}' for k, v in row.items()) + "}")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(100, 2000), deadline=None)
 @given(ROWS)
 def test_columns_take_no_nested_row_that_the_judge_refuses_nor_read_it_otherwise(line: str) -> None:
     check(line.encode(), NESTED)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(100, 2000), deadline=None)
 @given(ROWS, st.lists(st.tuples(st.integers(0, 200), st.sampled_from(list('{}[],:"\\ 1n'))), max_size=3))
 def test_columns_are_not_fooled_by_damaged_json(line: str, edits: list[tuple[int, str]]) -> None:
     text = line
@@ -515,7 +516,7 @@ def test_a_column_of_base64_is_decoded_as_one_value_is(values: list[bytes | None
 CELLS = st.one_of(st.none(), st.text(st.sampled_from('a",\n\r é'), max_size=5))
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(100, 1000))
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]))
 def test_records_of_csv_are_cut_where_they_end(rows: list[list[str | None]], newline: str) -> None:
     def cell(value: str | None) -> str:

@@ -599,6 +599,8 @@ CREATE TABLE sweep_lease (
   CONSTRAINT sweep_lease_whole CHECK ((token IS NULL) = (until IS NULL))
 );
 
+INSERT INTO sweep_lease (id, fence) VALUES (1, 0);
+
 CREATE TRIGGER a_sweep_fence_only_rises BEFORE UPDATE ON sweep_lease
 WHEN NEW.fence < OLD.fence
     OR (NEW.token IS NOT NULL AND NEW.fence = OLD.fence AND NEW.token <> coalesce(OLD.token, ''))
