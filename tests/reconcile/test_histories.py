@@ -132,12 +132,18 @@ def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
         return [run.id for run in reconcile_runs.latest(connection, runs_max=count)]
 
 
+def suspected(bench: SweepBench) -> list[str]:
+    with bench.ledger.read() as connection:
+        return [suspect.path for suspect in suspect_files.every(connection) if not suspect.released]
+
+
 def give_up(bench: SweepBench, world: World) -> None:
     """What is missing, by a person who says which files are orphans. Until then no orphan beside it goes."""
     sweep(bench, Asked(act=True))
+    found = suspected(bench)
     with bench.ledger.write() as connection:
-        for suspect in suspect_files.every(connection):
-            suspect_files.release(connection, suspect.path)
+        for path in found:
+            suspect_files.release(connection, path)
     sweep(bench, Asked(act=True))
     for table in world.tables.values():
         world.forget_history(table)
@@ -150,7 +156,9 @@ def settle_down(bench: SweepBench, world: World) -> None:
     while world.in_flight:
         world.finish()
     world.now_ns += 30 * HOUR_NS
-    if world.lost:
+    if world.out_of_place():
+        sweep(bench, Asked(act=True))  # what a killed run left in quarantine comes back; orphans wait for the next run
+    if world.lost or suspected(bench):
         give_up(bench, world)
     old, told = world.aged_orphans(), list[Finding]()
     first = sweep(bench, Asked(act=True), on_finding=told.append)

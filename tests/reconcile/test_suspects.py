@@ -13,14 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.drift import Doubt
 from strandline.reconcile.compare import guard
 from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection
 from strandline.reconcile.reach import checksums
 from strandline.reconcile.suspects import MissingEntries
+from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN, Seq, SeqRange
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
-from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
+from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, MakeLake, WholeLake, there
 
 
 def moved_away(path: str, to: str) -> str:
@@ -205,13 +207,25 @@ def test_metadata_that_contradicts_itself_or_is_not_understood_stops_the_table(
     assert not acted_on(survey.drift.orphans())
 
 
-def test_an_id_that_is_off_by_one_bit_costs_the_table_and_not_the_run(lake: WholeLake) -> None:
+@pytest.mark.parametrize(
+    ("bit", "is_read"), [pytest.param(0x01, True, id="another id"), pytest.param(0x40, False, id="no id at all")]
+)
+def test_an_id_that_is_off_by_one_bit_costs_the_table_and_not_the_run(lake: WholeLake, bit: int, is_read: bool) -> None:
     stray = lake.put("stray.parquet")
-    table = lake.table()
-    path = Path(table.metadata_location.removeprefix("file://"))
-    uuid = str(table.metadata.table_uuid)
-    flipped = uuid[:-1] + chr(ord(uuid[-1]) ^ 1)
+    path = Path(lake.table().metadata_location.removeprefix("file://"))
+    uuid = lake.dataset.table_uuid
+    assert uuid[14] == "4"  # the version of a random id: 5, or t, with one bit flipped
+    flipped = f"{uuid[:14]}{chr(ord(uuid[14]) ^ bit)}{uuid[15:]}"
     path.write_text(path.read_text().replace(uuid, flipped))
+    lake.lake.create_dataset("other", parse_columns(COLUMNS))
+    lake.dataset = lake.lake.dataset("other")
+    lake.append()
+    other = str(Path(lake.put("../../other/data/stray.parquet")).resolve())
     run = lake.run(ACT)
-    assert run.aborted is None and run.outcome.protected == {"damaged": 1} and there([stray]) == [True]
+    assert run.aborted is None and there([stray, other]) == [True, False], run
+    assert Doubt.SUSPICIOUS in run.doubts if is_read else Doubt.PARTIAL in run.doubts
+
+
+def test_ids_are_compared_bit_by_bit() -> None:
+    assert guard.by_identity("ab", "ac") is Protection.DAMAGED
     assert guard.by_identity("ab", "ab") is guard.by_identity("ab", "abc") is guard.by_identity("ab", "ad") is None

@@ -71,6 +71,8 @@ class World:
         self.files: dict[str, Stat] = {}
         self.tables = {name: Table(name, f"{self.root}/ns/{name.rpartition('.')[2]}") for name in ("ns.a", "ns.b")}
         self.ranges: dict[str, SeqRange] = {}
+        self.sizes: dict[str, int] = {}
+        """Of data files, as their entries have it: also of those that are gone."""
         self.seq = 0
         self.in_flight: list[tuple[str, list[str], int]] = []
         """Files that a writer has written and not committed, and since when its block is open."""
@@ -133,7 +135,8 @@ class World:
     def write(self, table: Table, age_ns: int = 0) -> str:
         self._made += 1
         path = f"{table.location}/data/{self.random.choice('pqr')}=1/{self._made:05}.parquet"
-        self.files[path] = Stat(self.random.randrange(1, 99), self.now_ns - age_ns)
+        self.sizes[path] = self.random.randrange(1, 99)
+        self.files[path] = Stat(self.sizes[path], self.now_ns - age_ns)
         self.seq += 1
         self.ranges[path] = SeqRange(Seq(self.seq), Seq(self.seq))
         return path
@@ -203,7 +206,8 @@ class World:
         strays = sorted(p for p in self.files if p.startswith(f"{table.location}/data/") and p not in self.referenced())
         if strays:
             path = self.random.choice(strays)
-            self.files[path] = Stat(self.files[path].size + 1, self.now_ns)
+            self.sizes[path] += 1
+            self.files[path] = Stat(self.sizes[path], self.now_ns)
 
     def lose(self, table: Table) -> None:
         if self.faults and self.random.random() < 0.2:
@@ -420,7 +424,14 @@ class ModelSurveyor:
         added = {path: at for files, at in reversed(table.history) for path in files}
         return {
             path: Entry(
-                path, Content.DATA, 1, 1, None, self.world.ranges.get(path), added.get(path), path in table.main
+                path,
+                Content.DATA,
+                self.world.sizes[path],
+                1,
+                None,
+                self.world.ranges.get(path),
+                added.get(path),
+                path in table.main,
             )
             for path in wanted
         }

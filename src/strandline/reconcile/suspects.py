@@ -4,6 +4,9 @@ An orphan is suspected if it has the size of a missing entry of its table, or if
 sequence numbers overlap, or, where one of them has none, they have as many rows. A suspected file is not swept, and the
 entry is not dropped, until a person says that the file is an orphan. What was suspected once stays on record: the entry
 may go, and the suspicion must not go with it.
+
+Not suspected are metadata files: no entry means one. Nor is anything because of an entry that the table no longer has
+when it is read again: then somebody removed both, the entry and its file, while the run looked at them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from strandline.ledger import suspect_files
 from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.kept import Kept
-from strandline.reconcile.model import Finding, FindingKind, Protection, Survey
+from strandline.reconcile.model import Finding, FindingKind, Protection, Survey, Watch
+from strandline.reconcile.paths import is_metadata_file
 
 FOOTERS_MAX = 10_000
 """Read in one run. Orphans beyond are compared by their size alone."""
@@ -99,7 +103,7 @@ class MissingEntries:
                 yield self._ranged[at][2]
 
 
-def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, check: Callable[[], None]) -> Suspects:
+def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
     with bench.ledger.read() as connection:
         known = suspect_files.every(connection)
@@ -109,8 +113,13 @@ def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, check: Callable
     missing = _missing(survey, kept)
     tables: dict[str, str] = {}
     if missing:
-        orphans = (f for f in survey.drift.orphans() if f.table in missing and f.path not in released)
-        for finding, entries in _matched(bench, orphans, missing, found, check):
+        orphans = (
+            f
+            for f in survey.drift.orphans()
+            if f.table in missing and f.path not in released and not is_metadata_file(f.path)
+        )
+        matched = list(_matched(bench, orphans, missing, found, watch.check))
+        for finding, entries in _still_missing(bench, survey, matched, watch):
             found.files[finding.path] = entries[0]
             found.entries |= dict.fromkeys(entries, finding.path)
             found.before[finding.protected] += 1
@@ -133,6 +142,20 @@ def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
         if finding.size is not None or finding.row_count is not None:
             found.setdefault(finding.table, MissingEntries()).add(finding)
     return found
+
+
+def _still_missing(
+    bench: SweepBench, survey: Survey, matched: Sequence[tuple[Finding, Sequence[str]]], watch: Watch
+) -> Iterator[tuple[Finding, Sequence[str]]]:
+    """Those of which the table still has an entry. All of a table that cannot be read now."""
+    if not matched:
+        return
+    now = bench.catalog.references(survey.references, watch)
+    live = now.referenced({path for _, entries in matched for path in entries})
+    for finding, entries in matched:
+        still = entries if finding.table in now.unread else [path for path in entries if path in live]
+        if still:
+            yield finding, still
 
 
 def _matched(

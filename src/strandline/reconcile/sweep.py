@@ -159,7 +159,7 @@ class _Sweep:
 
     def _suspected(self, survey: Survey, kept: Kept) -> Suspects:
         """Orphans that are probably the files of missing entries: neither is touched."""
-        suspects = find_suspects(self._bench, survey, kept, self._watch.check)
+        suspects = find_suspects(self._bench, survey, kept, self._watch)
         self._tally.suspects = len(suspects.files)
         for path, entry in suspects.files.items():
             self._tally.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")

@@ -143,25 +143,45 @@ class ReferenceReader:
 
     def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> LakeReferences:
         """Tables whose pointer did not move since `known` are not read again. A table that comes, goes or is renamed
-        while the others are read is noticed: names are listed before and after."""
+        while the others are read is noticed: names are listed before and after. One that is always listed and never
+        found is unread."""
         read: dict[str, TableReferences] = {}
         unread: dict[str, str] = {}
         links = links or (() if known is None else known.links)
         names = self._catalog.table_names()
+        always = set(names)
         for _ in range(ATTEMPTS_MAX):
             self._read_tables([name for name in names if name not in read], known, read, unread)
             before, names = names, self._catalog.table_names()
-            if set(names) <= set(before) and all(name in read or name in unread for name in names):
-                if known is not None and _is_known(known, read, unread, links):
-                    return known
-                real = RealPaths([folder for table in read.values() for folder in table.folders], links)
-                also = real.also(part for table in read.values() for part in _spelled(table))
-                still = {name: why for name, why in unread.items() if name in names}
-                return LakeReferences(read, still, frozenset(also), tuple(links))
+            always &= set(names)
+            pending = {name for name in names if name not in read and name not in unread}
+            is_settled = set(names) <= set(before)
+            if is_settled and not pending:
+                return self._gathered(names, known, read, unread, links)
+        if is_settled and pending <= always:
+            # A REST catalog says so of a table whose metadata file it has lost. The other tables can be read.
+            unread |= dict.fromkeys(sorted(pending), "the catalog lists it, and says that there is no such table")
+            return self._gathered(names, known, read, unread, links)
         raise StorageError(
             "tables of the catalog come and go faster than they can be read",
             hint="Try again when fewer tables are made and dropped.",
         )
+
+    @staticmethod
+    def _gathered(
+        names: Sequence[str],
+        known: LakeReferences | None,
+        read: dict[str, TableReferences],
+        unread: dict[str, str],
+        links: Sequence[str],
+    ) -> LakeReferences:
+        """`known` itself, if nothing changed since."""
+        if known is not None and _is_known(known, read, unread, links):
+            return known
+        real = RealPaths([folder for table in read.values() for folder in table.folders], links)
+        also = real.also(part for table in read.values() for part in _spelled(table))
+        still = {name: why for name, why in unread.items() if name in names}
+        return LakeReferences(read, still, frozenset(also), tuple(links))
 
     def _read_tables(
         self,
