@@ -59,6 +59,7 @@ from strandline.maintain.purge_rows import RowSearch, ours_above
 from strandline.maintain.purge_shown import still_shown
 from strandline.tables import floor as table_floor
 from strandline.tables import upkeep
+from strandline.tables.conditions import find_instability
 from strandline.tables.metadata import ToldPurge, check_fit
 from strandline.tables.spark_tables import JAVA_ERRORS, explain
 from strandline.types import Dataset, Seq, SeqRange
@@ -176,6 +177,12 @@ class _Purge:
         if kind != T.BooleanType():
             raise UsageError(
                 f"`{self.where}` is not a condition: it gives {kind.simpleString()}, not true or false", hint=hint
+            )
+        if (unstable := find_instability(self._main(), self.where)) is not None:
+            raise UsageError(
+                f"the condition `{self.where}` cannot choose rows: {unstable}",
+                hint="Purge evaluates it several times: to count rows, to find the sinks that have them, and to delete. "
+                "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
         if not keep_snapshots:
             check_expirable(self.dataset, upkeep.history(tables, self.dataset.name))

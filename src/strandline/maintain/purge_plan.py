@@ -12,7 +12,7 @@ from strandline.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
 
 UNDER_WAY = "a delivery of them was under way, or never ended"
 CONDITION_CHANGED = "its condition was changed since"
-CONDITION_UNFIT = "its condition no longer fits the table"
+CONDITION_UNFIT = "its condition no longer tells which rows it was sent"
 NOT_RECORDED = "how it came this far is not recorded here"
 SENT_AGAIN = "rows that it had refused were sent again, and whether they landed is not known"
 MEANWHILE = "somebody delivered to it while rows were deleted"

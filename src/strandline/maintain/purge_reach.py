@@ -22,6 +22,7 @@ from strandline.maintain.bench import MaintainBench, Progress
 from strandline.maintain.purge_plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, Reached, began_below, reached
 from strandline.maintain.purge_rows import RowSearch
 from strandline.maintain.retain_plan import owed, range_or_none
+from strandline.tables.conditions import find_instability
 from strandline.types import Dataset, Seq, SeqRange
 
 
@@ -131,11 +132,11 @@ class SinkSearch:
 
 
 def _fits(df: DataFrame, where: str) -> bool:
+    """Whether the condition can be evaluated again with the answer that it gave when the sink's rows were chosen."""
     try:
-        df.where(F.expr(where))
+        return find_instability(df, where) is None
     except PySparkException:
         return False
-    return True
 
 
 def _without_refused(finding: Finding, aside: Sequence[Refused]) -> Finding:
