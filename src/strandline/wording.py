@@ -13,8 +13,21 @@ def plural(count: int, noun: str, verb: str = "") -> str:
     """The count with its noun, and with the verb that goes with it: `plural(1, "row", "is")` is "1 row is"."""
     words = [f"{count:,}", noun if count == 1 else _many(noun)]
     if verb:
-        words.append(verb if count == 1 else _VERBS.get(verb, verb.removesuffix("s")))
+        words.append(agreeing(count, verb))
     return " ".join(words)
+
+
+def part(count: int, total: int, noun: str, verb: str = "") -> str:
+    """So many of all of them: `part(1, 2, "row", "is")` is "1 of 2 rows is"."""
+    words = [f"{count:,} of {plural(total, noun)}"]
+    if verb:
+        words.append(agreeing(count, verb))
+    return " ".join(words)
+
+
+def agreeing(count: int, verb: str) -> str:
+    """The verb as it goes with a count that stands elsewhere: "is" or "are"."""
+    return verb if count == 1 else _VERBS.get(verb, verb.removesuffix("s"))
 
 
 def _many(noun: str) -> str:

@@ -152,3 +152,45 @@ def test_rows_that_are_still_there_are_not_sent_again(table: InTable) -> None:
     with pytest.raises(RefusedError, match=r"some rows of 1\.\.60, 61\.\.80 are still there"):
         recover(table.shared, table.delivery, resend=True)
     assert recover(table.shared, table.delivery, accept_loss=True).lost_rows == 34
+
+
+@pytest.mark.parametrize("landed_since", [0, 20])
+def test_rows_of_older_generations_that_the_present_one_builds_on_are_missed_too(
+    table: InTable, landed_since: int
+) -> None:
+    """Generation 2 begins behind 60, and 1..60 are rows of generation 1."""
+    table.ask("CREATE TABLE other AS SELECT * FROM events WHERE _ingest_seq <= 60")
+    table.ask("DROP TABLE events")
+    table.ask("ALTER TABLE other RENAME TO events")
+    done = recover(table.shared, table.delivery, resend=True)
+    assert (done.generation, done.lost_rows, table.delivery.marks()) == (2, 20, {"": 60})
+    table.run().close()
+    if landed_since:
+        table.send(61, 80)
+    given = 60 + landed_since
+    table.ask("TRUNCATE events")
+    with pytest.raises(SinkStopped, match=f"of {given} rows that it acknowledged it has none"):
+        table.run()
+    table.ask("DROP TABLE events")
+    with pytest.raises(RefusedError, match=f"{given} of {given} rows that it acknowledged are missing"):
+        recover(table.shared, table.delivery)
+    done = recover(table.shared, table.delivery, resend=True)
+    assert (done.generation, done.lost_rows, table.delivery.marks()) == (3, given, {"": None})
+    table.send(1, 100)
+    assert table.ask("SELECT count(*), count(DISTINCT _ingest_seq) FROM events") == [(100, 100)]
+
+
+def test_what_an_older_generation_keeps_is_built_on_again_and_given_up_with_the_rest(table: InTable) -> None:
+    table.ask("CREATE TABLE kept AS SELECT * FROM events WHERE _ingest_seq <= 60")
+    table.ask("DROP TABLE events; CREATE TABLE events AS SELECT * FROM kept")
+    recover(table.shared, table.delivery, resend=True)
+    table.send(61, 80)
+    table.ask("DROP TABLE events; CREATE TABLE events AS SELECT * FROM kept")
+    done = recover(table.shared, table.delivery, resend=True)
+    assert (done.generation, done.lost_rows, table.delivery.marks()) == (3, 20, {"": 60}), "1..60 are not sent again"
+    table.send(61, 70)
+    table.ask("TRUNCATE events")
+    done = recover(table.shared, table.delivery, accept_loss=True)
+    assert (done.generation, done.lost_rows, table.delivery.marks()) == (3, 70, {"": 70})
+    table.send(71, 90)
+    assert table.ask("SELECT min(_ingest_seq), count(*) FROM events") == [(71, 20)]

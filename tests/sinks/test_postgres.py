@@ -1061,7 +1061,7 @@ def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(bench: Bench) -
     assert numbers == [1, 2, 3, 4, 6, 8, 9, 10, 10, 11, 12]
     bench.ask("INSERT INTO events (_ingest_seq) VALUES (7)")
     assert inspector.inspect(ADDRESS, rng(1, 8)).problem == (
-        "1 of 7 rows are missing: 5; 1 row has numbers in 1..8 that were not delivered"
+        "1 of 7 rows is missing: 5; 1 row with a number in 1..8 was not delivered"
     )
     inspector.close()
 
@@ -1078,7 +1078,7 @@ def test_lanes_that_lie_between_each_other_are_told_apart_in_one_table(bench: Be
     found = [inspector.inspect(lane, rng(1, 30 + k)) for k, lane in enumerate(lanes)]
     assert [f.count for f in found] == [10, 9, 11]
     assert [f.problem for f in found] == [
-        None, "1 of 10 rows are missing: 5", "1 numbers stand there more than once: 6",
+        None, "1 of 10 rows is missing: 5", "1 number stands there more than once: 6",
     ]  # fmt: skip
     assert "does not know" in (inspector.inspect(lanes[0], rng(25, 40)).problem or "")
     bench.ask("DROP TABLE events")

@@ -331,7 +331,7 @@ def test_a_table_is_held_against_its_record_and_the_record_against_the_ledger(
         (Kind.CORRUPT, "public.events 31..60"),
         (Kind.DIGEST, "public.events 61..90"),
     ]
-    assert "1 of 30 rows are missing: 50" in faults[1].detail
+    assert "1 of 30 rows is missing: 50" in faults[1].detail
 
 
 # S3.

@@ -117,7 +117,7 @@ def ingest_with_bad_rows(demo: Demo) -> None:
             demo.tell(f"  line {entry['line']}: {entry['reason']}", "yellow")
         good = MONDAY_ROWS - BAD_ROWS
         demo.claim(
-            f"{good:,} rows are in, {BAD_ROWS} are in the reject file with line and reason: none is missing",
+            f"{plural(good, 'row', 'is')} in, {BAD_ROWS} are in the reject file with line and reason: none is missing",
             done.rows == good == count(demo)[0] and len(rejects) == BAD_ROWS,
         )
 
@@ -156,7 +156,7 @@ def recover(demo: Demo) -> None:
         demo.tell(f"published: {', '.join(map(str, found.published)) or 'nothing'}", "dim")
         rows, ids = count(demo)
         expected = MONDAY_ROWS - BAD_ROWS + TUESDAY_ROWS
-        demo.claim(f"{rows:,} rows, {ids:,} different ids: each exactly once", rows == ids == expected)
+        demo.claim(f"{plural(rows, 'row')}, {ids:,} different ids: each exactly once", rows == ids == expected)
         again = ingest(demo, "tuesday.jsonl")
         demo.claim("the killed ingest, run again, adds nothing", again.duplicate and count(demo)[0] == expected)
 

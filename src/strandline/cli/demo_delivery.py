@@ -116,7 +116,7 @@ def go_on_delivering(demo: Demo) -> None:
         for name in SINKS:
             ids = list(consumed(demo, name))
             demo.claim(
-                f"{name}: {len(ids):,} rows in {plural(len(_objects(demo, name)), 'object')}, each exactly once",
+                f"{name}: {plural(len(ids), 'row')} in {plural(len(_objects(demo, name)), 'object')}, each once",
                 len(ids) == len(set(ids)) == rows,
             )
         demo.claim(

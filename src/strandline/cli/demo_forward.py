@@ -22,6 +22,7 @@ from strandline.errors import FailedError, StrandlineError
 from strandline.founding import init_lake
 from strandline.lake import Lake
 from strandline.types import SEQ_COLUMN
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from strandline.receive.intake import BatchReport
@@ -89,7 +90,7 @@ def _go_on(demo: Demo, collector: Lake) -> None:
         _wait_for_rows(collector)
         there, different = _count(collector)
         demo.claim(
-            f"the collector has {there:,} rows, {different:,} different ids: each exactly once",
+            f"the collector has {plural(there, 'row')}, {different:,} different ids: each exactly once",
             there == different == _meant_for_it(demo),
         )
 

@@ -59,7 +59,8 @@ def _compact(demo: Demo) -> None:
         done = demo.lake.maintenance.compact(DATASET)
         _told(demo, done.run)
         demo.claim(
-            f"{done.result.files_before:,} files became {done.result.files_after:,}, with the same {rows_text(before)}",
+            f"{plural(done.result.files_before, 'file')} became {done.result.files_after:,}, with the same "
+            f"{rows_text(before)}",
             done.result.files_after < done.result.files_before and rows_in_lake(demo) == before,
         )
 
@@ -99,7 +100,7 @@ def go_on_after_maintenance(demo: Demo) -> None:
         deliver(demo)
         for name in SINKS:
             ids = list(consumed(demo, name))
-            demo.claim(f"{name}: {len(ids):,} rows, each exactly once", len(ids) == len(set(ids)) == ever)
+            demo.claim(f"{name}: {plural(len(ids), 'row')}, each exactly once", len(ids) == len(set(ids)) == ever)
         demo.say("Reading what the sinks hold")
         demo.claim("verify: gaps 0, duplicates 0", demo.lake.delivery.verify().ok)
         demo.say("Deleting old rows")

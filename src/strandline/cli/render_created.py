@@ -11,7 +11,7 @@ from rich.text import Text
 
 from strandline.cli.render import OK, columns_table, dataset_document
 from strandline.types import Dataset
-from strandline.wording import plural
+from strandline.wording import agreeing, part, plural
 
 if TYPE_CHECKING:
     from strandline.tables.infer import Guess, Inferred
@@ -45,9 +45,9 @@ def _doubts(made: Dataset, found: Inferred) -> Iterator[str]:
 
 
 def _misfits(guess: Guess) -> str:
-    fit = f"{guess.values - guess.misfits:,} of {plural(guess.values, 'value')} fit {guess.likely}"
+    fit = f"{part(guess.values - guess.misfits, guess.values, 'value', 'fits')} {guess.likely}"
     shown = ", ".join(f'"{text}" in line {line}' for line, text in guess.examples)
-    return f"{fit}, {guess.misfits:,} {'does' if guess.misfits == 1 else 'do'} not: {shown}"
+    return f"{fit}, {guess.misfits:,} {agreeing(guess.misfits, 'does')} not: {shown}"
 
 
 def document(made: Dataset, found: Inferred, *, inferred_from: Path | None) -> dict[str, Any]:

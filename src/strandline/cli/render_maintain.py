@@ -14,7 +14,7 @@ from strandline.cli.output import dumps
 from strandline.cli.render import BAD, NOTHING, OK, age, grid, number
 from strandline.cli.render_purge import purged
 from strandline.ledger.maintenance import Kind, Outcome
-from strandline.wording import plural
+from strandline.wording import agreeing, plural
 
 if TYPE_CHECKING:
     from strandline.ledger.maintenance import Run
@@ -98,13 +98,13 @@ def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
 
 
 def _again(left: int) -> str:
-    return "was done again" if not left else f"{plural(left, 'file')} are left for the next run"
+    return "was done again" if not left else f"{plural(left, 'file', 'is')} left for the next run"
 
 
 def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
     gone, kept = r["snapshots_expired"], r["snapshots_before"] - r["snapshots_expired"]
     if gone:
-        verb = "would go" if run.dry_run else "are gone"
+        verb = "would go" if run.dry_run else f"{agreeing(gone, 'is')} gone"
         yield Text.assemble(OK, f" {run.dataset}: {plural(gone, 'snapshot')} {verb}, {_some(kept, 'stays', 'stay')}")
     else:
         yield Text.assemble(NOTHING, f" {run.dataset}: no snapshot is old enough; {_some(kept, 'stays', 'stay')}")

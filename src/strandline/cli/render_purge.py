@@ -46,7 +46,8 @@ def purged(run: Run, r: Result) -> Iterator[RenderableType]:
 def _holders(r: Result) -> Iterator[str]:
     """Whoever has such rows, or may have: what is there is theirs to delete."""
     for at in r["holding"]:
-        yield f"{_named(at)} was sent {plural(at['rows'], 'row')}; delete them there: {at['destination']}"
+        them = "it" if at["rows"] == 1 else "them"
+        yield f"{_named(at)} was sent {plural(at['rows'], 'row')}; delete {them} there: {at['destination']}"
     for at in r["may_hold"]:
         rows = "such rows" if at["rows"] is None else f"up to {plural(at['rows'], 'such row')}"
         more = " more" if any(_same(at, other) for other in r["holding"]) and at["rows"] is not None else ""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render import age, done, grid, number
+from strandline.cli.render import UNKNOWN, age, done, grid, number
 from strandline.delivery import ChunkState
 from strandline.sink_status import SinkStatus
-from strandline.wording import plural
+from strandline.wording import agreeing, plural
 
 if TYPE_CHECKING:
     from strandline.deliver.sink import Option
@@ -113,13 +113,14 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
             lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
         if one.held_since is not None:
             lines.append(
-                f"sink {name} holds retention back: {number(one.held_rows)} rows are due and "
-                f"{'wait for it' if one.held_rows != 0 else 'for it; others wait until it has come past them'}, "
+                f"sink {name} holds retention back: {_due(one.held_rows, 'is')} due and "
+                f"{_waiting(one.held_rows)}, "
                 f"since {age(one.held_since, now)}"
             )
         if one.lost_rows:
             lines.append(
-                f"sink {name} will not get {plural(one.lost_rows, 'row')}, which were deleted before it had them; "
+                f"sink {name} will not get {plural(one.lost_rows, 'row')}, deleted before it had "
+                f"{'it' if one.lost_rows == 1 else 'them'}; "
                 "`strandline ledger audit` says when and why"
             )
         if one.unknown_losses:
@@ -258,7 +259,20 @@ def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableTyp
 def _held(one: SinkStatus, now: datetime) -> Text:
     if one.held_since is None:
         return Text("nothing", "dim")
-    return Text(f"{number(one.held_rows)} rows that are due for deletion, since {age(one.held_since, now)}", "yellow")
+    due = f"{_due(one.held_rows)} that {agreeing(one.held_rows or 0, 'is')} due for deletion"
+    return Text(f"{due}, since {age(one.held_since, now)}", "yellow")
+
+
+def _due(rows: int | None, verb: str = "") -> str:
+    if rows is None:
+        return f"{UNKNOWN} rows are" if verb else f"{UNKNOWN} rows"
+    return plural(rows, "row", verb)
+
+
+def _waiting(rows: int | None) -> str:
+    if rows == 0:
+        return "for it; others wait until it has come past them"
+    return f"{agreeing(rows or 0, 'waits')} for it"
 
 
 def _behind(one: SinkStatus) -> Text:

@@ -14,7 +14,7 @@ from strandline.maintain_status import LastRun, MaintenanceStatus
 from strandline.reconcile_status import ReconcileStatus
 from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
 from strandline.types import BlockKind
-from strandline.wording import plural
+from strandline.wording import agreeing, plural
 
 
 def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
@@ -156,8 +156,8 @@ _WORDS = {"failed": "failed", "died": "died", "refused": "was refused", "skipped
 
 def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
     return [
-        f"{r.dataset}: {plural(b.rows, 'row')} that were received cannot be ingested: {b.reason}; "
-        f"they are kept, and it is tried again ({plural(b.tries, 'time')} so far)"
+        f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: {b.reason}; "
+        f"{'it is' if b.rows == 1 else 'they are'} kept, and it is tried again ({plural(b.tries, 'time')} so far)"
         for r in found
         for b in r.batches
         if b.reason is not None

@@ -14,7 +14,7 @@ from strandline.cli.bars import bars_on
 from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
 from strandline.cli.render import BAD, NOTHING, OK
-from strandline.wording import plural
+from strandline.wording import agreeing, plural
 
 if TYPE_CHECKING:
     from strandline.deliver.layout import Finding
@@ -67,7 +67,7 @@ def _watching(out: Output) -> Iterator[tuple[Callable[[str], None], Callable[[st
         line = progress.add_task("starting Spark", total=None, count="", note="")
 
         def step(sink: str, what: str, done: int, total: int) -> None:
-            count = f"{done:,}/{total:,} ranges" if total else ""
+            count = f"{done:,}/{plural(total, 'range')}" if total else ""
             progress.update(line, description=f"{sink}: {what}", completed=done, total=total or None, count=count)
 
         yield lambda words: progress.update(line, description=words), step
@@ -129,25 +129,24 @@ def _head(s: SinkVerdict) -> Text:
         return Text.assemble(BAD, " ", (s.name, "bold"), ": not all of it could be read, so nothing is proved")
     if not s.ok:
         wrong = sum(1 for f in s.findings if f.is_fault)
-        return Text.assemble(
-            BAD, " ", (s.name, "bold"), f": {plural(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
-        )
+        return Text.assemble(BAD, " ", (s.name, "bold"), f": {plural(wrong, 'thing', 'is')} wrong")
     if s.watermark is None:
         return Text.assemble(OK, " ", (s.name, "bold"), ": nothing was delivered yet, and nothing is there")
     return Text.assemble(OK, " ", (s.name, "bold"), (f": {_tiling(s)}; {_agreement(s)}", "green"), (_rest(s), "dim"))
 
 
 def _tiling(s: SinkVerdict) -> str:
-    in_lanes = f" in {s.lanes:,} partitions" if s.lanes > 1 else ""
+    in_lanes = f" in {plural(s.lanes, 'partition')}" if s.lanes > 1 else ""
     ranges = s.ranges + s.taken
-    verb = "tiles" if ranges == 1 else "tile"
-    return f"{plural(ranges, 'range')}{in_lanes} {verb} {(s.start or 0) + 1:,}..{s.watermark:,} without gap or overlap"
+    tiled = f"{plural(ranges, 'range')}{in_lanes} {agreeing(ranges, 'tiles')}"
+    return f"{tiled} {(s.start or 0) + 1:,}..{s.watermark:,} without gap or overlap"
 
 
 def _agreement(s: SinkVerdict) -> str:
-    rows = f"{plural(s.rows, 'row')} {'agrees' if s.rows == 1 else 'agree'} with the lake"
+    rows = f"{plural(s.rows, 'row', 'agrees')} with the lake"
     if s.gone:
-        rows += f", {s.gone:,} of them with what was recorded before they were deleted there"
+        before = "it was" if s.gone == 1 else "they were"
+        rows += f", {s.gone:,} with what was recorded before {before} deleted there"
     return f"{rows}, but for what is noted" if s.findings else rows
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.errors import FailedError
 from strandline.types import SEQ_COLUMN
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,7 @@ def unpacked(body: bytes, name: str) -> Content:
             hint="The row is still in the lake under its number, unless somebody deleted it there.",
         ) from e
     if rows.num_rows != 1:
-        raise FailedError(f"{name} holds {rows.num_rows} rows where one was set aside")
+        raise FailedError(f"{name} holds {plural(rows.num_rows, 'row')} where one was set aside")
     return Content(rows.replace_schema_metadata(None), columns)
 
 

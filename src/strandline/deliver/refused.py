@@ -23,6 +23,7 @@ from strandline.ledger import lanes, quarantine, splits
 from strandline.ledger.quarantine import NOT_THERE, SetAside
 from strandline.ledger.splits import Split
 from strandline.types import Seq
+from strandline.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,8 @@ class Refusing:
 
     def _stopped(self, many: TooMany) -> SinkStopped:
         name = self.run.record.name
-        counted = f"{many.refused:,}" + (f" (and {many.set_aside:,} rows that are set aside)" if many.set_aside else "")
-        others = "" if many.takes_others else ", and takes nothing else"
         return SinkStopped(
-            f"{name}: its destination refuses {counted} chunks for good{others}; at most {self.rows_max:,} rows are "
-            f"set aside: {many.why}",
+            f"{name}: {describe_refusals(many, self.rows_max)}",
             hint=f"See to what it says, then `strandline sink resume {name}`. If the rows are bad indeed, more of them "
             f"may be set aside: `strandline sink update {name} --option quarantine_rows_max=N`.",
         )
@@ -169,3 +167,12 @@ class Refusing:
         if self._aside is not None:
             for r in refusals:
                 self._aside[r.intent] = self._aside.get(r.intent, 0) + 1
+
+
+def describe_refusals(many: TooMany, rows_max: int) -> str:
+    aside = f" (and {plural(many.set_aside, 'row')} set aside before)" if many.set_aside else ""
+    others = "" if many.takes_others else ", and takes nothing else"
+    return (
+        f"its destination refuses {plural(many.refused, 'chunk')} for good{aside}{others}; at most "
+        f"{plural(rows_max, 'row', 'is')} set aside: {many.why}"
+    )

@@ -11,11 +11,12 @@ from strandline import failpoints
 from strandline.deliver.bench import DeliverBench, Settled
 from strandline.deliver.kinds import find_kind, resolve
 from strandline.deliver.options import DeliveryOptions, own_options, parse_common
-from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, Sink, SinkContext
+from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
 from strandline.delivery import Lease, SinkRecord, SinkState
 from strandline.errors import LeaseLost, SinkStopped
-from strandline.ledger import sinks
+from strandline.ledger import older_generations, sinks
 from strandline.types import Dataset, Seq
+from strandline.wording import plural
 
 Progress = Callable[[str, int, int], None]
 """Sink, rows that were dealt with, rows in all."""
@@ -32,8 +33,18 @@ def open_sink(bench: DeliverBench, record: SinkRecord, dataset: Dataset, options
         settings=bench.config.settings.forward,
         given=own_options(options),
         peer=record.peer,
+        builds_on=lambda: _older_rows(bench, record, dataset),
     )
     return kind.open(context)
+
+
+def _older_rows(bench: DeliverBench, record: SinkRecord, dataset: Dataset) -> list[OlderRows]:
+    with bench.ledger.read() as connection:
+        found = older_generations.layers(connection, record)
+    return [
+        OlderRows(Address(bench.lake, record.instance, x.generation, dataset.name, x.partition), x.above, x.upto)
+        for x in found
+    ]
 
 
 class CalledOff(Exception):
@@ -157,7 +168,7 @@ class SinkRun:
         sink = self.sink()
         if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
             raise SinkStopped(
-                f"{self.record.name}: {loss.what}; of {loss.given:,} rows that it acknowledged it has "
+                f"{self.record.name}: {loss.what}; of {plural(loss.given, 'row')} that it acknowledged it has "
                 f"{'none' if loss.there == 0 else f'at most {loss.there:,}'}",
                 hint=f"`strandline sink recover {self.record.name} --resend` sends them again, in a new generation; "
                 "`--accept-loss` goes on without them. Or bring them back, then `strandline sink resume "

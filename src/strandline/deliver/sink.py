@@ -215,6 +215,20 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OlderRows:
+    """Rows that an older generation landed in a lane, `above < number ≤ upto`: the present one goes on behind them."""
+
+    address: Address
+    """Of the older generation."""
+    above: int
+    upto: int
+
+
+def _builds_on_nothing() -> Sequence[OlderRows]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class SinkContext:
     """What a sink is opened with."""
 
@@ -231,6 +245,8 @@ class SinkContext:
     """The same options as they are stored: where a secret is read from, for a kind that reads it again."""
     peer: PeerKind | None = None
     """What the destination was when it was claimed; None where that is not known yet."""
+    builds_on: Callable[[], Sequence[OlderRows]] = _builds_on_nothing
+    """Asks the ledger, so only a sink that has a reason to calls it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from strandline.ledger import audit, floors, intents, lanes, losses, older_gener
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.ledger.older_generations import Foundation
 from strandline.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.wording import agreeing, part, plural
 
 _BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss goes on without it."
 
@@ -96,7 +97,8 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         lasts = [str(below[x.partition][0].ranges[-1] if x.partition in below else x.last) for x, _ in lost[:5]]
         ranges = ", ".join(under_way[:5] or lasts)
         raise RefusedError(
-            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged ({lost_rows:,} rows)",
+            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged "
+            f"({plural(lost_rows, 'row')})",
             hint=_BOTH_WAYS,
         )
     if lost and resend:
@@ -122,28 +124,32 @@ def _recover_rows(
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
     if not (resend or accept_loss):
         raise RefusedError(
-            f"{run.record.name}: {loss.what}; {lost_rows:,} of {loss.given:,} rows that it acknowledged are missing",
+            f"{run.record.name}: {loss.what}; {part(lost_rows, loss.given, 'row')} that it acknowledged "
+            f"{agreeing(lost_rows, 'is')} missing",
             hint=_BOTH_WAYS,
         )
     if resend:
-        if any(lane.builds_on is not None for lane in known):
-            raise RefusedError(
-                f"{run.record.name}: generation {run.record.generation} goes on behind rows of older ones, which were "
-                "in the same table and may be gone, too",
-                hint=f"`strandline sink reset {run.record.name} --to beginning` sends everything again: empty the "
-                "table first; or go on without what is lost: --accept-loss.",
-            )
         if in_part := [str(rows) for r in remaining for rows in r.in_part]:
             raise RefusedError(
                 f"{run.record.name}: some rows of {', '.join(in_part[:5])} are still there, and would be sent again, "
                 "too",
                 hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
             )
-        return _resend(run, known, [r.held for r in remaining], lost, lost_rows, began)
+        return _resend(run, known, [r.held for r in remaining], lost, lost_rows, _began_below(run, known, began))
     done = _repair(run, run.sink(), known, held, lost, lost_rows, began)
     failpoints.hit("recover.before_accept_loss")  # the ledger first: else nobody would be told how much it was
     sink.accept_loss()
     return done
+
+
+def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int]) -> dict[LaneId, int]:
+    """A lane that builds on older generations began where the oldest of them did."""
+    with run.bench.ledger.read() as connection:
+        layers = older_generations.layers(connection, run.record)
+    lowest: dict[str, int] = {}
+    for layer in layers:
+        lowest[layer.partition] = min(layer.above, lowest.get(layer.partition, layer.above))
+    return {lane.id: lowest.get(lane.partition, began[lane.id]) for lane in known}
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:

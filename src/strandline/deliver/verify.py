@@ -32,6 +32,7 @@ from strandline.ledger.quarantine import NOT_THERE, QuarantineState
 from strandline.ledger.sinks import seq_or_none
 from strandline.tables.spark_tables import explain
 from strandline.types import Dataset, Seq, SeqRange
+from strandline.wording import plural
 
 RANGES_AT_ONCE_MAX = 2000
 """Read back by one job."""
@@ -345,7 +346,7 @@ class _Verification:
     def _note_what_cannot_be_built(self, wanted: Sequence[Wanted], unfit: Mapping[OptionsKey, str]) -> None:
         for options, why in unfit.items():
             alike = [w for w in wanted if w.options == options]
-            what = f"{len(alike):,} chunks, the first of them {self._namer(alike[0].partition)(alike[0].rows, options)}"
+            what = first_of_chunks(len(alike), self._namer(alike[0].partition)(alike[0].rows, options))
             detail = f"only counts and digests of the ledger are compared, not the lake's: {why}"
             self.extra.append(Finding(Kind.NOTE, self.run.record.name, alike[0].partition, alike[0].rows, what, detail))
 
@@ -369,6 +370,10 @@ class _Verification:
             for proof in proofs:
                 proof.findings[:] = in_rows(proof.findings, differences)
         inspector.close()
+
+
+def first_of_chunks(count: int, first: str) -> str:
+    return first if count == 1 else f"{plural(count, 'chunk')}, the first of them {first}"
 
 
 def _digest(p: Present, seen: Inspected | None) -> str | None:

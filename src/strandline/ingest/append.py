@@ -35,6 +35,7 @@ from strandline.types import (
     Staged,
     is_reserved,
 )
+from strandline.wording import part
 
 Progress = Callable[[str, int | None], None]
 """What is being done, and how many rows it is about, if known."""
@@ -92,7 +93,7 @@ def append(
     if counted.rejected:
         if counted.rejected > rejects_max:
             raise InputRefused(
-                f"{counted.rejected:,} of {counted.rejected + counted.rows:,} rows do not fit the schema",
+                f"{part(counted.rejected, counted.rejected + counted.rows, 'row', 'does')} not fit the schema",
                 hint="Mend them, or allow more with ingest.rejects_max (and without --strict).",
             )
         if on_rejects is not None:

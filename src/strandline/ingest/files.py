@@ -334,7 +334,8 @@ def _keep_rejects(reads: Sequence[tuple[SourceFile, DataFrame]], path: Path, exp
                 os.fsync(out.fileno())
             if written != expected:
                 raise StorageError(
-                    f"{reads[0][0].path} changed while it was read ({expected} rejected rows, then {written})",
+                    f"{reads[0][0].path} changed while it was read "
+                    f"({plural(expected, 'rejected row')}, then {written:,})",
                     hint="Ingest a file when nobody writes to it any more.",
                 )
             whole.replace(path)

@@ -14,6 +14,7 @@ from strandline.ledger import audit, blocks, datasets, sequence
 from strandline.ledger.engine import Connection, Ledger
 from strandline.tables.metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
 from strandline.types import SEQ_COLUMN, Dataset, History
+from strandline.wording import agreeing, plural
 
 if TYPE_CHECKING:
     from strandline.tables.light import LightCatalog
@@ -65,8 +66,8 @@ def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
     counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot: True)
     if counted is not None and not counted.foreign:
         return
-    rows = "Rows" if counted is None else f"{counted.foreign:,} rows"
-    may = "may have" if counted is None else "have"
+    rows = "Rows" if counted is None else plural(counted.foreign, "row")
+    may = "may have" if counted is None else agreeing(counted.foreign, "has")
     raise RefusedError(
         f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not give. Adopted like this, they would be "
         "foreign for good: nobody would read them, and no sink would get them",

@@ -26,6 +26,7 @@ from strandline.partition import NULL_PART, encode_part
 from strandline.tables.identifier import quoted
 from strandline.tables.spark_tables import StagedFile, explain
 from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
+from strandline.wording import plural
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 
@@ -239,7 +240,7 @@ def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: Counted) 
         found[at] += file.records
     if tuple(found) != counted.per_partition:
         raise StampMismatch(
-            f"the batch changed while it was written: counted {counted.rows} rows, wrote {sum(found)}",
+            f"the batch changed while it was written: counted {plural(counted.rows, 'row')}, wrote {sum(found):,}",
             hint=MISMATCH_HINT,
         )
 

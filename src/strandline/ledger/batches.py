@@ -22,6 +22,7 @@ from strandline.ledger.received import ReceivedId
 from strandline.ledger.schema import dataset as dataset_table
 from strandline.ledger.schema_receive import HAS_ROWS, receive_batch, received
 from strandline.types import DatasetId, SeqRange
+from strandline.wording import plural
 
 ReceiveBatchId = NewType("ReceiveBatchId", int)
 
@@ -230,7 +231,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
     """It is in the table, with these numbers. Whoever knows it may say so, with or without the lease; the same again is
     fine."""
     if len(rows) != batch.rows:
-        raise ValueError(f"batch {batch.batch_id} has {batch.rows} rows, and the numbers {rows}")
+        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {rows}")
     with ledger.write() as connection:
         own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
         connection.execute(

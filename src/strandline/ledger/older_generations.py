@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from strandline.delivery import Lane, LaneId, SinkRecord
 from strandline.ledger import intents
 from strandline.ledger.engine import slices
-from strandline.ledger.schema import chunk, lane, partition_hash
+from strandline.ledger.schema import chunk, intent, lane, partition_hash
 from strandline.ledger.schema import sink as sink_table
 from strandline.types import Seq, SeqRange
 
@@ -29,6 +29,47 @@ class Foundation:
     """Up to where rows are not that generation's either."""
     ranges: tuple[SeqRange, ...]
     """Of its last intent that landed any below, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one older generation landed in a partition and the present one builds on: `above < number ≤ upto`."""
+
+    partition: str
+    generation: int
+    above: int
+    upto: int
+
+
+def layers(connection: sa.Connection, sink: SinkRecord) -> list[Layer]:
+    """Of every lane that builds on older generations, whether it has landed something itself or not."""
+    if sink.generation == 1:
+        return []
+    mine = connection.execute(
+        sa.select(lane.c.partition, lane.c.builds_on).where(
+            lane.c.sink_id == sink.id, lane.c.generation == sink.generation, lane.c.builds_on.is_not(None)
+        )
+    ).all()
+    return [layer for r in mine for layer in _layers(connection, sink, r.partition, int(r.builds_on))]
+
+
+def _layers(connection: sa.Connection, sink: SinkRecord, partition: str, upto: int) -> Iterator[Layer]:
+    for generation in range(sink.generation - 1, 0, -1):
+        older = connection.execute(_ever(sink, generation, partition)).all()
+        bound = min((int(one.builds_on) for one in older if one.builds_on is not None), default=None)
+        began = _began(connection, [LaneId(one.id) for one in older]) if bound is None else bound
+        if began is not None and began < upto:
+            yield Layer(partition, generation, began, upto)
+        if bound is None:
+            return
+        upto = min(upto, bound)
+
+
+def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
+    """Behind which number the first intent of these lanes starts; None where nothing was ever promised to them."""
+    query = sa.select(sa.func.min(sa.func.coalesce(intent.c.after, 0))).where(intent.c.lane_id.in_(of))
+    found: int | None = connection.execute(query).scalar_one()
+    return found
 
 
 def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collection[str]) -> list[Foundation]:

@@ -63,7 +63,7 @@ from strandline.tables.conditions import find_instability
 from strandline.tables.metadata import ToldPurge, check_fit
 from strandline.tables.spark_tables import JAVA_ERRORS, explain
 from strandline.types import Dataset, Seq, SeqRange
-from strandline.wording import plural
+from strandline.wording import agreeing, plural
 
 __all__ = ["AtSink", "MayHold", "Purged", "purge"]
 
@@ -181,7 +181,7 @@ class _Purge:
         if (unstable := find_instability(self._main(), self.where)) is not None:
             raise UsageError(
                 f"the condition `{self.where}` cannot choose rows: {unstable}",
-                hint="Purge evaluates it several times: to count rows, to find the sinks that have them, and to delete. "
+                hint="Purge evaluates it several times: to count rows, to find sinks that have them, and to delete. "
                 "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
         if not keep_snapshots:
@@ -260,7 +260,8 @@ class _Purge:
         with self.bench.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
         if still := self._rows.look(sealed).total:
-            self.left.append(f"{plural(still, 'row')} that fit came, or got a number, while others were deleted")
+            rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
+            self.left.append(f"{rows} came, or got a number, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
         counter, above = self._record(table, leases)

@@ -25,6 +25,7 @@ from strandline.receive.columns import Array, arrow_schema, arrow_type
 from strandline.receive.unpack import TooLarge
 from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.types import INTERNAL_COLUMNS
+from strandline.wording import plural
 
 pc: Any = pyarrow.compute
 
@@ -71,7 +72,7 @@ def _batches(
             raise BadRow(None, f"compressed Arrow buffers are not taken. {_NO_ROOM}")
         cost += cost_of(message, schema, columns)
         if cost.size > bytes_max or cost.made > made_bytes_max:
-            raise TooLarge(bytes_max, f"{rows + message.rows:,} rows take more bytes than that")
+            raise TooLarge(bytes_max, f"{plural(rows + message.rows, 'row', 'takes')} more bytes than that")
         if message.rows == 0:
             continue
         batch = pa.ipc.read_record_batch(_message(data, frame), schema)

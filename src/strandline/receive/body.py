@@ -16,6 +16,7 @@ from strandline.receive.json_body import ReadLines, read_json
 from strandline.receive.unpack import TooLarge, unpack, unpack_pieces
 from strandline.tables.schema import Column, Primitive
 from strandline.types import SEQ_COLUMN, SeqRange
+from strandline.wording import plural
 
 _NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
 RESERVE = 4
@@ -72,7 +73,7 @@ def _parts(
     else:
         room = 2 * bytes_max - len(body.data) - bytes_max // RESERVE
         if not sent and (count := body.data.count(b"\n")) * width_bytes(columns) > bytes_max:
-            raise TooLarge(bytes_max, f"{count:,} rows take more bytes than that")
+            raise TooLarge(bytes_max, f"{plural(count, 'row', 'takes')} more bytes than that")
         pieces = unpack_pieces(body.data, body.encoding, bytes_max)
         yield from read_json(pieces, columns, bytes_max, room, read_lines)
 

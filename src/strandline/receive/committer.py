@@ -18,6 +18,7 @@ from strandline.ledger import received
 from strandline.ledger.received import Body, Decision, New
 from strandline.receive.spool import Spool
 from strandline.receive.turns import Turns
+from strandline.wording import plural
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,9 @@ class Committer:
                 decisions = received.record_each(ledger, bodies)
             failpoints.hit("receive.after_commit")
             if len(decisions) != len(bodies):
-                raise StorageError(f"{len(bodies)} bodies were recorded with {len(decisions)} decisions")
+                raise StorageError(
+                    f"{plural(len(bodies), 'body', 'was')} recorded with {plural(len(decisions), 'decision')}"
+                )
         except BaseException as e:
             # The transaction may have landed though its answer did not: the files are not touched.
             if not isinstance(e, StrandlineError):

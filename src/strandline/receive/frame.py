@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from strandline.errors import FailedError
 from strandline.receive.fitting import Fitting
 from strandline.receive.spool import SpoolReader
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,4 +103,5 @@ class _Task:
                 for at in range(0, fit.num_rows, _SLICE_ROWS):
                     yield fit.slice(at, _SLICE_ROWS)
         if rows != load.rows:
-            raise FailedError(f"the spool file {load.spool} holds {rows} rows, and {load.rows} were received")
+            received = plural(load.rows, "row", "was")
+            raise FailedError(f"the spool file {load.spool} holds {plural(rows, 'row')}, and {received} received")

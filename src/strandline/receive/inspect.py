@@ -15,6 +15,7 @@ from strandline.ledger import senders
 from strandline.ledger.engine import Ledger
 from strandline.types import SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.wire import LaneName
+from strandline.wording import agreeing, part, plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,13 +83,17 @@ class Inspector:
 
     def _in_spool(self, body: PlacedBody) -> Inspected:
         if body.spool is None:
-            problem = None if body.count == 0 else f"its {body.count:,} rows are neither in the table nor in the spool"
+            problem = (
+                None
+                if body.count == 0
+                else f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
+            )
             return Inspected(body.rows, 0, body.digest, problem)
         try:
             rows = self.reader.count(body.spool)
         except (StrandlineError, OSError, ValueError) as e:
             return Inspected(body.rows, 0, body.digest, f"its file in the spool cannot be read: {e}")
-        told = f"its file in the spool has {rows:,} rows, and {body.count:,} were received"
+        told = f"its file in the spool has {plural(rows, 'row')}, and {plural(body.count, 'row', 'was')} received"
         return Inspected(body.rows, rows, body.digest, None if rows == body.count else told)
 
     def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[Inspected]:
@@ -219,5 +224,6 @@ def describe(body: PlacedBody, tally: Tally) -> str:
         said.append(f"row {place + 1}{there} {how}")
     gone, extra = body.count - tally.distinct, tally.rows - tally.distinct
     if gone + extra > len(said):
-        said.append(f"in all, {gone:,} of {body.count:,} rows are gone and {extra:,} are there once too often")
+        more = f"{extra:,} {agreeing(extra, 'is')} there once too often"
+        said.append(f"in all, {part(gone, body.count, 'row', 'is')} gone and {more}")
     return "; ".join(said)

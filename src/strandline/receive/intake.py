@@ -198,7 +198,7 @@ class Intake:
             numbers = self.bench.append(dataset.name, self._frame(dataset, batch), batch.batch_id).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
-            raise FailedError(f"batch {batch.batch_id} has {batch.rows} rows, and the numbers {numbers}")
+            raise FailedError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {numbers}")
         batches.settle(self.bench.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers

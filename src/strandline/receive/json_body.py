@@ -18,6 +18,7 @@ from strandline.errors import BadRow
 from strandline.receive.columns import width_bytes
 from strandline.receive.unpack import TooLarge
 from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+from strandline.wording import plural
 
 ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
 """JSON lines to rows, and the line of each; raises BadRow. It is ingest's: a row fits, or does not, by the same rules
@@ -115,7 +116,9 @@ class _Reader:
     def _take(self, may_become: int) -> None:
         """Before it is made."""
         if self._made + may_become > self._bytes_max or self._made + self._text + may_become > self._room:
-            raise TooLarge(self._bytes_max, f"{self._rows:,} rows and those behind them take more bytes than that")
+            raise TooLarge(
+                self._bytes_max, f"{plural(self._rows, 'row')} and those behind them take more bytes than that"
+            )
 
     def _read_here(self, data: bytes) -> tuple[pa.Table, Any]:
         before = self._lines

@@ -55,6 +55,7 @@ from strandline.tables.partitioning import parse_partition_by
 from strandline.tables.pointer import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
 from strandline.tables.trailers import send_no_trailers
 from strandline.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -360,7 +361,7 @@ class LightCatalog:
             except (CommitFailedException, CommitStateUnknownException) as e:
                 if number == COMMIT_ATTEMPTS_MAX:
                     raise CommitUnknown(
-                        f"{full_name(name)}: the change could not be committed in {number} attempts: {e}",
+                        f"{full_name(name)}: the change could not be committed in {plural(number, 'attempt')}: {e}",
                         hint="Others commit to the table all the time, or the catalog does not answer. Try again.",
                     ) from e
                 time.sleep(random.uniform(0.5, 1.0) * min(0.05 * 2**number, 2.0))

@@ -22,6 +22,7 @@ from strandline.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.tables.light import LightCatalog
 from strandline.tables.light_errors import explained
 from strandline.tables.metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
+from strandline.wording import plural
 
 VOID_KEPT_MS = 30 * 86_400_000
 """Longer than any process sleeps that prepared a commit; then expiry removes the tag."""
@@ -78,7 +79,7 @@ def drop_data_files(
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
             if number == attempts_max:
-                raise CommitUnknown(f"{name}: entries could not be dropped in {number} attempts: {e}") from e
+                raise CommitUnknown(f"{name}: entries could not be dropped in {plural(number, 'attempt')}: {e}") from e
             continue
         except (CommitStateUnknownException, StorageError) as e:
             raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e

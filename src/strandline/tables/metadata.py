@@ -25,6 +25,7 @@ from strandline.types import (
     SnapshotId,
     is_reserved,
 )
+from strandline.wording import plural
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -295,7 +296,9 @@ def plan_publish(
     if rows_in_main is None:
         return CountRows()
     if 0 < rows_in_main < len(wap.rows):
-        return Held(f"main has {rows_in_main} of its {len(wap.rows)} numbers, and no history that tells why")
+        return Held(
+            f"main has {rows_in_main:,} of its {plural(len(wap.rows), 'number')}, and no history that tells why"
+        )
     if rows_in_main > 0:
         return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
     return Held(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)

@@ -30,6 +30,7 @@ from strandline.tables.spark_tables import (
     tag_main,
 )
 from strandline.types import SEQ_COLUMN, SnapshotId
+from strandline.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,9 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
     if written + deleted == read:
         return
     discard(group.table, new_files)
-    told = f" and {deleted} were to be deleted" if deleted else ""
+    told = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
     raise FailedError(
-        f"{group.name}: {read} rows were read,{told} and {written} were written",
+        f"{group.name}: {plural(read, 'row', 'was')} read,{told} and {plural(written, 'row', 'was')} written",
         hint="Nothing was changed. The files may be damaged, or the condition gives another answer each time.",
     )
 

@@ -31,6 +31,7 @@ from strandline.tables.spark_tables import (
     root_cause,
 )
 from strandline.types import SEQ_COLUMN, SnapshotId
+from strandline.wording import plural
 
 _LOST = (
     "CommitFailedException",
@@ -70,7 +71,7 @@ def delete(tables: SparkTables, name: str, condition: str) -> None:
                 raise explain(e, f"rows of {name} cannot be deleted") from e
         time.sleep(min(2.0, 0.05 * 2 ** min(n, 6)) * random.random())
     raise CommitUnknown(
-        f"rows of {name} cannot be deleted: {tables.attempts_max} attempts, the last one: {last}",
+        f"rows of {name} cannot be deleted: {plural(tables.attempts_max, 'attempt')}, the last one: {last}",
         hint="Nothing is lost: the next run goes on with it.",
     )
 

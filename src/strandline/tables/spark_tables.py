@@ -39,6 +39,7 @@ from strandline.tables.metadata import (
 )
 from strandline.tables.placement import Span
 from strandline.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
+from strandline.wording import plural
 
 CATALOG = "lake"
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
@@ -452,7 +453,7 @@ class SparkTables:
                 last = e  # a commit was sent: that the catalog is away now does not tell what became of it
             time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
         raise CommitUnknown(
-            f"{what}: {self.attempts_max} attempts, the last one: {'' if last is None else root_cause(last)}",
+            f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
             hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
         )
 

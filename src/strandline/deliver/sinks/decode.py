@@ -10,6 +10,7 @@ from strandline.deliver.sink import Inspected
 from strandline.deliver.sinks.encode import digest_of
 from strandline.deliver.sinks.names import extension_of
 from strandline.types import SEQ_COLUMN, SeqRange
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,7 @@ def _count_parquet(file: IO[bytes], rows: SeqRange, identity: dict[str, str]) ->
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise _Bad(f"it cannot be read as Parquet: {_first_line(e)}") from e
     if count != parquet.metadata.num_rows:
-        raise _Bad(f"it holds {count} rows and says that it holds {parquet.metadata.num_rows}")
+        raise _Bad(f"it holds {plural(count, 'row')} and says that it holds {parquet.metadata.num_rows}")
     return count
 
 

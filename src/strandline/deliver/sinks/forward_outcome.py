@@ -16,6 +16,7 @@ from strandline.deliver.sinks.forward_body import Body
 from strandline.deliver.sinks.forward_http import Answer
 from strandline.deliver.sinks.forward_success import Success
 from strandline.types import Seq, SeqRange
+from strandline.wording import plural
 
 NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between gave it"
 _TOO_LARGE = 413
@@ -77,8 +78,14 @@ def _accepted(fields: Mapping[str, Any], body: Body, words: str) -> Outcome:
             return Landed(int(count), str(digest), 0, repeat=True)
         return Landed(int(count), body.recorded, size, repeat=True)
     if (count, digest) != (body.rows, body.digest):
-        return Unknown(f"{words}: it tells of {count} rows, {digest}; {body.rows} were sent, {body.digest}")
+        return Unknown(
+            f"{words}: it tells of {_rows(count)}, {digest}; {plural(body.rows, 'row', 'was')} sent, {body.digest}"
+        )
     return Landed(body.rows, body.recorded, size)
+
+
+def _rows(told: object) -> str:
+    return plural(told, "row") if isinstance(told, int) else f"{told} rows"
 
 
 def ranges_of(value: object) -> list[SeqRange]:

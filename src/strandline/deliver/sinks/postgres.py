@@ -11,12 +11,23 @@ from typing import TypeVar
 
 import psycopg
 
-from strandline.deliver.sink import Address, Claim, Claimed, Held, Loss, Option, Remaining, SinkContext, SinkKind
+from strandline.deliver.sink import (
+    Address,
+    Claim,
+    Claimed,
+    Held,
+    Loss,
+    OlderRows,
+    Option,
+    Remaining,
+    SinkContext,
+    SinkKind,
+)
 from strandline.deliver.sinks import postgres_connect as connecting
 from strandline.deliver.sinks.postgres_connect import Server, check_dsn, parse_server
 from strandline.deliver.sinks.postgres_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.deliver.sinks.postgres_inspect import PostgresInspector
-from strandline.deliver.sinks.postgres_record import TABLES, Record
+from strandline.deliver.sinks.postgres_record import TABLES, Record, Scope
 from strandline.deliver.sinks.postgres_schema import (
     NAME_BYTES_MAX,
     Misfit,
@@ -35,6 +46,7 @@ from strandline.deliver.sinks.postgres_send import CopyRehearsal, PostgresSender
 from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
 from strandline.tables.schema import Column
 from strandline.types import Seq, SeqRange
+from strandline.wording import plural
 
 SERVER_VERSION_MIN = 120_000
 """Generated columns came with PostgreSQL 12."""
@@ -48,11 +60,20 @@ class PostgresSink:
     form = "copy"
     keeps_marks = False
 
-    def __init__(self, server: Server, table: TableName, *, create: bool, generation: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        table: TableName,
+        *,
+        create: bool,
+        generation: int,
+        builds_on: Callable[[], Sequence[OlderRows]] = tuple,
+    ) -> None:
         self._server = server
         self._table = table
         self._create = create
         self._generation = generation
+        self._builds_on = builds_on
         self._record = Record(table)
         self._columns: tuple[Column, ...] | None = None
         self._open: psycopg.Connection | None = None
@@ -89,10 +110,10 @@ class PostgresSink:
         self._refuse_if(misfits(self._table, columns, shape))
 
     def _create_table(self, connection: psycopg.Connection, columns: tuple[Column, ...]) -> None:
-        gone, _ = self._record.given(connection, self._generation)
+        gone, _ = self._record.given(connection, self._scope())
         if gone:
             raise RefusedError(
-                f"{self._table.plain} is gone, and {gone:,} rows were delivered to it",
+                f"{self._table.plain} is gone, and {plural(gone, 'row', 'was')} delivered to it",
                 hint="Bring the table back with its rows, or let `strandline sink recover` send them again.",
             )
         statement = create_table(self._table, columns)
@@ -158,31 +179,42 @@ class PostgresSink:
 
     # --- a table that lost its rows ---
 
+    def _scope(self) -> Scope:
+        return Scope(self._generation, self._builds_on())
+
     def find_loss(self) -> Loss | None:
         def ask(connection: psycopg.Connection) -> Loss | None:
             if not self._record.exists(connection) or self._record.claimed(connection) is None:
                 return None
             self._make_record(connection)
-            return settle_identity(connection, self._record, self._generation)
+            return settle_identity(connection, self._record, self._scope())
 
         return self._ask(ask, connecting.COUNT_SECONDS_MAX)
 
     def remaining(self, lanes: Sequence[Address]) -> list[Remaining]:
+        scope = self._scope()
         held = self.held([(address, None) for address in lanes])
+        below = self.held([(o.address, Seq(o.above)) for o in scope.older])
         found = self._ask(
-            lambda c: [r for r in find_remains(c, self._record, self._generation) if not r.is_whole],
+            lambda c: [r for r in find_remains(c, self._record, scope) if not r.is_whole],
             connecting.COUNT_SECONDS_MAX,
         )
         result = []
         for address, all_ in zip(lanes, held, strict=True):
             own = {r.given.record.rows: r for r in found if r.given.partition == address.partition}
-            there = tuple(h for h in all_.ranges if h.rows not in own)
+            older = [
+                x
+                for o, h in zip(scope.older, below, strict=True)
+                for x in h.ranges
+                if o.address.partition == address.partition and x.rows.hi <= o.upto
+            ]
+            there = tuple(h for h in (*older, *all_.ranges) if h.rows not in own)
             in_part = tuple(rows for rows, r in own.items() if not r.is_gone)
             result.append(Remaining(Held(None, there), in_part, sum(r.missing for r in own.values())))
         return result
 
     def accept_loss(self) -> None:
-        self._ask(lambda c: accept_loss(c, self._record, self._generation), connecting.COUNT_SECONDS_MAX)
+        self._ask(lambda c: accept_loss(c, self._record, self._scope()), connecting.COUNT_SECONDS_MAX)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept for ever."""
@@ -293,7 +325,13 @@ def open_sink(context: SinkContext) -> PostgresSink:
     if create not in ("true", "false"):
         raise UsageError(f"option create is true or false, not {create!r}")
     table = _table_name(options["table"])
-    return PostgresSink(parse_server(options["dsn"]), table, create=create == "true", generation=context.generation)
+    return PostgresSink(
+        parse_server(options["dsn"]),
+        table,
+        create=create == "true",
+        generation=context.generation,
+        builds_on=context.builds_on,
+    )
 
 
 KIND = SinkKind(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from strandline.deliver.sink import Loss
 from strandline.deliver.sinks.postgres_connect import LOCK_SECONDS_MAX
 from strandline.deliver.sinks.postgres_inspect import count_in_table, escaped
-from strandline.deliver.sinks.postgres_record import GivenRange, Record, numbers_of
+from strandline.deliver.sinks.postgres_record import GivenRange, Record, Scope, numbers_of
 from strandline.deliver.sinks.postgres_schema import TableName, quote, read_shape
 from strandline.types import SEQ_COLUMN, SeqRange
 
@@ -77,7 +77,7 @@ def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
     return kept is not None and (now is None or kept != (now.oid, now.storage))
 
 
-def settle_identity(connection: psycopg.Connection, record: Record, generation: int) -> Loss | None:
+def settle_identity(connection: psycopg.Connection, record: Record, scope: Scope) -> Loss | None:
     """What the table lacks of what it was given; where that is nothing, its identity of now is kept."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
@@ -85,16 +85,16 @@ def settle_identity(connection: psycopg.Connection, record: Record, generation: 
         return None
     with connection.transaction():
         now = _locked(connection, record.table)
-        loss = _compare(connection, record, generation, kept, now)
+        loss = _compare(connection, record, scope, kept, now)
         if loss is None:
             _keep(connection, record, now)
         return loss
 
 
 def _compare(
-    connection: psycopg.Connection, record: Record, generation: int, kept: tuple[int, str] | None, now: Identity | None
+    connection: psycopg.Connection, record: Record, scope: Scope, kept: tuple[int, str] | None, now: Identity | None
 ) -> Loss | None:
-    rows, span = record.given(connection, generation)
+    rows, span = record.given(connection, scope)
     name = record.table.plain
     if span is None:
         return None
@@ -110,10 +110,10 @@ def _compare(
     return Loss(f"its table {name} is not the one that it was", rows, there) if there < rows else None
 
 
-def find_remains(connection: psycopg.Connection, record: Record, generation: int) -> Iterator[Remains]:
+def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -> Iterator[Remains]:
     """Of every range that the table was given and nobody gave up."""
-    given = record.given_ranges(connection, generation)
-    _, span = record.given(connection, generation)
+    given = record.given_ranges(connection, scope)
+    _, span = record.given(connection, scope)
     any_row = span is not None and _has_numbers(connection, record.table) and _any(connection, record.table, span)
     for one in given:
         missing = one.record.held.count or 0
@@ -123,11 +123,11 @@ def find_remains(connection: psycopg.Connection, record: Record, generation: int
         yield Remains(one, missing)
 
 
-def accept_loss(connection: psycopg.Connection, record: Record, generation: int) -> None:
+def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) -> None:
     """What the table lacks is given up: it counts as delivered, and nobody looks for it again. One transaction."""
     with connection.transaction():
         now = _locked(connection, record.table)
-        lacking = (r.given for r in find_remains(connection, record, generation) if not r.is_whole)
+        lacking = (r.given for r in find_remains(connection, record, scope) if not r.is_whole)
         record.give_up(connection, [(g.lane, int(g.record.rows.lo)) for g in lacking])
         _keep(connection, record, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,7 +14,7 @@ from strandline.deliver.sinks.postgres_record import Record, clip, numbers_of
 from strandline.deliver.sinks.postgres_schema import TableName, quote
 from strandline.errors import StorageError
 from strandline.types import SEQ_COLUMN, SeqRange, merge_ranges
-from strandline.wording import plural
+from strandline.wording import agreeing, part, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,14 +86,8 @@ class PostgresInspector:
         missing = [number for number, times in odd if times == 0]
         twice = [number for number, times in odd if times > 1]
         count = len(delivered) + sum(times - 1 for _, times in odd)
-        problems = []
-        if missing:
-            problems.append(f"{len(missing)} of {len(delivered)} rows are missing: {_named(missing)}")
-        if twice:
-            problems.append(f"{len(twice)} numbers stand there more than once: {_named(twice)}")
-        if not address.partition and (foreign := self._count(connection, rows) - count):
-            problems.append(f"{plural(foreign, 'row', 'has')} numbers in {rows} that were not delivered")
-        return Inspected(count, None, "; ".join(problems) or None)
+        foreign = 0 if address.partition else self._count(connection, rows) - count
+        return Inspected(count, None, describe_rows(rows, len(delivered), missing, twice, foreign) or None)
 
     def _delivered(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Numbers | None:
         """The numbers that went in; None where the record does not cover the range."""
@@ -141,6 +136,18 @@ def escaped(table: TableName) -> str:
     return str(table).replace("%", "%%")
 
 
-def _named(numbers: list[int]) -> str:
+def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Sequence[int], foreign: int) -> str:
+    """What is wrong with the rows of a range; empty where nothing is."""
+    problems = []
+    if missing:
+        problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")
+    if twice:
+        problems.append(f"{plural(len(twice), 'number', 'stands')} there more than once: {_named(twice)}")
+    if foreign:
+        problems.append(f"{plural(foreign, 'row')} with a number in {rows} {agreeing(foreign, 'was')} not delivered")
+    return "; ".join(problems)
+
+
+def _named(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
     return ", ".join(map(str, numbers[:NAMED_MAX])) + more

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange, Landed, covers
+from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange, Landed, OlderRows, covers
 from strandline.deliver.sinks.postgres_schema import TableName, quote
 from strandline.errors import RefusedError
 from strandline.types import Seq, SeqRange, merge_ranges
@@ -84,6 +84,14 @@ class RangeRecord:
     @property
     def rows(self) -> SeqRange:
         return self.held.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the table must hold: the rows of a generation, and those of older ones that it builds on."""
+
+    generation: int
+    older: Sequence[OlderRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,32 +254,42 @@ class Record:
             found[place - 1].append(_held(*held))
         return [tuple(f) for f in found]
 
-    # --- what the table was given in a generation, without what was given up ---
+    # --- what the table was given, without what was given up ---
 
     @property
     def _given(self) -> str:
         return (
             f"FROM {self._ranges} r JOIN {self._lanes} l ON l.id = r.lane_id "
-            "WHERE l.table_name = %s AND l.generation = %s AND r.rows > 0 AND NOT r.given_up"
+            "WHERE l.table_name = %(table)s AND r.rows > 0 AND NOT r.given_up AND (l.generation = %(generation)s "
+            "OR EXISTS (SELECT FROM unnest(%(keys)s::text[], %(above)s::bigint[], %(upto)s::bigint[]) "
+            "AS o (key, above, upto) WHERE o.key = l.key AND r.lo > o.above AND r.hi <= o.upto))"
         )
 
-    def given(self, connection: psycopg.Connection, generation: int) -> tuple[int, SeqRange | None]:
+    def _values(self, scope: Scope) -> dict[str, Any]:
+        return {
+            "table": self.table.name,
+            "generation": scope.generation,
+            "keys": [self.key(o.address) for o in scope.older],
+            "above": [o.above for o in scope.older],
+            "upto": [o.upto for o in scope.older],
+        }
+
+    def given(self, connection: psycopg.Connection, scope: Scope) -> tuple[int, SeqRange | None]:
         """How many rows, and the lowest and the highest number of their ranges."""
         found = connection.execute(
-            f"SELECT coalesce(sum(r.rows), 0), min(r.lo), max(r.hi) {self._given}".encode(),
-            (self.table.name, generation),
+            f"SELECT coalesce(sum(r.rows), 0), min(r.lo), max(r.hi) {self._given}".encode(), self._values(scope)
         )
         rows, lo, hi = _one(found)
         return int(rows), None if lo is None else SeqRange(Seq(lo), Seq(hi))
 
-    def given_ranges(self, connection: psycopg.Connection, generation: int) -> Iterator[GivenRange]:
+    def given_ranges(self, connection: psycopg.Connection, scope: Scope) -> Iterator[GivenRange]:
         """In pages: together they may be too large to hold."""
         after = (0, 0)
         while True:
             page = connection.execute(
                 f"SELECT r.lane_id, l.partition, r.lo, r.hi, r.rows, r.digest, r.size, r.numbers {self._given} "
-                "AND (r.lane_id, r.lo) > (%s, %s) ORDER BY r.lane_id, r.lo LIMIT %s".encode(),
-                (self.table.name, generation, *after, PAGE_RANGES),
+                "AND (r.lane_id, r.lo) > (%(lane)s, %(lo)s) ORDER BY r.lane_id, r.lo LIMIT %(most)s".encode(),
+                self._values(scope) | {"lane": after[0], "lo": after[1], "most": PAGE_RANGES},
             ).fetchall()
             for lane, partition, *held, numbers in page:
                 yield GivenRange(lane, partition, RangeRecord(_held(*held), numbers))

@@ -29,6 +29,7 @@ class TypeRule:
 
 
 _NUMERIC = "numeric"
+_JSONB = "numbers in jsonb are decimal, so -0.0 becomes 0.0; json keeps the text"
 
 TYPE_RULES = (
     TypeRule("boolean", "boolean"),
@@ -47,9 +48,9 @@ TYPE_RULES = (
     TypeRule("uuid", "uuid"),
     TypeRule("fixed", "bytea"),
     TypeRule("binary", "bytea"),
-    TypeRule("struct", "jsonb", ("json",)),
-    TypeRule("list", "jsonb", ("json",)),
-    TypeRule("map", "jsonb", ("json",)),
+    TypeRule("struct", "jsonb", ("json",), _JSONB),
+    TypeRule("list", "jsonb", ("json",), _JSONB),
+    TypeRule("map", "jsonb", ("json",), _JSONB),
     TypeRule("variant", "jsonb", ("json",)),
     TypeRule("unknown", "text", (), "it only ever holds null"),
     TypeRule("geometry", "bytea", (), "as WKB"),

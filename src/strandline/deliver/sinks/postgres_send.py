@@ -23,6 +23,7 @@ from strandline.deliver.sinks.postgres_record import TABLES, Record, pack_number
 from strandline.deliver.sinks.postgres_schema import TableName, copy_in, misfits, quote, read_shape
 from strandline.tables.schema import Column
 from strandline.types import SEQ_COLUMN
+from strandline.wording import part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,7 +187,7 @@ class PostgresSender:
                 copy.write(piece)
         if cursor.rowcount != made.held.count:
             return TryLater(
-                f"{self._table.plain} took {cursor.rowcount} of {made.held.count} rows: "
+                f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
                 "a trigger on it keeps rows away or adds some"
             )
         # From COPY to COMMIT the table is locked against being altered; before, it may have been, and a narrower
