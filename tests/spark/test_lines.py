@@ -53,7 +53,7 @@ NESTED = {
     "all": ALL_IN_ONE,
     "list": "list<timestamp>",
     "map": "map<string,decimal(38,10)>",
-    "deep": f"map<date,list<struct<one:{ALL_IN_ONE},more:map<string,timestamptz>>>>",
+    "deep": "map<date,list<struct<at:timestamptz,many:list<double>,bytes:binary,id:uuid,more:map<string,date>>>>",
 }
 COLUMNS = (
     Column("_ingest_seq", Primitive("long")),
