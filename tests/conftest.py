@@ -39,6 +39,8 @@ QUICK_SPARK = QUICK_JVM | {
     "spark.sql.codegen.wholeStage": "false",
     # Tables of some rows, shuffled into 200 parts by default, are 200 tasks that do nothing.
     "spark.sql.shuffle.partitions": "3",
+    # Plans of some rows need no second thought: a sixth less. Those of `make torture` get it, and those of test_stamp.
+    "spark.sql.adaptive.enabled": "true" if TORTURE else "false",
 }
 
 # An example that takes long is no finding: machines stall.

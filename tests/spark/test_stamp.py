@@ -19,6 +19,7 @@ from tests.spark.lakes import batch, create, in_main, new_lake, numbers, open_bl
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Lake]:
     with new_lake(tmp_path_factory.mktemp("stamp"), make_home) as lake:
+        lake.spark.conf.set("spark.sql.adaptive.enabled", "true")  # as users have it: it changes plans as they run
         create(lake, "stamped", {"n": "long"})
         yield lake
 
