@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from strandline import duration
 from strandline.config import CONFIG_NAME, Settings
-from strandline.cron import Cron
+from strandline.schedule import Cron
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"

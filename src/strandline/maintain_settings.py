@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from strandline import duration
-from strandline.cron import Cron
 from strandline.errors import ConfigError, UsageError
+from strandline.schedule import Cron
 from strandline.section import Section
 
 

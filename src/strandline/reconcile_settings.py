@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from strandline.cron import Cron
+from strandline.schedule import Cron
 from strandline.section import Section
 
 log = logging.getLogger(__name__)

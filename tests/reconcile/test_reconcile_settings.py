@@ -15,7 +15,6 @@ import strandline
 from strandline.drift import AbortReason, Asked, Run
 from strandline.errors import LedgerBusy, StrandlineError
 from strandline.ledger import reconcile_runs
-from strandline.reconcile.schedule import Schedule
 from strandline.reconcile_settings import BOUNDS, ReconcileSettings
 from tests.reconcile.whole_lakes import WholeLake
 
@@ -87,24 +86,33 @@ def test_what_is_not_a_setting_is_refused(values: dict[str, object]) -> None:
         ReconcileSettings.model_validate(values)
 
 
-MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
-DUE = MIDNIGHT + timedelta(hours=4, minutes=17)
+@pytest.mark.parametrize(("dry_run", "acts"), [(True, False), (False, True)])
+def test_a_run_by_schedule_acts_only_where_the_settings_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool, acts: bool
+) -> None:
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=dry_run)
+    assert lake.lake.reconciler.run_if_due() is None  # from now on it is watched
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
+    run = lake.lake.reconciler.run_if_due()
+    assert run is not None and run.asked == Asked(act=acts)
+    lake.lake.close()
 
 
-def test_a_schedule_is_due_once_however_late_it_is_asked() -> None:
-    schedule = Schedule(ReconcileSettings(enabled=True), MIDNIGHT)
-    assert schedule.due(DUE - timedelta(seconds=1)) is None
-    assert schedule.due(DUE + timedelta(days=3)) == Asked(act=False)
-    assert schedule.due(DUE + timedelta(days=3, hours=1)) is None
-    assert schedule.due(DUE + timedelta(days=4)) == Asked(act=False)
-
-
-@pytest.mark.parametrize(
-    ("enabled", "dry_run", "due"),
-    [(False, False, None), (False, True, None), (True, True, Asked()), (True, False, Asked(act=True))],
-)
-def test_the_schedule_acts_only_where_both_settings_say_so(enabled: bool, dry_run: bool, due: Asked | None) -> None:
-    assert Schedule(ReconcileSettings(enabled=enabled, dry_run=dry_run), MIDNIGHT).due(DUE) == due
+def test_a_daemon_that_is_restarted_across_its_moment_makes_the_run_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = WholeLake(tmp_path / "lake", enabled=True)
+    start = datetime.now(UTC)
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: start)
+    assert lake.lake.reconciler.run_if_due() is None
+    for day in (1, 4):
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda day=day: start + timedelta(days=day))
+        # The run itself is stamped by the real clock; this is when it was.
+        with strandline.open(lake.home) as restarted:
+            assert restarted.reconciler.run_if_due() is not None
+            assert restarted.reconciler.run_if_due() is None
+    lake.lake.close()
 
 
 def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_under_way(
@@ -127,14 +135,15 @@ def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_unde
 
 
 def test_of_two_daemons_one_takes_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
-    lake.append()
     now = datetime.now(UTC)
+    hours_ago = f"0 {(now.hour - 6) % 24} * * *"
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False, schedule=hours_ago)
+    lake.append()
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
     with strandline.open(lake.home) as other:
         one, two = lake.lake.reconciler, other.reconciler
         assert one.run_if_due() is None and two.run_if_due() is None  # both watch from now on
-        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now)
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: datetime.now(UTC))
         one.run(Asked())  # a report is not what is due
         assert one.run_if_due() is not None and two.run_if_due() is None
         assert len(one.runs()) == 2

@@ -15,8 +15,9 @@ from strandline import duration
 from strandline.config import Settings
 from strandline.errors import ConfigError, UsageError
 from strandline.ledger.maintenance import Kind
-from strandline.maintain.schedule import is_due, jobs
+from strandline.maintain.schedule import jobs
 from strandline.maintain_settings import MaintainSettings, RetainSettings
+from strandline.schedule import is_due
 from strandline.types import Dataset, DatasetId, History
 
 NIGHTLY = "30 3 * * *"

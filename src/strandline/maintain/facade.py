@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from strandline.errors import FailedError, StrandlineError, UsageError
-from strandline.ledger import datasets, maintenance
+from strandline.ledger import datasets, maintenance, schedules
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, Run, RunId
 from strandline.maintain.bench import MaintainBench, Progress, quiet
@@ -177,8 +177,17 @@ class Maintenance:
 
     @property
     def is_scheduled(self) -> bool:
+        return bool(self._crons())
+
+    def _crons(self) -> dict[str, str]:
         s = self.bench.config.settings.maintain
-        return any((s.compact_schedule, s.retain_schedule, s.expire_schedule, s.number_schedule))
+        crons = {
+            "compact": s.compact_schedule,
+            "retain": s.retain_schedule,
+            "expire": s.expire_schedule,
+            "number": s.number_schedule,
+        }
+        return {job: cron for job, cron in crons.items() if cron is not None}
 
     def rules_without_dataset(self) -> list[str]:
         """A rule that is for nothing is likely a slip of somebody's pen."""
@@ -197,9 +206,11 @@ class Maintenance:
     ) -> None:
         """Until `stopping` is set: what is due by its schedule is done, one after the other. Several daemons over one
         ledger share the turns. What is under way when `stopping` is set is finished."""
-        watching_since = utc_now()
+        watching_since: datetime | None = None
         while not stopping.is_set():
             try:
+                if watching_since is None:
+                    watching_since = schedules.followed_since(self.bench.ledger, self._crons(), utc_now())
                 watching_since = min(watching_since, utc_now())  # a clock that was set back
                 self.take_turns(stopping, watching_since, on_begin, on_run)
             except StrandlineError as e:
@@ -217,7 +228,8 @@ class Maintenance:
         on_run: Callable[[Run], None],
     ) -> None:
         """Everything that is due now. One that fails does not keep the next from its turn."""
-        from strandline.maintain.schedule import is_due, jobs
+        from strandline.maintain.schedule import jobs
+        from strandline.schedule import is_due
 
         with self.bench.ledger.read() as connection:
             known = datasets.every(connection)

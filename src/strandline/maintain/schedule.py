@@ -1,12 +1,9 @@
-"""When maintenance is due. Pure: from moments to a decision."""
+"""Which jobs of maintenance have a schedule. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
-
-from cronsim import CronSim
 
 from strandline.ledger.maintenance import Kind
 from strandline.maintain_settings import MaintainSettings
@@ -22,14 +19,6 @@ class Job:
     dataset: Dataset
     kind: Kind
     cron: str
-
-
-def is_due(cron: str, *, last: datetime | None, watching_since: datetime, now: datetime) -> bool:
-    """Whether a moment of the schedule has passed since it last began. One that was missed while nobody watched counts,
-    once, unless it never ran: a schedule that is new begins when it is first seen. A run in the future was stamped by a
-    clock that has been set back since; it tells nothing."""
-    since = last if last is not None and last <= now else watching_since
-    return since <= now and next(CronSim(cron, since)) <= now
 
 
 def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:

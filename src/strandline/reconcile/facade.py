@@ -23,7 +23,7 @@ from strandline.errors import (
     UsageError,
     WitnessUnreadable,
 )
-from strandline.ledger import audit, quarantined_files, reconcile_runs, suspect_files
+from strandline.ledger import audit, quarantined_files, reconcile_runs, schedules, suspect_files
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.witness import Witness
 from strandline.reconcile.ground import LakeGround
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from strandline.reconcile.bench import SweepBench
     from strandline.reconcile.model import Catalog, Storage, Surveyor
     from strandline.reconcile.quarantine import Purged, Restored
-    from strandline.reconcile.schedule import Schedule
     from strandline.reconcile.sweep import OnFinding
     from strandline.reconcile.watch import OnProgress
     from strandline.tables.light import LightCatalog
@@ -63,6 +62,7 @@ class Reconciler:
         self._spark = spark
         self._open_ledger = open_ledger
         self._ground = LakeGround(config, ledger, witness)
+        self._tried: datetime | None = None
 
     # Looking at the record starts nothing.
 
@@ -98,10 +98,10 @@ class Reconciler:
             return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @cached_property
-    def _schedule(self) -> Schedule:
-        from strandline.reconcile.schedule import Schedule
-
-        return Schedule(self._config.settings.reconcile, utc_now())
+    def _watching_since(self) -> datetime:
+        return schedules.followed_since(
+            self._ledger, {"reconcile": self._config.settings.reconcile.schedule}, utc_now()
+        )
 
     @property
     def is_scheduled(self) -> bool:
@@ -114,23 +114,34 @@ class Reconciler:
         on_begin: Callable[[Asked], None] = lambda asked: None,
     ) -> Run | None:
         """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
-        with the same schedule, for example."""
-        asked, moment = self._schedule.due(utc_now()), self._schedule.moment
-        if asked is None or moment is None or self._is_taken(asked, moment):
+        with the same schedule, for example. A turn that was missed because no daemon ran is made up for, once."""
+        from strandline.schedule import is_due
+
+        settings, now = self._config.settings.reconcile, utc_now()
+        asked = Asked(act=not settings.dry_run)
+        since = min(self._watching_since, now)  # a clock that was set back
+        if not settings.enabled or not is_due(
+            settings.schedule, last=self._begun(asked), watching_since=since, now=now
+        ):
             return None
         on_begin(asked)
         try:
             return self.run(asked, cancelled=cancelled)
         except (SweepRunning, LeaseLost):
             return None
+        finally:
+            self._tried = now
 
-    def _is_taken(self, asked: Asked, moment: datetime) -> bool:
-        """Whether somebody has done as much since, or is about to: here, where each machine has a folder of its own."""
+    def _begun(self, asked: Asked) -> datetime | None:
+        """When somebody last began to do as much: here, where each machine has a folder of its own. A turn of this
+        process counts also where it failed before it was on record: it is not tried again before the next moment."""
         folder = self._folder()
-        latest = next((run for run in self.runs() if folder is None or run.folder in (None, folder)), None)
-        if latest is None:
-            return False
-        return latest.started_at >= moment and latest.aborted is None and (latest.asked.act or not asked.act)
+        like = (
+            run.started_at
+            for run in self.runs()
+            if (folder is None or run.folder in (None, folder)) and (run.asked.act or not asked.act)
+        )
+        return max(filter(None, (next(like, None), self._tried)), default=None)
 
     def run_on_schedule(
         self,

@@ -1,0 +1,28 @@
+"""Since when a schedule is followed. It is stored: a daemon that is restarted at the very moment of a schedule, night
+after night, must not miss its first run for ever."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.ledger.engine import Ledger
+from strandline.ledger.schema import audit
+
+SEEN = "schedule_seen"
+
+
+def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
+    """When a daemon first followed exactly these schedules, by name of the job; the first to ask stores it."""
+    detail = json.dumps(dict(sorted(crons.items())))
+    first = sa.select(sa.func.min(audit.c.at)).where(audit.c.event == SEEN, audit.c.detail == detail)
+    with ledger.read() as connection:
+        found = connection.execute(first).scalar()
+    if isinstance(found, datetime):
+        return found
+    with ledger.write() as connection:
+        connection.execute(audit.insert().values(at=now, event=SEEN, detail=detail))
+    return now
