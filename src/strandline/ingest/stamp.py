@@ -111,8 +111,9 @@ def _is_narrow(plan: Any) -> bool:
 def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     """One pass. Rejected rows are counted apart and left out of the digest."""
     pinned = source.df
-    fits = F.lit(True) if source.rejects is None else F.col(source.rejects.reason).isNull()
-    measures = [F.count_if(fits).alias("fit"), F.count_if(~fits).alias("rejected")]
+    fit = "true" if source.rejects is None else f"{quoted(source.rejects.reason)} IS NULL"
+    fits = F.expr(fit)
+    measures = [F.expr(f"count_if({fit}) AS fit"), F.expr(f"count_if(NOT ({fit})) AS rejected")]
     if digest:
         # A column without a value says nothing: a column that was added to the dataset later does not make the same
         # rows other rows. Each value stands with its column's name: a 1 in one column is not a 1 in another.
@@ -129,7 +130,7 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
             measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
     try:
-        found = pinned.groupBy(F.spark_partition_id().alias("partition")).agg(*measures).collect()
+        found = pinned.groupBy(F.expr("spark_partition_id() AS partition")).agg(*measures).collect()
     except Exception as e:
         raise explain(e, "the batch cannot be counted") from e
     per_partition = [0] * source.partitions
@@ -185,28 +186,26 @@ def stamp(
     starts = [0, *accumulate(counted.per_partition)][:-1]
     if source.rejects is not None:
         pinned = pinned.where(F.col(source.rejects.reason).isNull())
-    partition = F.spark_partition_id() + 1
-    place = F.monotonically_increasing_id().bitwiseAND(F.lit(_PLACE_BITS))
-    number = _long(rows.lo) + F.element_at(_longs(starts), partition) + place
-    checked = F.when(place < F.element_at(_longs(counted.per_partition), partition), number).otherwise(
-        F.raise_error(F.lit(MORE_ROWS)).cast("long")
-    )
-    internal = [checked.alias(SEQ_COLUMN)]
+    # As text: each function that is called on a Column is a conversation with the JVM, and this is done for each batch.
+    place = f"(monotonically_increasing_id() & {_PLACE_BITS}L)"
+    internal = [
+        F.expr(
+            f"CASE WHEN {place} < {_of_this_partition(counted.per_partition)} "
+            f"THEN {rows.lo}L + {_of_this_partition(starts)} + {place} "
+            f"ELSE CAST(raise_error('{MORE_ROWS}') AS bigint) END AS {SEQ_COLUMN}"
+        )
+    ]
     if deliver_by:
         internal.append(partition_of(deliver_by, columns).alias(PARTITION_COLUMN))
-    return pinned.select(*internal, *(F.col(quoted(c)) for c in columns))
+    return pinned.select(*internal, *map(quoted, columns))
 
 
 MORE_ROWS = "strandline: more rows in a partition than were counted"
 
 
-def _long(value: int) -> Column:
-    return F.lit(value).cast("long")
-
-
-def _longs(values: Sequence[int]) -> Column:
+def _of_this_partition(values: Sequence[int]) -> str:
     """One literal however many there are: a job can have a hundred thousand partitions."""
-    return F.split(F.lit(",".join(map(str, values))), ",").cast("array<bigint>")
+    return f"element_at(CAST(split('{','.join(map(str, values))}', ',') AS array<bigint>), spark_partition_id() + 1)"
 
 
 def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> Column:

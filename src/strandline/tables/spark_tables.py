@@ -153,6 +153,7 @@ class SparkTables:
     def __init__(self, spark: SparkSession, *, attempts_max: int) -> None:
         self.spark = spark
         self.attempts_max = attempts_max
+        self._views: dict[str, TableView] = {}
         self._jvm: Any = spark._jvm  # PySpark has no public door to Iceberg's Java API
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
@@ -209,6 +210,18 @@ class SparkTables:
         return self._parsed(self._jvm.org.apache.iceberg.TableMetadataParser.read(table.io(), location))
 
     def _parsed(self, metadata: Any) -> TableView:
+        """A metadata file never changes, so what was parsed of it is used again; the table is looked at many times for
+        each batch. Metadata without a file, of some REST catalogs, is parsed each time."""
+        location = metadata.metadataFileLocation()
+        if location is None:
+            return self._parse(metadata)
+        if (view := self._views.get(location)) is None:
+            while len(self._views) >= _VIEWS_KEPT:
+                self._views.pop(next(iter(self._views)), None)
+            view = self._views[location] = self._parse(metadata)
+        return view
+
+    def _parse(self, metadata: Any) -> TableView:
         written = self._jvm.java.io.StringWriter()
         generator = self._jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
         self._jvm.org.apache.iceberg.TableMetadataParser.toJson(metadata, generator)
@@ -474,6 +487,7 @@ def iterate(iterable: Any) -> Iterator[Any]:
         yield found.next()
 
 
+_VIEWS_KEPT = 4
 _PIECE_CHARS = 4000
 """Half of what the JVM's side buffers before it writes to the socket."""
 _PIECES_MAX = 40
