@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.errors import NoSuchDataset, RefusedError, UsageError
-from strandline.ledger import audit, batches, blocks, datasets, sequence, sinks
+from strandline.ledger import audit, blocks, datasets, receive_report, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.types import INTERNAL_COLUMNS, Dataset
 from strandline.wording import plural
@@ -87,9 +87,14 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
             f"{dataset.name} has {plural(len(still_open), 'open block')}",
             hint="Let them settle first: `strandline status` shows them.",
         )
-    waiting = next((w for w in batches.report(connection) if w.dataset == dataset.id), None)
+    waiting = next((w for w in receive_report.report(connection) if w.dataset == dataset.id), None)
+    if waiting is not None and waiting.to_ingest.bodies:
+        raise RefusedError(
+            f"{dataset.name}: {plural(waiting.to_ingest.rows, 'received row', 'waits')} to be ingested",
+            hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
+        )
     if waiting is not None:
         raise RefusedError(
-            f"{dataset.name}: {plural(waiting.rows, 'received row', 'waits')} to be ingested",
-            hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
+            f"{dataset.name}: {plural(waiting.set_aside.rows, 'received row', 'is')} set aside",
+            hint="Give them up first (`strandline spool discard`), or mend the table and replay them.",
         )

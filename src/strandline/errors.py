@@ -10,6 +10,7 @@ StrandlineError
 │   └── NoSuchRun
 ├── RefusedError          a guard said no                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
+│   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
 │   ├── InputRefused      rows that do not fit, and --strict
 │   ├── BadRow            the first row of a body that does not fit
 │   ├── LedgerMissing     no ledger where there should be one
@@ -91,6 +92,10 @@ class RefusedError(StrandlineError):
 
 
 class BatchConflict(RefusedError):
+    pass
+
+
+class BatchEnded(RefusedError):
     pass
 
 

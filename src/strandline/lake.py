@@ -241,7 +241,14 @@ class Lake:
         return self._append(dataset, df, batch_id, same_content=True, progress=progress)
 
     def _append(
-        self, dataset: str, df: DataFrame, batch_id: str | None, *, same_content: bool, progress: Progress | None = None
+        self,
+        dataset: str,
+        df: DataFrame,
+        batch_id: str | None,
+        *,
+        same_content: bool,
+        received: bool = False,
+        progress: Progress | None = None,
     ) -> Appended:
         from strandline.ingest.append import append
 
@@ -253,6 +260,7 @@ class Lake:
             df,
             batch_id=batch_id,
             same_content=same_content,
+            received=received,
             progress=progress or (lambda step, rows: None),
         )
         self._tell_watch(target)
@@ -368,7 +376,7 @@ class Lake:
             self.ledger,
             open_spool(self.config),
             lambda: self.work.tables,
-            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False),
+            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False, received=True),
             self._catch_up,
         )
         return Receiver(bench, self._columns, _read_lines)

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from strandline import counting, maintain_status, reconcile_status, rollback, sink_status
+from strandline import counting, maintain_status, receive_status, reconcile_status, rollback, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import batches, blocks, datasets, received, sequence, table_states
-from strandline.ledger.batches import UnfinishedBatch
+from strandline.ledger import blocks, datasets, sequence, table_states
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
 from strandline.maintain_status import MaintenanceStatus
+from strandline.receive_status import ReceiveStatus
 from strandline.reconcile_status import NOT_YET, ReconcileStatus
 from strandline.sink_status import SinkStatus
 from strandline.tables.pointer import TableGlance, is_glanceable, read_pointer
@@ -52,31 +52,6 @@ class DatasetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingBatch:
-    """Bodies that are ingested together, and that are not yet."""
-
-    batch_id: str
-    rows: int
-    since: datetime
-    tries: int
-    """That failed."""
-    reason: str | None
-    retry_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveStatus:
-    """What was received over HTTP for a dataset and is not in its table yet."""
-
-    dataset: str
-    bodies: int
-    rows: int
-    bytes: int
-    oldest: datetime
-    batches: tuple[WaitingBatch, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LakeStatus:
     lake: str
     sequence: int
@@ -86,7 +61,7 @@ class LakeStatus:
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...] = ()
     receive: tuple[ReceiveStatus, ...] | None = None
-    """The datasets that rows wait for; None where nothing was ever received."""
+    """The datasets that have received rows which are not in their table; None where nothing was ever received."""
     maintenance: MaintenanceStatus | None = None
     reconcile: ReconcileStatus = NOT_YET
 
@@ -108,7 +83,7 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         problem,
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
         sink_status.look(ledger, counter.lake),
-        _receive(ledger),
+        receive_status.look(ledger),
         maintain_status.look(config, ledger),
         reconcile_status.look(config, ledger),
     )
@@ -123,20 +98,6 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
         return highest, None
     # A reservation that is under way looks the same for a moment; the next command that starts Spark settles it.
     return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
-
-
-def _receive(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
-    with ledger.read() as connection:
-        waiting = batches.report(connection)
-        if not waiting and not received.any_known(connection):
-            return None
-    return tuple(
-        ReceiveStatus(w.name, w.bodies, w.rows, w.bytes, w.oldest, tuple(map(_batch, w.batches))) for w in waiting
-    )
-
-
-def _batch(b: UnfinishedBatch) -> WaitingBatch:
-    return WaitingBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
 
 
 def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:

@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 
 from strandline.errors import BlockLost
-from strandline.ledger import batches, datasets
+from strandline.ledger import batches, datasets, receive_report
 from strandline.ledger.batches import Batch
 from strandline.ledger.engine import Ledger, utc_now
 from tests.ledger.conftest import Bench
@@ -198,9 +198,9 @@ def test_the_store_itself_wants_a_number_for_each_row(receiving: Receiving) -> N
         assert receiving.is_refused(f"UPDATE receive_batch SET {change} WHERE dataset_id = :dataset"), change
 
 
-def reports(receiving: Receiving) -> list[batches.Waiting]:
+def reports(receiving: Receiving) -> list[receive_report.Waiting]:
     with receiving.ledger.read() as connection:
-        return [w for w in batches.report(connection) if w.dataset == receiving.dataset.id]
+        return [w for w in receive_report.report(connection) if w.dataset == receiving.dataset.id]
 
 
 def test_status_tells_what_waits_since_when_and_why(receiving: Receiving) -> None:
@@ -212,14 +212,16 @@ def test_status_tells_what_waits_since_when_and_why(receiving: Receiving) -> Non
     first = formed(receiving)
     receiving.accept("c")
     [told] = reports(receiving)
-    assert (told.name, told.bodies, told.rows, told.bytes) == (receiving.dataset.name, 3, 30, 300)
-    assert began <= told.oldest <= utc_now()
+    assert told.name == receiving.dataset.name and not told.is_dropped and told.set_aside.bodies == 0
+    waiting = told.to_ingest
+    assert (waiting.bodies, waiting.rows, waiting.bytes) == (3, 30, 300)
+    assert waiting.oldest is not None and began <= waiting.oldest <= utc_now()
     assert [(b.batch_id, b.rows, b.failures, b.reason, b.retry_at) for b in told.batches] == [
         (first.batch_id, 20, 0, None, None)
     ]
     batches.settle(receiving.ledger, first, span(1, 20))
     [told] = reports(receiving)
-    assert (told.bodies, told.rows, told.batches) == (1, 10, ()), (
+    assert (told.to_ingest.bodies, told.to_ingest.rows, told.batches) == (1, 10, ()), (
         "published rows wait no more, though the files are there"
     )
 
@@ -229,4 +231,4 @@ def test_bodies_of_a_dataset_that_was_dropped_are_still_told_of(receiving: Recei
     with receiving.ledger.write() as connection:
         datasets.mark_dropped(connection, receiving.dataset.id)
     [told] = reports(receiving)
-    assert (told.name, told.rows) == (receiving.dataset.name, 10)
+    assert (told.name, told.is_dropped, told.to_ingest.rows) == (receiving.dataset.name, True, 10)

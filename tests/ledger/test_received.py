@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.config import CONFIG_NAME
-from strandline.ledger import batches, datasets, received, senders, tokens
+from strandline.ledger import batches, datasets, receive_report, received, senders, tokens
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.owners import NotClaimed, NotOwner
 from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, Repeat
@@ -612,7 +612,7 @@ def test_what_is_asked_often_looks_at_what_waits_and_not_at_all_that_ever_came(s
         received.waiting_bytes(connection)
         batches.due(connection, rows_max=10, older_than=utc_now())
         batches.to_remove(connection)
-        batches.report(connection)
+        receive_report.report(connection)
         tokens.find(connection, "secret")
     receiving.form()
     event.remove(receiving.ledger.engine, "before_cursor_execute", note)

@@ -81,4 +81,4 @@ def outlive_lease(lake: Lake) -> None:
 def be_due(lake: Lake) -> None:
     """A batch that failed is tried again at once."""
     with lake.ledger.write() as connection:
-        connection.exec_driver_sql("UPDATE receive_batch SET retry_at = NULL WHERE published_at IS NULL")
+        connection.exec_driver_sql("UPDATE receive_batch SET retry_at = NULL WHERE retry_at IS NOT NULL")

@@ -30,6 +30,7 @@ from strandline.cli import (
     receive_command,
     reconcile_commands,
     sink_commands,
+    spool_commands,
     token_commands,
     verify_command,
 )
@@ -56,6 +57,7 @@ app.add_typer(sink_commands.app, name="sink", rich_help_panel=DELIVERY)
 deliver_commands.add_to(app)
 verify_command.add_to(app)
 receive_command.add_to(app)
+app.add_typer(spool_commands.app, name="spool", rich_help_panel=DELIVERY)
 app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
 lake_commands.add_to(app, CARE)
 metrics_command.add_to(app)

@@ -9,10 +9,11 @@ from datetime import datetime
 
 import typer
 
-from strandline import maintain_status, reconcile_status, sink_status
+from strandline import maintain_status, receive_status, reconcile_status, sink_status
 from strandline.cli.options import CARE, ConfigOption, JsonOption, opened
 from strandline.cli.output import dumps
 from strandline.maintain_status import DatasetMaintenance, MaintenanceStatus
+from strandline.receive_status import ReceiveStatus
 from strandline.reconcile_status import ReconcileStatus
 from strandline.sink_status import SinkStatus
 
@@ -28,6 +29,11 @@ HELP: Mapping[str, str] = {
     "sink_held_since_timestamp_seconds": "Since when the sink holds retention back; absent while it does not.",
     "sink_lost_rows": "Rows that were deleted before the sink had them, in this generation of it.",
     "sink_unknown_losses": "Ranges of numbers of which nobody can tell how many rows the sink lost.",
+    "received_waiting_rows": "Rows that were received over HTTP and wait to be ingested.",
+    "received_waiting_bytes": "Bytes of their files in the spool.",
+    "received_oldest_timestamp_seconds": "When the oldest of them was received; absent while there is none.",
+    "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
+    "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
     "dataset_floor": "Rows up to this number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
     "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
@@ -64,6 +70,7 @@ def metrics(config: ConfigOption = None, json: JsonOption = False) -> None:
             sink_status.look(lake.ledger, lake.id),
             maintain_status.look(lake.config, lake.ledger),
             reconcile_status.look(lake.config, lake.ledger),
+            receive_status.look(lake.ledger) or (),
         )
     if json:
         print(dumps({"metrics": [{"name": s.name, "labels": dict(s.labels), "value": s.value} for s in found]}))
@@ -71,10 +78,16 @@ def metrics(config: ConfigOption = None, json: JsonOption = False) -> None:
         print(exposition(found), end="")
 
 
-def samples(sinks: Sequence[SinkStatus], maintenance: MaintenanceStatus, reconcile: ReconcileStatus) -> list[Sample]:
+def samples(
+    sinks: Sequence[SinkStatus],
+    maintenance: MaintenanceStatus,
+    reconcile: ReconcileStatus,
+    received: Sequence[ReceiveStatus] = (),
+) -> list[Sample]:
     """What is not known is left out."""
     every = [
         *_of_sinks(sinks),
+        *_of_receiver(received),
         *(s for d in maintenance.datasets for s in _of_dataset(d)),
         *_of_reconciler(reconcile),
     ]
@@ -100,6 +113,19 @@ def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_Told]:
         yield "sink_held_since_timestamp_seconds", labels, _seconds(one.held_since)
         yield "sink_lost_rows", labels, one.lost_rows
         yield "sink_unknown_losses", labels, one.unknown_losses
+
+
+def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_Told]:
+    for r in received:
+        if not r.dropped:
+            labels = {"dataset": r.dataset}
+            yield "received_waiting_rows", labels, r.rows
+            yield "received_waiting_bytes", labels, r.bytes
+            yield "received_oldest_timestamp_seconds", labels, _seconds(r.oldest)
+            yield "received_set_aside_bodies", labels, r.set_aside.bodies
+    for name in sorted({r.dataset for r in received if r.dropped}):  # several of one name may have been dropped
+        size = sum(r.bytes + r.set_aside.bytes for r in received if r.dropped and r.dataset == name)
+        yield "received_dropped_bytes", {"dataset": name}, size
 
 
 def _of_dataset(d: DatasetMaintenance) -> Iterator[_Told]:

@@ -91,6 +91,17 @@ class Journal(EventLog):
                 bodies=report.bodies,
                 numbers=None if report.numbers is None else str(report.numbers),
             )
+        elif report.did != "waiting":
+            self._waiting.pop(report.batch_id, None)
+            self.write(
+                report.did,
+                dataset=report.dataset,
+                batch=report.batch_id,
+                bodies=report.bodies,
+                rows=report.rows,
+                reason=report.reason,
+                hint=report.hint,
+            )
         elif self._waiting.get(report.batch_id) != report.reason:
             self._waiting[report.batch_id] = report.reason
             self.write(

@@ -11,8 +11,9 @@ from rich.text import Text
 from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number
 from strandline.maintain_status import LastRun, MaintenanceStatus
+from strandline.receive_status import ReceiveStatus
 from strandline.reconcile_status import ReconcileStatus
-from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus, ReceiveStatus
+from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
 from strandline.types import BlockKind
 from strandline.wording import agreeing, plural
 
@@ -27,8 +28,8 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
         parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
     if found.sinks:
         parts += [Text(""), render_sinks.table(found.sinks, now)]
-    if found.receive:
-        parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive, now)]
+    if any(not r.dropped and r.bodies for r in found.receive or ()):
+        parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive or (), now)]
     if found.maintenance is not None and any(d.last or d.floor for d in found.maintenance.datasets):
         parts += [Text(""), _maintenance(found.maintenance, now)]
     if trouble := problems(found, now):
@@ -99,12 +100,18 @@ def _meaning(dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
 def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> RenderableType:
     table = grid("dataset", "rows", "bodies", "bytes", "oldest", "state", right=("rows", "bodies", "bytes", "oldest"))
     for r in found:
+        if r.dropped or not r.bodies:
+            continue
         stuck = sum(b.reason is not None for b in r.batches)
         state = Text(f"{plural(stuck, 'batch')} failed".replace("batchs", "batches"), "yellow") if stuck else Text("")
         table.add_row(
-            Text(r.dataset, "bold"), number(r.rows), number(r.bodies), number(r.bytes), age(r.oldest, now), state
+            Text(r.dataset, "bold"), number(r.rows), number(r.bodies), number(r.bytes), _age(r.oldest, now), state
         )
     return table
+
+
+def _age(moment: datetime | None, now: datetime | None) -> str:
+    return "–" if moment is None else age(moment, now)
 
 
 _KINDS = ("compact", "retain", "expire", "purge")
@@ -155,13 +162,30 @@ _WORDS = {"failed": "failed", "died": "died", "refused": "was refused", "skipped
 
 
 def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
-    return [
-        f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: {b.reason}; "
-        f"{'it is' if b.rows == 1 else 'they are'} kept, and it is tried again ({plural(b.tries, 'time')} so far)"
-        for r in found
-        for b in r.batches
-        if b.reason is not None
-    ]
+    lines = []
+    for r in found:
+        if r.dropped:
+            bodies, size = r.bodies + r.set_aside.bodies, r.bytes + r.set_aside.bytes
+            lines.append(
+                f"{r.dataset} was dropped, and the spool still holds {plural(bodies, 'body')} of "
+                f"{plural(size, 'byte')} that {agreeing(bodies, 'was')} received for it and that nobody ingests; "
+                f"`strandline spool clear {r.dataset}` gives up what is there"
+            )
+            continue
+        lines += [
+            f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: "
+            f"{b.reason}; {'it is' if b.rows == 1 else 'they are'} kept, and it is tried again "
+            f"({plural(b.tries, 'time')} so far)"
+            for b in r.batches
+            if b.reason is not None
+        ]
+        if r.set_aside.bodies:
+            aside = r.set_aside
+            lines.append(
+                f"{r.dataset}: {plural(aside.bodies, 'body')} of {plural(aside.rows, 'row')} could not be ingested and "
+                f"{agreeing(aside.bodies, 'waits')} for you; `strandline spool list` says why"
+            )
+    return lines
 
 
 def _drift(found: ReconcileStatus) -> list[str]:

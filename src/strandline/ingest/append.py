@@ -63,6 +63,7 @@ def append(
     *,
     batch_id: str | None = None,
     same_content: bool = True,
+    received: bool = False,
     rejects: stamp.Rejects | None = None,
     rejects_max: int = 0,
     on_rejects: Callable[[DataFrame, int], None] | None = None,
@@ -71,7 +72,8 @@ def append(
 ) -> Appended:
     """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
 
-    A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides.
+    A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides. A
+    batch of `received` bodies gets a block only while the ledger has it as unfinished (`BatchEnded`).
     `rejects` names the columns of a frame that carries rows which do not fit: up to `rejects_max` of these are handed
     to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when everything is
     staged and nothing is committed; what it raises gives the batch up.
@@ -100,7 +102,7 @@ def append(
             on_rejects(pinned.df, counted.rejected)
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
-    wanted = blocks.NewBlock(dataset.id, counted.rows, name, counted.digest)
+    wanted = blocks.NewBlock(dataset.id, counted.rows, name, counted.digest, received=received)
     held = _reserve(work, dataset, wanted)
     if isinstance(held, Published):
         return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)

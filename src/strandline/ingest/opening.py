@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline import failpoints, rollback
+from strandline.batch_names import wholes_of
 from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, floors, losses, sequence, sinks, table_states
+from strandline.ledger import audit, blocks, datasets, ended_batches, floors, losses, sequence, sinks, table_states
 from strandline.ledger.engine import Connection
 from strandline.ledger.losses import NewLoss, Reason
 from strandline.tables.metadata import (
@@ -220,6 +221,9 @@ def _roll_forward(
             continue
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
+    for name_of_part in list(newest):  # a part has a branch: what it is a part of was given up before
+        for whole in wholes_of(name_of_part):
+            newest.pop(whole, None)
     rolled = []
     memory = rollback.recall(connection, dataset)
     may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
@@ -260,6 +264,7 @@ def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView
         known = blocks.batch_block(connection, dataset.id, wap.batch_id)
         if isinstance(known, Reserved):
             blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+        ended_batches.divide_again(connection, dataset.id, wap.batch_id)
         taken += blocks.insert_published(
             connection,
             dataset.id,

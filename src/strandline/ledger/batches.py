@@ -2,7 +2,7 @@
 
 A batch is stored with its bodies and their places before anything of it is ingested, and keeps its id: the door knows
 what came in under it. A lease spares two receivers the same work. It is no fence, and none is needed: whoever ingests a
-batch, even twice, gets the one block that it has.
+batch, even twice, gets the one block that it has. How a batch ends that cannot be ingested is in `ended_batches.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
+from strandline import batch_names
 from strandline.errors import BlockLost
+from strandline.ledger import sequence
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.received import ReceivedId
 from strandline.ledger.schema import dataset as dataset_table
@@ -30,6 +32,7 @@ BODIES_MAX = 1000
 """Of one batch. Each is a partition of the frame that is ingested, however few rows it has."""
 _FILES_AT_ONCE_MAX = 5000
 _WAITS = (received.c.batch.is_(None), HAS_ROWS)
+UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class BatchBody:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One that is not published, or was not when it was read."""
+    """One that is neither published nor ended, or was not when it was read."""
 
     id: ReceiveBatchId
     dataset: DatasetId
@@ -83,21 +86,25 @@ def form(
         full = rows >= rows_max or len(bodies) < len(waiting) or len(bodies) == bodies_max
         if not bodies or not (full or min(row.received_at for row in waiting) <= older_than):
             return None
-        return _store(connection, dataset, rows, tuple(bodies))
+        return store(connection, dataset, batch_names.new_name(), bodies)
 
 
-def _store(connection: sa.Connection, dataset: DatasetId, rows: int, bodies: tuple[BatchBody, ...]) -> Batch:
-    batch_id = f"received-{uuid4().hex}"
+def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: Iterable[BatchBody]) -> Batch:
+    """A new batch of these bodies, each behind the rows of those before it."""
+    rows, placed = 0, []
+    for body in bodies:
+        placed.append(replace(body, place=rows))
+        rows += body.rows
     made = connection.execute(
         receive_batch.insert()
         .values(dataset_id=dataset, batch_id=batch_id, rows=rows, created_at=utc_now(), failures=0)
         .returning(receive_batch.c.id)
     ).scalar_one()
-    connection.execute(_PLACE, [{"of": body.id, "in_batch": made, "at": body.place} for body in bodies])
-    return Batch(ReceiveBatchId(made), dataset, batch_id, rows, bodies, 0, None)
+    connection.execute(_PLACE, [{"of": body.id, "in_batch": made, "at": body.place} for body in placed])
+    return Batch(ReceiveBatchId(made), dataset, batch_id, rows, tuple(placed), 0, None)
 
 
-# That a body is in one batch only, the store sees to: a place is never changed.
+# That a body is in one batch only, the store sees to: it leaves one only when that has ended.
 _PLACE = (
     received.update()
     .where(received.c.id == sa.bindparam("of"))
@@ -106,9 +113,9 @@ _PLACE = (
 
 
 def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
-    """Whether it can be taken: not published, due, and nobody is at it."""
+    """Whether it can be taken: unfinished, due, and nobody is at it."""
     return (
-        receive_batch.c.published_at.is_(None),
+        *UNFINISHED,
         sa.or_(receive_batch.c.retry_at.is_(None), receive_batch.c.retry_at <= now),
         sa.or_(receive_batch.c.lease_until.is_(None), receive_batch.c.lease_until <= now),
     )
@@ -153,10 +160,10 @@ def take(
                 .where(receive_batch.c.id.in_(some))
                 .values(lease_token=token, lease_until=now + timedelta(seconds=seconds))
             )
-        return [replace(batch, lease=token) for batch in _read(connection, ids)]
+        return [replace(batch, lease=token) for batch in read(connection, ids)]
 
 
-def _read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
+def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
     found = []
     query = (
         sa.select(
@@ -188,43 +195,46 @@ def _batch(rows: list[Any]) -> Batch:
     )
 
 
-def _change(ledger: Ledger, batch: Batch, /, **values: Any) -> bool:
+def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
     """As long as the caller's lease was not taken over, even if it ran out."""
-    with ledger.write() as connection:
-        changed = connection.execute(
-            receive_batch.update()
-            .where(
-                receive_batch.c.id == batch.id,
-                receive_batch.c.batch_id == batch.batch_id,
-                receive_batch.c.published_at.is_(None),
-                receive_batch.c.lease_token == batch.lease,
-            )
-            .values(**values)
+    changed = connection.execute(
+        receive_batch.update()
+        .where(
+            receive_batch.c.id == batch.id,
+            receive_batch.c.batch_id == batch.batch_id,
+            *UNFINISHED,
+            receive_batch.c.lease_token == batch.lease,
         )
-        return changed.rowcount == 1
+        .values(**values)
+    )
+    return changed.rowcount == 1
 
 
 def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
-    """False if another took it over, or it is published."""
-    return _change(ledger, batch, lease_until=utc_now() + timedelta(seconds=seconds))
+    """False if another took it over, or it is finished."""
+    with ledger.write() as connection:
+        return change(connection, batch, lease_until=utc_now() + timedelta(seconds=seconds))
 
 
 def release(ledger: Ledger, batch: Batch) -> bool:
     """Undone, and at once for anybody to take."""
-    return _change(ledger, batch, lease_token=None, lease_until=None)
+    with ledger.write() as connection:
+        return change(connection, batch, lease_token=None, lease_until=None)
 
 
 def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> bool:
-    """It waits until then, and says why. False if another took it over, or it is published."""
-    return _change(
-        ledger,
-        batch,
-        lease_token=None,
-        lease_until=None,
-        failures=receive_batch.c.failures + 1,
-        reason=reason,
-        retry_at=retry_at,
-    )
+    """It waits until then, and says why. False if another took it over, or it is finished."""
+    with ledger.write() as connection:
+        return change(
+            connection,
+            batch,
+            lease_token=None,
+            lease_until=None,
+            failures=receive_batch.c.failures + 1,
+            failed_from=sa.func.coalesce(receive_batch.c.failed_from, sequence.read(connection).last),
+            reason=reason,
+            retry_at=retry_at,
+        )
 
 
 def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
@@ -236,7 +246,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
         own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
         connection.execute(
             receive_batch.update()
-            .where(*own, receive_batch.c.published_at.is_(None))
+            .where(*own, *UNFINISHED)
             .values(
                 lo=rows.lo,
                 hi=rows.hi,
@@ -259,14 +269,15 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
 
 
 def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX) -> list[tuple[ReceivedId, str]]:
-    """Files whose rows are published and that were not noted as removed, oldest first; at most so many, ask again."""
+    """Files whose rows are published, or given up, and that were not noted as removed, oldest first; at most so many,
+    ask again."""
     rows = connection.execute(
         sa.select(received.c.id, received.c.spool)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
         .where(
             HAS_ROWS,
             received.c.spool_removed_at.is_(None),
-            receive_batch.c.published_at.is_not(None),
+            sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ending == "discarded"),
         )
         .order_by(received.c.batch)
         .limit(files_max)
@@ -289,7 +300,7 @@ def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
 
 
 def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
-    """How many bodies of the dataset are not in its table yet, and the highest id of them (0: there is none)."""
+    """How many bodies of the dataset are to be ingested, and the highest id of them (0: there is none)."""
     query = (
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(received.c.id), 0))
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
@@ -297,67 +308,8 @@ def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None 
             received.c.dataset_id == dataset,
             HAS_ROWS,
             received.c.spool_removed_at.is_(None),
-            receive_batch.c.published_at.is_(None),
+            *UNFINISHED,
         )
     )
     found = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
     return int(found[0]), int(found[1])
-
-
-# --- what `status` tells ---
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedBatch:
-    batch_id: str
-    rows: int
-    created_at: datetime
-    failures: int
-    reason: str | None
-    """Why it was not ingested when that was tried last; None if it was not yet."""
-    retry_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Rows that were received for a dataset and are not in its table yet; only datasets that have some."""
-
-    dataset: DatasetId
-    name: str
-    bodies: int
-    rows: int
-    bytes: int
-    """Of their files."""
-    oldest: datetime
-    """When the first of them was received."""
-    batches: tuple[UnfinishedBatch, ...]
-    """In order. Bodies that are in none wait for others."""
-
-
-def report(connection: sa.Connection) -> list[Waiting]:
-    """By the name of the dataset."""
-    unfinished: dict[int, list[UnfinishedBatch]] = {}
-    for b in connection.execute(
-        sa.select(receive_batch).where(receive_batch.c.published_at.is_(None)).order_by(receive_batch.c.id)
-    ):
-        told = UnfinishedBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
-        unfinished.setdefault(b.dataset_id, []).append(told)
-    whole = (sa.cast(sa.func.sum(c), sa.BigInteger).label(c.name) for c in (received.c.rows, received.c.spool_bytes))
-    waiting = connection.execute(
-        sa.select(
-            dataset_table.c.id,
-            dataset_table.c.name,
-            sa.func.count().label("bodies"),
-            *whole,
-            sa.func.min(received.c.received_at).label("oldest"),
-        )
-        .join_from(received, dataset_table, dataset_table.c.id == received.c.dataset_id)
-        .join(receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
-        .where(HAS_ROWS, received.c.spool_removed_at.is_(None), receive_batch.c.published_at.is_(None))
-        .group_by(dataset_table.c.id, dataset_table.c.name)
-        .order_by(dataset_table.c.name, dataset_table.c.id)
-    )
-    return [
-        Waiting(DatasetId(r.id), r.name, r.bodies, r.rows, r.spool_bytes, r.oldest, tuple(unfinished.get(r.id, ())))
-        for r in waiting
-    ]

@@ -74,6 +74,8 @@ class NewBlock:
     digest: str | None
     kind: BlockKind = BlockKind.BATCH
     input_files: tuple[str, ...] = ()
+    received: bool = False
+    """A batch of received bodies, which must be unfinished."""
 
 
 class PlaceStale(Exception):
@@ -85,7 +87,7 @@ def reserve(
 ) -> tuple[Block, bool]:
     """A block for this batch, and whether it is new. The same batch gets the block it has; with another digest it
     is refused. Durable before one row is stamped. `place` keeps it clear of numbers that the table holds; `PlaceStale`
-    where the table must be looked at again."""
+    where the table must be looked at again. `BatchEnded` for received bodies that are in another batch by now."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
     now = utc_now()
@@ -108,6 +110,8 @@ def reserve(
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is one, so the block was abandoned since: its batch is free again
         last, inserted = placed
+        if wanted.received and inserted is not None:
+            placing.check_unfinished(connection, wanted.dataset, wanted.batch_id)
         # Two callers with the same batch: the second one's numbers stay unused, which costs nothing.
         rows = sequence.witnessed(witness, last, wanted.rows, step="reserve")
         if inserted is not None and wanted.input_files:

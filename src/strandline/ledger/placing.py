@@ -12,8 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from strandline.errors import BatchEnded
 from strandline.ledger import schema, sequence
 from strandline.ledger.schema import block
+from strandline.ledger.schema_receive import receive_batch
 
 _NEW_DATASET: sa.BindParameter[int] = sa.bindparam("new_dataset", type_=sa.BigInteger)
 _NEW_BATCH: sa.BindParameter[str] = sa.bindparam("new_batch", type_=sa.Text)
@@ -61,9 +63,45 @@ _inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
 _TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
 
 
+_BATCH_ENDED = "an_ended_batch_gets_no_block"
+"""The trigger that looks, under the counter's lock, whether the batch was divided or given up meanwhile."""
+
+
 def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
     """The counter's new value and the block's id. No id: another caller with the same batch was faster, unseen; None:
-    the batch is known, and no number was taken."""
+    the batch is known, and no number was taken. `BatchEnded` where it gets no block any more."""
+    try:
+        return _place(connection, new)
+    except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
+        if _BATCH_ENDED not in str(e):
+            raise
+        raise _ended(new["new_batch"]) from e
+
+
+def check_unfinished(connection: sa.Connection, dataset: int, batch_id: str) -> None:
+    """Under the counter's lock. A batch that the ledger has forgotten, because it was restored, is held only by
+    receivers that were there before; its bodies may be in another batch."""
+    known = connection.execute(_UNFINISHED, {"batch": batch_id, "dataset": dataset}).first()
+    if known is None:
+        raise _ended(batch_id)
+
+
+def _ended(batch_id: str) -> BatchEnded:
+    return BatchEnded(
+        f"batch {batch_id} was divided, set aside, given up or forgotten meanwhile",
+        hint="Its rows are not lost: other batches have them. `strandline status` shows what waits.",
+    )
+
+
+_UNFINISHED = sa.select(receive_batch.c.id).where(
+    receive_batch.c.batch_id == sa.bindparam("batch"),
+    receive_batch.c.dataset_id == sa.bindparam("dataset"),
+    receive_batch.c.published_at.is_(None),
+    receive_batch.c.ended_at.is_(None),
+)
+
+
+def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
     if connection.dialect.name == "postgresql":
         both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
         return None if both is None else (both.last, both.id)

@@ -298,11 +298,15 @@ def _record_keys(
 
 
 def forget_keys(ledger: Ledger, older_than: datetime) -> int:
-    """Bodies by key whose rows were published before that moment and whose files are gone; those without rows, that
-    came before it. In small transactions: others want to record meanwhile. How many they were."""
+    """Bodies by key whose rows were published, or given up, before that moment and whose files are gone; those without
+    rows, that came before it. In small transactions: others want to record meanwhile. How many they were."""
     published_since = (
         sa.select(receive_batch.c.id)
-        .where(receive_batch.c.id == received.c.batch, receive_batch.c.published_at <= older_than)
+        .where(
+            receive_batch.c.id == received.c.batch,
+            sa.func.coalesce(receive_batch.c.published_at, receive_batch.c.ended_at, type_=received.c.received_at.type)
+            <= older_than,
+        )
         .correlate(received)
         .exists()
     )

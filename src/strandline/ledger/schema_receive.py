@@ -2,8 +2,10 @@
 
 A body that was received is identified by a range of a sender's lane or by a key of a token's: its identity, rows and
 digest never change. It waits, is placed in a batch, and has its numbers when the batch is published; then its spool
-file is removed. A body without rows has no file and waits for nothing. A quarantined row is `held`, then `replaying`
-and `replayed`, or `discarded`. Triggers, made by the migration, refuse every other move.
+file is removed. A body without rows has no file and waits for nothing. A batch that is not published may end: it is
+`divided` (its bodies are in its parts), `set_aside` (its one body waits for a person), `replayed` (that body is in its
+part) or `discarded`; no block is ever reserved for it again. A quarantined row is `held`, then `replaying` and `replayed`, or
+`discarded`. Triggers, made by the migrations, refuse every other move.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ source_lane = Table(
 )
 """A sender's lane. Whoever adds ranges to it holds its row, so that two never add ranges that overlap."""
 
-_NOT_PUBLISHED = text("published_at IS NULL")
+_UNFINISHED = text("published_at IS NULL AND ended_at IS NULL")
+_SET_ASIDE = text("ending = 'set_aside'")
 
 receive_batch = Table(
     "receive_batch",
@@ -89,6 +92,9 @@ receive_batch = Table(
     Column("failures", BigInteger, nullable=False),
     Column("reason", Text),
     Column("retry_at", UtcMicros),
+    Column("failed_from", BigInteger),  # the lake's counter when it failed first
+    Column("ended_at", UtcMicros),
+    Column("ending", Text),
     CheckConstraint("rows >= 1", name="batch_not_empty"),
     CheckConstraint("(lease_token IS NULL) = (lease_until IS NULL)", name="batch_lease_whole"),
     CheckConstraint(
@@ -102,7 +108,8 @@ receive_batch = Table(
     ),
     CheckConstraint("failures >= 0", name="batch_failures_not_negative"),
     Index("one_batch_of_an_id", "batch_id", unique=True),
-    Index("unfinished_batches", "id", sqlite_where=_NOT_PUBLISHED, postgresql_where=_NOT_PUBLISHED),
+    Index("unfinished_batches", "id", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
+    Index("batches_set_aside", "id", sqlite_where=_SET_ASIDE, postgresql_where=_SET_ASIDE),
 )
 
 # `rows > 0`, not `spool IS NOT NULL`: SQLite would look that up in the index of all files that ever were.

@@ -24,6 +24,8 @@ class PlacedBody:
     """The number that its first row has here; None until its batch is published, and where it has no rows."""
     spool: str | None
     """Its file, as long as it is there."""
+    is_discarded: bool = False
+    """A person gave it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def placed(
         sa.select(sa.func.max(received.c.lo)).where(received.c.lane_id == id, received.c.lo <= lo)
     ).scalar()
     rows = connection.execute(
-        sa.select(received, receive_batch.c.lo.label("batch_lo"))
+        sa.select(received, receive_batch.c.lo.label("batch_lo"), receive_batch.c.ending)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
         .where(received.c.lane_id == id, received.c.lo >= (begin or lo), received.c.lo <= hi, received.c.hi >= lo)
         .order_by(received.c.lo)
@@ -128,6 +130,7 @@ def placed(
             r.digest,
             None if r.batch_lo is None else Seq(r.batch_lo + r.place),
             r.spool if r.spool_removed_at is None else None,
+            r.ending == "discarded",
         )
         for r in rows
     ]

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from strandline.config import LakeConfig
 from strandline.errors import RefusedError
-from strandline.ledger import batches
+from strandline.ledger import batches, ended_batches
 from strandline.receive.intake import BatchReport, Intake, IntakeBench
 from strandline.types import Dataset
+from strandline.wording import plural
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 """For a batch that another receiver has under way, or that waits to be tried again."""
@@ -17,7 +18,8 @@ _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 
 def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
     """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
-    senders go on; files whose rows are in are removed."""
+    senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
+    _check_none_aside(bench, dataset)
     with bench.ledger.read() as connection:
         waited, last = batches.waiting(connection, dataset.id)
     at_once = bench.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
@@ -39,8 +41,19 @@ def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_W
             )
         elif not done:
             time.sleep(0.1)
+    _check_none_aside(bench, dataset)
     intake.tidy()
     return waited
+
+
+def _check_none_aside(bench: IntakeBench, dataset: Dataset) -> None:
+    with bench.ledger.read() as connection:
+        aside = ended_batches.aside_count(connection, dataset.id)
+    if aside:
+        raise RefusedError(
+            f"{dataset.name}: {plural(aside, 'body', 'was')} set aside, because they could not be ingested",
+            hint="Nothing was deleted. Replay or discard them first: `strandline spool list` shows them.",
+        )
 
 
 def _reason(done: list[BatchReport] | None) -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.errors import FailedError, RefusedError, StrandlineError
-from strandline.ledger import audit, datasets, tokens
+from strandline.ledger import audit, datasets, ended_batches, tokens
 from strandline.receive.intake import Intake, IntakeBench
 from strandline.tables.identifier import full_name
 from strandline.types import Dataset
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
+    from strandline.ledger.ended_batches import AsideBody, Cleared
     from strandline.ledger.tokens import Token
     from strandline.receive.inspect import Inspector
     from strandline.receive.intake import BatchReport
@@ -80,6 +81,28 @@ class Receiver:
         from strandline.receive.inspect import Inspector
 
         return Inspector(self.bench.ledger, self.bench.tables, self.bench.spool)
+
+    # Bodies that could not be ingested, and those of datasets that were dropped.
+
+    def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
+        with self.bench.ledger.read() as connection:
+            return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
+
+    def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+        """Put bodies in line again that were set aside; None: all of them. A receiver ingests them."""
+        return ended_batches.replay(self.bench.ledger, bodies, None if dataset is None else full_name(dataset))
+
+    def discard(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+        """Give bodies up that were set aside, and remove their files. They stay known: a repeat is still answered."""
+        gone = ended_batches.discard(self.bench.ledger, bodies, None if dataset is None else full_name(dataset))
+        self.intake().remove_files()
+        return gone
+
+    def clear(self, dataset: str) -> Cleared:
+        """Give up all that was received for a dataset that was dropped, and remove the files."""
+        gone = ended_batches.clear_dropped(self.bench.ledger, full_name(dataset))
+        self.intake().remove_files()
+        return gone
 
     # The receiver.
 

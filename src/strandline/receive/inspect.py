@@ -82,6 +82,8 @@ class Inspector:
         return list(found[:BODIES_MAX]), more
 
     def _in_spool(self, body: PlacedBody) -> Inspected:
+        if body.is_discarded:
+            return Inspected(body.rows, 0, body.digest, f"its {body.count:,} rows were given up here by a person")
         if body.spool is None:
             problem = (
                 None

@@ -1,8 +1,9 @@
 """From the spool into the table: which bodies form a batch is stored, then they enter through the one door.
 
 Every step can be done again by anyone: a batch keeps its id and its bodies, the door knows the id, and a file is
-removed only when the ledger says that its rows are published. While there is nothing to do, a look is one question to
-the ledger.
+removed only when the ledger says that its rows are published. A batch that cannot be ingested is divided until the body
+that is at fault stands alone, and that one is set aside. While there is nothing to do, a look is one question to the
+ledger.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from strandline import failpoints
 from strandline.config import LakeConfig, ReceiveSettings
 from strandline.errors import FailedError, RefusedError, SchemaError, StrandlineError
 from strandline.heartbeat import beating
-from strandline.ledger import batches, blocks, datasets, received
+from strandline.ledger import batches, blocks, datasets, ended_batches, received
 from strandline.ledger.batches import Batch
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import ReceivedId
 from strandline.receive.fitting import MARK
+from strandline.receive.trouble import TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
 from strandline.wording import plural
 
@@ -44,7 +46,11 @@ _TIDY_SECONDS = 600.0
 """How often keys that are too old, and files that a dead receiver left, are looked for."""
 _UNFIT_HINT = (
     "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
-    "dataset alter`), and they are ingested."
+    "dataset alter`), and they are ingested; those that were set aside meanwhile after `strandline spool replay`."
+)
+_ASIDE_HINT = (
+    "It was answered, and nothing is lost: it is in the spool. `strandline spool list` shows it, `strandline spool "
+    "replay` tries it again, `strandline spool discard` gives it up."
 )
 
 
@@ -79,7 +85,7 @@ class BatchReport:
     dataset: str
     batch_id: str
     did: str
-    """`ingested`, or `waiting` (to try again)."""
+    """`ingested`; `waiting` (to try again); `divided`, or `set_aside` (its one body waits for a person)."""
     bodies: int
     rows: int
     numbers: SeqRange | None = None
@@ -177,22 +183,22 @@ class Intake:
     def _ingest(self, batch: Batch) -> BatchReport | None:
         """None where another receiver has taken the batch over: it has the word."""
         ledger, seconds = self.bench.ledger, self.bench.lease_seconds
-        named = f"dataset {batch.dataset}"
+        dataset, at_the_door = None, False
         try:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
-                named = dataset.name
+                self.bench.catch_up()
+                at_the_door = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
             raise
         except Exception as e:
-            return self._waits(batch, named, _told(e))
+            return self._failed(batch, dataset, _told(e), at_the_door=at_the_door)
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
-        return BatchReport(named, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
+        return BatchReport(dataset.name, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
 
     def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
         """Through the door, unless it is in already: then its files may be gone, and are not needed."""
-        self.bench.catch_up()
         numbers = self._published(dataset, batch)
         if numbers is None:
             numbers = self.bench.append(dataset.name, self._frame(dataset, batch), batch.batch_id).rows
@@ -228,14 +234,26 @@ class Intake:
             )
         return found
 
-    def _waits(self, batch: Batch, name: str, error: StrandlineError) -> BatchReport | None:
+    def _failed(
+        self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, at_the_door: bool
+    ) -> BatchReport | None:
+        """What the ledger's record of the batch, and of the others, says is done with it."""
         told = explained(error)
-        retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))
-        if not batches.failed(self.bench.ledger, batch, told.message, retry_at):
-            return None
-        return BatchReport(
-            name, batch.batch_id, "waiting", len(batch.bodies), batch.rows, reason=told.message, hint=told.hint
-        )
+        with self.bench.ledger.read() as connection:
+            standing = ended_batches.standing(connection, batch, tries=TRIES_WITHOUT_PROOF)
+        failure = Failure(len(batch.bodies), batch.failures + 1, at_the_door, unfit=told is not error)
+        step = next_step(failure, standing)
+        did, hint = "waiting", told.hint
+        if step == "divide" and ended_batches.divide(self.bench.ledger, batch):
+            did = "divided"
+        elif step == "set_aside" and ended_batches.set_aside(self.bench.ledger, batch, told.message):
+            did, hint = "set_aside", _ASIDE_HINT
+        else:  # or a block still has it, and must be settled first
+            retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))
+            if not batches.failed(self.bench.ledger, batch, told.message, retry_at):
+                return None
+        name = f"dataset {batch.dataset}" if dataset is None else dataset.name
+        return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=told.message, hint=hint)
 
     # Files.
 
@@ -252,14 +270,18 @@ class Intake:
         batches.removed(self.bench.ledger, [id for id, _ in files])
 
     def tidy(self) -> None:
-        """Files whose rows are published and that are still there, and keys that nobody will send again."""
+        """Files that are not needed any more, and keys that nobody will send again."""
+        self.remove_files()
+        received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
+
+    def remove_files(self) -> None:
+        """Those whose rows are published or given up, and that are still there."""
         while True:
             with self.bench.ledger.read() as connection:
                 left = batches.to_remove(connection)
             if not left:
                 break
             self._remove(left)
-        received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
 
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:

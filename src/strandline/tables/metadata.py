@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.batch_names import can_share_rows
 from strandline.errors import TableUnfit
 from strandline.types import (
     BRANCH_PREFIX,
@@ -353,10 +354,13 @@ def plan_recovery(
 
 
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The other numbers under which main already holds the same batch, as far as history tells."""
+    """The other numbers under which main already holds the same batch, a part of it, or one that it is a part of, as
+    far as history tells."""
     for snapshot in view.ancestors(view.main):
         other = WapId.parse(snapshot.wap)
-        if other and other.lake == wap.lake and other.batch_id == wap.batch_id and other.rows != wap.rows:
+        if other is None or other.lake != wap.lake or other.rows == wap.rows:
+            continue
+        if can_share_rows(other.batch_id, wap.batch_id):
             return other.rows
     return None
 
