@@ -36,7 +36,7 @@ from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown,
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -4,8 +4,8 @@ A body that was received is identified by a range of a sender's lane or by a key
 digest never change. It waits, is placed in a batch, and has its numbers when the batch is published; then its spool
 file is removed. A body without rows has no file and waits for nothing. A batch that is not published may end: it is
 `divided` (its bodies are in its parts), `set_aside` (its one body waits for a person), `replayed` (that body is in its
-part) or `discarded`; no block is ever reserved for it again. A quarantined row is `held`, then `replaying` and `replayed`, or
-`discarded`. Triggers, made by the migrations, refuse every other move.
+part) or `discarded`; no block is ever reserved for it again. A quarantined row is `held`, then `replaying` and
+`replayed`, or `discarded`. Triggers, made by the migrations, refuse every other move.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 received for a dataset that was dropped can be cleared."""
 
 from alembic import op
+
 from strandline.ledger.migrations.dialect import for_postgres
 
 revision = "0002"
