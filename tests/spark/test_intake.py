@@ -230,6 +230,46 @@ def test_rows_whose_column_is_gone_wait_with_a_reason_and_nothing_is_lost(
     assert sorted(values(sender)) == [1, 2, 3]
 
 
+def test_a_body_that_cannot_be_written_is_set_aside_and_the_others_of_its_batch_are_in(lake: Lake) -> None:
+    """A value that passes the door and is longer than the name of a folder may be."""
+    columns = parse_columns([{"name": "n", "type": "long"}, {"name": "place", "type": "string"}])
+    lake.create_dataset("named", columns, partition_by="place")
+    sender = Sender(lake, "named")
+
+    def bring(n: int, place: str, identity: wire.Identity | None = None) -> str:
+        name = sender.bring(pa.table({"n": pa.array([n], pa.int64()), "place": [place]}), identity)
+        assert name is not None
+        return name
+
+    good = [bring(n, "here") for n in range(2)]
+    bad = bring(99, "x" * 260, wire.RangeIdentity(LANE, SeqRange(Seq(7), Seq(7))))
+    assert [(r.did, r.bodies) for r in sender.ingest()] == [("waiting", 3)], "it may be the disk"
+    did: list[tuple[str, int]] = []
+    while ("set_aside", 1) not in did and len(did) < 20:
+        if did in ([], [*did[:-1], ("waiting", 1)]):
+            good.append(bring(100 + len(did), "here"))  # what comes in beside it tells that it is not the disk
+        be_due(lake)
+        did += [(r.did, r.bodies) for r in sender.ingest()]
+    assert did[:2] == [("waiting", 3), ("ingested", 1)] and did[2:5] == [
+        ("divided", 3),
+        ("ingested", 2),
+        ("waiting", 1),
+    ]
+    assert sorted(values(sender))[:2] == [0, 1] and len(values(sender)) == len(good) and 99 not in values(sender)
+    assert not any(sender.spool.exists(name) for name in good) and sender.spool.exists(bad)
+    [told] = [d for d in lake.status().receive or () if d.dataset == sender.dataset.name]
+    assert (told.bodies, told.set_aside.bodies, told.set_aside.rows) == (0, 1, 1)
+    [body] = lake.receiver.set_aside("named")
+    assert "too long" in body.reason and body.spool == bad
+    assert inspect(sender) == [(7, 1, None)], "for its sender, it is held"
+    with pytest.raises(RefusedError, match="set aside"):
+        lake.maintenance.purge("named", where="n = 99")
+    lake.receiver.discard([body.id])
+    assert not sender.spool.exists(bad)
+    [(_, rows, problem)] = inspect(sender)
+    assert rows == 0 and problem is not None and "given up" in problem
+
+
 def test_one_dataset_that_cannot_be_ingested_does_not_hold_up_another(lake: Lake, sender: Sender) -> None:
     create(lake, "beside", {"n": "long"})
     beside = Sender(lake, "beside")

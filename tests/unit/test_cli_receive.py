@@ -21,7 +21,7 @@ from strandline.cli.main import run
 from strandline.cli.receive_command import Journal
 from strandline.errors import StorageError
 from strandline.lake import open_lake
-from strandline.ledger import batches, received, tokens
+from strandline.ledger import batches, datasets, ended_batches, received, tokens
 from strandline.ledger.engine import utc_now
 from strandline.ledger.received import Body
 from strandline.receive.intake import BatchReport
@@ -228,3 +228,78 @@ def test_the_journal_tells_each_batch_and_what_stays_wrong_once(capsys: pytest.C
     ]
     assert lines[0]["reason"] == "no column 'x'" and lines[0]["hint"] == "add it"
     assert (lines[1]["rows"], lines[1]["bodies"], lines[1]["numbers"]) == (7, 2, "5..9")
+
+
+# Bodies that could not be ingested.
+
+
+def set_aside(home: Path, reason: str) -> list[int]:
+    """Every body that waits, each for this reason."""
+    done = []
+    with open_lake(home) as lake:
+        dataset = lake.dataset("events").id
+        while (batch := batches.form(lake.ledger, dataset, rows_max=1, older_than=utc_now())) is not None:
+            done += [body.id for body in batch.bodies]
+        for taken in batches.take(lake.ledger, 60):
+            assert ended_batches.set_aside(lake.ledger, taken, reason)
+    return done
+
+
+def test_bodies_that_were_set_aside_are_listed_replayed_and_discarded(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert document(capsys, "spool", "list") == {"bodies": []}
+    receive(home, 5, 7)
+    first, second = set_aside(home, "File name too long")
+    listed = document(capsys, "spool", "list", "events")["bodies"]
+    assert [(b["body"], b["rows"], b["reason"]) for b in listed] == [
+        (first, 5, "File name too long"),
+        (second, 7, "File name too long"),
+    ]
+    [told] = document(capsys, "status")["receive"]
+    assert (told["bodies"], told["set_aside"], told["dropped"]) == (0, {"bodies": 2, "rows": 12, "bytes": 200}, False)
+    assert {m["name"]: m["value"] for m in document(capsys, "metrics")["metrics"]}[
+        "strandline_received_set_aside_bodies"
+    ] == 2
+    capsys.readouterr()
+    assert run(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "2 bodies of 12 rows could not be ingested" in said and "Received, not ingested yet" not in said
+    assert run(["spool", "list"]) == 0
+    assert f"body {first}  5 rows" in capsys.readouterr().out
+    assert "which bodies" in error(capsys, "spool", "replay", code=2)["message"]
+    assert "99" in error(capsys, "spool", "replay", "99", code=2)["message"]
+    assert error(capsys, "dataset", "drop", "events", "--yes", code=3)["message"].endswith(
+        "12 received rows are set aside"
+    )
+    assert error(capsys, "spool", "discard", str(second), code=3)["message"] == "nothing is discarded"
+    assert document(capsys, "spool", "replay", str(first)) == {"replayed": [first]}
+    assert document(capsys, "spool", "discard", "--all", "--yes") == {"discarded": [second], "rows": 7}
+    [told] = document(capsys, "status")["receive"]
+    assert (told["bodies"], told["rows"], told["set_aside"]["bodies"]) == (1, 5, 0)
+    events = [e["event"] for e in document(capsys, "ledger", "audit")["events"]]
+    assert {"bodies_replayed", "bodies_discarded"} <= set(events)
+
+
+def test_what_the_spool_holds_for_a_dropped_dataset_is_told_and_cleared(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    receive(home, 5, 7)
+    assert "not dropped" in error(capsys, "spool", "clear", "events", "--yes", code=3)["message"]
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        datasets.mark_dropped(connection, lake.dataset("events").id)  # as when its table was made anew
+    [told] = document(capsys, "status")["receive"]
+    assert (told["dataset"], told["bodies"], told["bytes"], told["dropped"]) == ("default.events", 2, 200, True)
+    capsys.readouterr()
+    assert run(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "default.events was dropped, and the spool still holds 2 bodies of 200 bytes" in said
+    metrics = {m["name"]: m["value"] for m in document(capsys, "metrics")["metrics"]}
+    assert metrics["strandline_received_dropped_bytes"] == 200
+    assert error(capsys, "spool", "clear", "events", code=3)["message"] == "nothing is cleared"
+    assert document(capsys, "spool", "clear", "events", "--yes") == {
+        "dataset": "events", "bodies": 2, "rows": 12, "bytes": 200
+    }  # fmt: skip
+    assert document(capsys, "status")["receive"] == []
+    [event] = [e for e in document(capsys, "ledger", "audit")["events"] if e["event"] == "spool_cleared"]
+    assert event["detail"]["rows"] == 12

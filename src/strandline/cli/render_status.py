@@ -22,8 +22,8 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
     parts: list[RenderableType] = [_head(found), Text("")]
     if not found.datasets:
         parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim"))
-        return Group(*parts)
-    parts.append(_datasets(found))
+    else:
+        parts.append(_datasets(found))
     if any(d.blocks for d in found.datasets):
         parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
     if found.sinks:
