@@ -70,6 +70,8 @@ class State:
     intakes: tuple[Intake, ...] = (Intake(), Intake())
     copy: Ledger | None = None
     restored: bool = False
+    reserved: int = 0
+    """Blocks, so far."""
 
     def intake(self, index: int, changed: Intake, **changes: object) -> State:
         both = tuple(sorted((*self.intakes[:index], changed, *self.intakes[index + 1 :])))
@@ -88,9 +90,10 @@ class Rules:
     a_batch_that_the_ledger_has_forgotten_gets_no_block: bool = True
     relatives_count_as_the_same_batch: bool = True
     divided_again_after_a_restore: bool = True
-    numbers_max: int = 3
-    restores: bool = True
-    """Whether a ledger is copied and restored, which makes the model large."""
+    blocks_max: int = 3
+    restores: bool = False
+    """A ledger is copied and restored once. That makes the model large: then nobody sets a body aside, and an intake
+    that is dead is one that never goes on."""
 
 
 def related(one: str, other: str) -> bool:
@@ -105,7 +108,7 @@ def _same(rules: Rules, one: str, other: str) -> bool:
 def steps(state: State, rules: Rules) -> Iterator[State]:
     for index, intake in enumerate(state.intakes):
         yield from _intake(state, index, intake, rules)
-        if intake.at != "idle":
+        if intake.at != "idle" and not rules.restores:
             yield state.intake(index, Intake())  # it dies
     yield from _others(state, rules)
     yield from _endings(state, rules)
@@ -154,11 +157,11 @@ def _reserve(state: State, index: int, one: Intake, rules: Rules) -> Iterator[St
     if ended or (kind is None and rules.a_batch_that_the_ledger_has_forgotten_gets_no_block):
         yield state.intake(index, Intake())
         return
-    if ledger.counter >= rules.numbers_max:
+    if state.reserved >= rules.blocks_max:
         return
     new = Block(ledger.counter + 1, "reserved", one.batch)
     taken = replace(one, at="reserved", number=new.number, fence=0)
-    yield state.intake(index, taken, **state.took(ledger.put(new), 1))
+    yield state.intake(index, taken, reserved=state.reserved + 1, **state.took(ledger.put(new), 1))
 
 
 def _commit(state: State, index: int, one: Intake) -> State:
@@ -210,7 +213,7 @@ def _endings(state: State, rules: Rules) -> Iterator[State]:
                 continue
             if name == "X":
                 yield replace(state, ledger=ledger.with_batches(X="divided", X0="open", X1="open"))
-            else:
+            elif not rules.restores:
                 yield replace(state, ledger=ledger.with_batches(**{name: "aside"}))
         elif kind == "aside":
             if f"{name}0" in BODIES:

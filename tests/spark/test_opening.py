@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Lake, errors
+from strandline import Lake, batch_names, errors
 from strandline.config import LakeConfig
 from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
 from strandline.founding import rebuild_ledger
@@ -100,6 +100,22 @@ def test_of_one_batch_staged_twice_only_the_highest_number_is_rolled_forward(lak
     lake.recover()
     assert_sound(lake, BEFORE + list(range(10)))
     assert min(n for n, i in rows(lake) if i < 10) == high.head.rows.lo
+
+
+@pytest.mark.parametrize("part_is", ["published", "staged"])
+def test_a_batch_of_received_rows_is_not_rolled_forward_when_a_part_of_it_came_later(lake: Lake, part_is: str) -> None:
+    """After the copy the whole was given up and divided, and its branch was not removed yet."""
+    copy = copy_ledger(lake, "copy.db")
+    whole = batch_names.new_name()
+    given_up, _ = staged_by_hand(lake, whole, 0)
+    assert blocks.abandon(lake.ledger, lake.witness, given_up, "a test")
+    if part_is == "published":
+        lake.append("events", frame(lake, 0), batch_id=f"{whole}.0")
+    else:
+        staged_by_hand(lake, f"{whole}.0", 0)
+    restore_ledger(lake, copy)
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)))
 
 
 def test_a_writer_whose_ledger_was_restored_under_it_loses_its_block_and_nothing_of_it_is_visible(lake: Lake) -> None:
