@@ -2,7 +2,8 @@
 intakes that may stop for ever or wake up late, recovery, a person, and a ledger that is copied and restored once.
 
 A batch is named by its way: `X` holds both bodies, `X0` and `X1` are its halves, `X00` is `X0` replayed. Leases are
-left out: whoever likes takes any batch, and ends any batch, as far as the ledger lets it.
+left out: whoever likes takes any batch, and ends any batch, as far as the ledger lets it. An intake that is dead is one
+that never goes on.
 """
 
 from __future__ import annotations
@@ -92,8 +93,7 @@ class Rules:
     divided_again_after_a_restore: bool = True
     blocks_max: int = 3
     restores: bool = False
-    """A ledger is copied and restored once. That makes the model large: then nobody sets a body aside, and an intake
-    that is dead is one that never goes on."""
+    """A ledger is copied and restored once. That makes the model large: then nobody sets a body aside."""
 
 
 def related(one: str, other: str) -> bool:
@@ -108,8 +108,6 @@ def _same(rules: Rules, one: str, other: str) -> bool:
 def steps(state: State, rules: Rules) -> Iterator[State]:
     for index, intake in enumerate(state.intakes):
         yield from _intake(state, index, intake, rules)
-        if intake.at != "idle" and not rules.restores:
-            yield state.intake(index, Intake())  # it dies
     yield from _others(state, rules)
     yield from _endings(state, rules)
     if rules.restores and not state.restored:
@@ -125,7 +123,7 @@ def _intake(state: State, index: int, one: Intake, rules: Rules) -> Iterator[Sta
         case "idle":
             for name, kind in ledger.batches:
                 if kind == "open":
-                    yield state.intake(index, Intake("taken", name, epoch=ledger.epoch))
+                    yield state.intake(index, Intake("taken", name))
         case "taken":
             yield from _reserve(state, index, one, rules)
         case "reserved":
@@ -180,7 +178,7 @@ def _publish(state: State, index: int, one: Intake) -> Iterator[State]:
         yield replace(state, main=tuple(sorted((*state.main, branch))), branches=state.branches - {branch})
     if branch in state.main and held is not None and held.state == "staged" and held.batch == one.batch:
         done = state.ledger.put(replace(held, state="published"))
-        yield state.intake(index, replace(one, at="taken"), ledger=done)
+        yield state.intake(index, Intake("taken", one.batch), ledger=done)
 
 
 def _others(state: State, rules: Rules) -> Iterator[State]:
