@@ -77,7 +77,7 @@ def replay(
     chosen = _chosen(bodies, everything=everything, dataset=dataset)
     with opened(config) as lake:
         found = lake.receiver.replay(chosen, dataset)
-    said = f"{plural(len(found), 'body', 'waits')} for ingest again; `strandline receive` takes them in"
+    said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
     Output(as_json=json).show({"replayed": [b.id for b in found]}, done(said))
 
 

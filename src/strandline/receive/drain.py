@@ -51,7 +51,7 @@ def _check_none_aside(bench: IntakeBench, dataset: Dataset) -> None:
         aside = ended_batches.aside_count(connection, dataset.id)
     if aside:
         raise RefusedError(
-            f"{dataset.name}: {plural(aside, 'body', 'was')} set aside, because they could not be ingested",
+            f"{dataset.name}: {plural(aside, 'body', 'was')} set aside that could not be ingested",
             hint="Nothing was deleted. Replay or discard them first: `strandline spool list` shows them.",
         )
 

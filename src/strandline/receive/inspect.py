@@ -83,7 +83,8 @@ class Inspector:
 
     def _in_spool(self, body: PlacedBody) -> Inspected:
         if body.is_discarded:
-            return Inspected(body.rows, 0, body.digest, f"its {body.count:,} rows were given up here by a person")
+            given_up = f"its {plural(body.count, 'row', 'was')} given up here by a person"
+            return Inspected(body.rows, 0, body.digest, given_up)
         if body.spool is None:
             problem = (
                 None
