@@ -8,6 +8,7 @@ else, `file:PATH` is read, too.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from strandline.errors import ConfigError, UnsafeCatalog
 from strandline.maintain_settings import MaintainSettings
+from strandline.masking import note_secret
 from strandline.reconcile_settings import ReconcileSettings
 from strandline.section import Section
 from strandline.wording import nearest
@@ -456,6 +458,28 @@ def resolve_secret(value: str | None) -> str | None:
     return found
 
 
+def resolve_key(value: str | None) -> str | None:
+    """A setting that is a secret, resolved; no error repeats it."""
+    found = resolve_secret(value)
+    if found:
+        note_secret(found)
+    return found
+
+
+_OPEN_OPTIONS = ("warehouse", "uri", "prefix", "scope", "oauth2-server-uri")
+"""Of a REST client. Everything else that it is given from the environment, or that sounds like a secret, is one."""
+_SOUNDS_SECRET = re.compile(r"(?i)token|credential|secret|password|key|auth|cookie")
+
+
+def resolve_catalog_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of the REST client with what `env:NAME` names right now."""
+    found = {key: resolve_secret(value) or "" for key, value in options.items()}
+    for key, value in found.items():
+        if key not in _OPEN_OPTIONS and (options[key].startswith("env:") or _SOUNDS_SECRET.search(key)):
+            note_secret(value)
+    return found
+
+
 _SECRET_BYTES_MAX = 64 << 10
 
 
@@ -466,6 +490,7 @@ def read_secret(source: str) -> str:
         found = resolve_secret(source)
         if not found:
             raise ConfigError(f"{source} is empty", hint="It is to hold a secret.")
+        note_secret(found)
         return found
     path = Path(source.removeprefix("file:")).expanduser()
     hint = "A secret says file:PATH: an absolute path of a file that holds the secret and nothing else."
@@ -481,4 +506,5 @@ def read_secret(source: str) -> str:
         raise ConfigError(f"{path} is not text", hint=hint) from None
     if not text or len(content) > _SECRET_BYTES_MAX:
         raise ConfigError(f"{path} is empty, or too long for a secret", hint=hint)
+    note_secret(text)
     return text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.ledger import audit, blocks, datasets, receive_report, sequence, sinks
 from strandline.ledger.engine import Connection, Ledger
-from strandline.types import INTERNAL_COLUMNS, Dataset
+from strandline.types import INTERNAL_COLUMNS, BlockKind, Dataset
 from strandline.wording import plural
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
             f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
             hint="Remove its sinks first: `strandline sink remove NAME`.",
         )
-    if still_open := blocks.open_blocks(connection, dataset.id):
+    # What was never opened, because its table cannot be read, does not keep a person from dropping it.
+    if still_open := [b for b in blocks.open_blocks(connection, dataset.id) if b.head.kind is not BlockKind.RECOVERED]:
         raise RefusedError(
             f"{dataset.name} has {plural(len(still_open), 'open block')}",
             hint="Let them settle first: `strandline status` shows them.",

@@ -46,17 +46,20 @@ StrandlineError
 
 from __future__ import annotations
 
+from strandline.masking import masked
+
 
 class StrandlineError(Exception):
-    """Says what happened, what to do next (`hint`), and whether trying again helps."""
+    """Says what happened, what to do next (`hint`), and whether trying again helps. Secrets that were read are masked:
+    the message may be what a server said."""
 
     exit_code = 1
     retryable = False
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = masked(message)
+        self.hint = None if hint is None else masked(hint)
+        super().__init__(self.message)
 
 
 class UsageError(StrandlineError):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
     from strandline.ingest.append import Appended, Progress
-    from strandline.ingest.files import FileOutcome, FileProgress
+    from strandline.ingest.files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.opening import Opened
     from strandline.ingest.recover import Recovered
     from strandline.ingest.workbench import Workbench
@@ -296,6 +296,7 @@ class Lake:
         rejects_folder: Path | None = None,
         progress: FileProgress | None = None,
         on_done: Callable[[FileOutcome], None] | None = None,
+        on_bytes: FileBytes | None = None,
     ) -> list[FileOutcome]:
         """Files, each a batch of its own, or all of them one batch with an id. Says how each one went; what dead
         writers left is settled first, where Spark has to start at all."""
@@ -314,7 +315,7 @@ class Lake:
             self.ledger,
             target,
             [Path(p) for p in paths],
-            files.Options(batch_id, again, strict, format, rejects),
+            files.Options(batch_id, again, strict, format, rejects, on_bytes),
             files_at_once_max=self.config.settings.ingest.files_at_once_max,
             progress=progress or (lambda path, step, rows: None),
             on_done=on_done or (lambda outcome: None),
@@ -337,13 +338,15 @@ class Lake:
 
     def recover(self) -> Recovered:
         """Settle what dead writers left; the ledger is opened first if the witness says so."""
-        from strandline.ingest.opening import open_ledger, with_opening
+        from strandline.ingest.opening import open_ledger, open_postponed, with_opening
         from strandline.ingest.recover import recover
 
         work = self._bench()
         with self._recovers():
             open_ledger(work)
+            not_opened = with_opening(work, lambda: open_postponed(work))
             report = with_opening(work, lambda: recover(work))
+            report.held += not_opened
         self._settled = True
         self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
         return report

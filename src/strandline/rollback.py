@@ -32,9 +32,12 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
 
 
 def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
-    """Refuses a table that was rolled back, and records a doubt. `memory` is older than `view`."""
+    """Refuses a table that was rolled back, or whose dataset is still to be opened, and records a doubt. `memory` is
+    older than `view`."""
     from strandline.tables.settled_tag import judge_table
 
+    with ledger.read() as connection:
+        blocks.check_opened(connection, dataset.id)
     settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
 
 

@@ -45,7 +45,8 @@ def _start(folder: Path, host: str, *arguments: str) -> Server:
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The master's address, and where all of them write."""
     folder, port = tmp_path_factory.mktemp("cluster"), free_port()
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as running:
@@ -62,7 +63,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             )  # fmt: skip
             running.callback(worker.stop)
             worker.wait_until(lambda log=worker.log: b"Successfully registered" in log.read_bytes())  # type: ignore[misc]
-        yield url
+        yield url, folder
 
 
 def run(home: Path) -> dict[str, Any]:
@@ -114,12 +115,15 @@ def _slow_once(home: Path) -> Any:
 
 
 def test_a_lake_on_a_cluster_keeps_every_promise_also_when_a_task_runs_twice_at_once(
-    master: str, tmp_path: Path, make_home: MakeHome
+    cluster: tuple[str, Path], tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    master, folder = cluster
     speculate = {"": "true", ".interval": "200ms", ".quantile": "0.5", ".multiplier": "1.5", ".minTaskRuntime": "2s"}
     options = {f"spark.speculation{key}": value for key, value in speculate.items()}
     options |= {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "600m", "spark.sql.shuffle.partitions": "2"}
     options |= {"spark.pyspark.python": sys.executable, "spark.driver.bindAddress": "127.0.0.1"}
+    monkeypatch.setenv("CLUSTER_SECRET", "c4n4ry-of-the-cluster")
+    options |= {"spark.hadoop.fs.s3a.secret.key": "env:CLUSTER_SECRET"}
     make_home(tmp_path, {"spark": {"master": master, "options": options}})
     strandline.init_lake(tmp_path).close()
     done = subprocess.run(
@@ -134,6 +138,10 @@ def test_a_lake_on_a_cluster_keeps_every_promise_also_when_a_task_runs_twice_at_
     assert found["new"] == [40, 40, sum(new)] and found["ordered"] == new
     assert found["rows"] == [1040, 1040, sum(range(1000)) + sum(new)]
     assert found["partition"] == 500 and found["repeat"] and found["foreign"] == 1
+    # Executors are started by others: what their arguments are is in the logs of the workers, and in their own.
+    texts = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert any(b"CoarseGrainedExecutorBackend" in text for text in texts.values())
+    assert [file for file, text in texts.items() if b"c4n4ry" in text] == []
 
 
 if __name__ == "__main__":

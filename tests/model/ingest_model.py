@@ -1,6 +1,6 @@
 """The ingest protocol as a small state machine, explored in full: every interleaving of two writers that offer the same
 batch, of recovery, of a sink that delivers what is sealed, and of a ledger that is copied and restored once, with every
-writer free to stop for ever.
+writer free to stop for ever. An opening may find that the table cannot be read, and postpone the dataset.
 
 One state is a value; `steps` gives all that can happen next. Blocks have one row, so a block is its number.
 """
@@ -20,6 +20,7 @@ Blocks = tuple[tuple[int, str, int], ...]
 class Ledger:
     counter: int = 0
     blocks: Blocks = ()
+    postponed: tuple[tuple[int, int], ...] = ()  # ranges over which the dataset is not opened yet
 
     def get(self, number: int) -> tuple[str, int] | None:
         return next(((s, f) for n, s, f in self.blocks if n == number and s != "recovered"), None)
@@ -65,6 +66,8 @@ class Rules:
     abandoning_takes_a_number: bool = True
     one_batch_rolls_forward_once: bool = True
     nothing_rolls_forward_below_a_mark: bool = True
+    a_postponed_dataset_takes_nothing: bool = True
+    a_postponed_dataset_holds_the_seal: bool = True
     numbers_max: int = 4
     fence_max: int = 3
 
@@ -72,17 +75,26 @@ class Rules:
 def steps(state: State, rules: Rules) -> Iterator[State]:
     for index, process in enumerate(state.processes):
         yield from _process_steps(state, index, process, rules)
-    if state.witness == state.ledger.counter and (settled := _settled(state.ledger)) > state.mark:
+    if state.witness == state.ledger.counter and (settled := _settled(state.ledger, rules)) > state.mark:
         yield replace(state, mark=settled)
+    if state.ledger.postponed:
+        yield _complete(state, rules)
     if state.copy is None:
         yield replace(state, copy=state.ledger)
     elif not state.restored:
         yield replace(state, ledger=state.copy, restored=True)
 
 
-def _settled(ledger: Ledger) -> int:
+def _settled(ledger: Ledger, rules: Rules) -> int:
     """As far as the seal can be, if other batches were published in between."""
-    return min((n - 1 for n, s, _ in ledger.blocks if s in ("reserved", "staged")), default=ledger.counter)
+    is_open = [n - 1 for n, s, _ in ledger.blocks if s in ("reserved", "staged")]
+    if rules.a_postponed_dataset_holds_the_seal:
+        is_open += [lo - 1 for lo, _ in ledger.postponed]
+    return min(is_open, default=ledger.counter)
+
+
+def _waits(state: State, rules: Rules) -> bool:
+    return bool(state.ledger.postponed) and rules.a_postponed_dataset_takes_nothing
 
 
 def _into_main(state: State, number: int) -> State:
@@ -108,6 +120,8 @@ def _process_steps(state: State, index: int, process: Process, rules: Rules) -> 
 
 def _offer(state: State, index: int, rules: Rules) -> Iterator[State]:
     """Reserve a block for the batch, or go on with the one it has."""
+    if _waits(state, rules):
+        return
     ledger = state.ledger
     known = ledger.of_batch()
     if known is not None:
@@ -135,6 +149,8 @@ def _offer(state: State, index: int, rules: Rules) -> Iterator[State]:
 def _commit_point(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
     if rules.commit_point_asks_the_witness and state.witness != state.ledger.counter:
         yield from _open(state, rules)
+        return
+    if _waits(state, rules):
         return
     found = state.ledger.get(process.number)
     if found == ("reserved", process.fence):
@@ -174,6 +190,8 @@ def _recover(state: State, index: int, process: Process, rules: Rules) -> Iterat
     if state.witness != state.ledger.counter:
         yield from _open(state, rules)
         return
+    if _waits(state, rules):
+        return
     number, ledger = process.number, state.ledger
     if ledger.get(number) != ("reserved", process.fence):
         yield state.with_process(index, Process())
@@ -195,12 +213,29 @@ def _may_roll_forward(state: State, number: int, rules: Rules) -> bool:
 
 
 def _open(state: State, rules: Rules) -> Iterator[State]:
-    """The opening procedure, under the lock."""
+    """The opening procedure, under the lock. Where the table cannot be read, its part of it is postponed."""
     last = max(state.witness, state.ledger.counter) + 1
     if last > rules.numbers_max + 2:
         return
+    lo = state.ledger.counter + 1
+    pending = (*state.ledger.postponed, (lo, last))
+    ledger = Ledger(last, _fenced(state.ledger.blocks), pending)
+    later = replace(state, ledger=ledger, witness=last)
+    yield later
+    for _ in pending:
+        later = _complete(later, rules)
+    yield later
+
+
+def _fenced(blocks: Blocks) -> Blocks:
+    return tuple((n, s, f + 1 if s in ("reserved", "staged") else f) for n, s, f in blocks)
+
+
+def _complete(state: State, rules: Rules) -> State:
+    """The opening of the dataset over the lowest range that it was postponed for. Takes no number."""
     ledger = state.ledger
-    gap = range(ledger.counter + 1, state.witness + 1)
+    (lo, hi), *others = ledger.postponed
+    gap = range(lo, hi + 1)
     candidates = sorted((n for n in state.branches if n in gap), reverse=True)
     published = any(s == "published" for _, s, _ in ledger.blocks)
     for number in candidates[:1] if rules.one_batch_rolls_forward_once else candidates:
@@ -214,10 +249,8 @@ def _open(state: State, rules: Rules) -> Iterator[State]:
             ledger = ledger.put(known[0], "abandoned", known[2])
         if ledger.of_batch() is None:
             ledger = ledger.put(number, "published", 1)
-    fenced = tuple((n, s, f + 1 if s in ("reserved", "staged") else f) for n, s, f in ledger.blocks)
-    recovered = (gap[0], "recovered", 1) if gap else None
-    blocks = tuple(sorted({*fenced, *((recovered,) if recovered else ())}))
-    yield replace(state, ledger=Ledger(last, blocks), witness=last)
+    blocks = tuple(sorted({*ledger.blocks, (lo, "recovered", 1)}))
+    return replace(state, ledger=Ledger(ledger.counter, blocks, tuple(others)))
 
 
 def explored(rules: Rules) -> Explored[State]:

@@ -19,6 +19,8 @@ def test_no_interleaving_doubles_a_batch_reuses_a_number_or_slips_a_row_below_a_
         Rules(abandoning_takes_a_number=False),
         Rules(one_batch_rolls_forward_once=False),
         Rules(nothing_rolls_forward_below_a_mark=False),
+        Rules(a_postponed_dataset_takes_nothing=False),
+        Rules(a_postponed_dataset_holds_the_seal=False),
     ],
 )
 def test_without_this_rule_the_model_finds_a_way_to_double_a_batch_or_to_slip_it_below_a_mark(without: Rules) -> None:

@@ -1,34 +1,42 @@
 """Bodies of a few bytes that stand for very many. Whatever is sent, reading and spooling it takes at most twice the
-limit of a body. The short form runs always, the long one with STRANDLINE_TORTURE=1."""
+limit of a body. `make torture` also sends such bodies, several at once, to a whole receiver in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import time
+import uuid
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
 
+import strandline
 from strandline import wire
-from strandline.errors import BadRow
+from strandline.errors import BadRow, StrandlineError
 from strandline.ingest.sources.body import read_json_lines
 from strandline.receive.body import Packed, read_body
 from strandline.receive.spool import LocalSpool
 from strandline.receive.unpack import TooLarge
 from strandline.tables.schema import Column
 from strandline.tables.schema_file import parse_columns
+from tests.campaign import TORTURE, scaled
+from tests.conftest import MakeHome
+from tests.e2e.receiver import receiving
 from tests.receive.conftest import arrow
 
 MIB = 1 << 20
 BYTES_MAX = 32 * MIB
-TORTURE = os.environ.get("STRANDLINE_TORTURE") == "1"
 WIDE = {"type": "struct", "fields": [{"name": f"f{i}", "type": "long"} for i in range(500)]}
 
 
@@ -40,8 +48,8 @@ def list_of(element: Any) -> dict[str, Any]:
     return {"type": "list", "element": element}
 
 
-def _resident(what: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _resident(what: str, pid: int | str = "self") -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) << 10
     raise AssertionError(f"no {what}")
@@ -153,7 +161,7 @@ def a_type(chance: random.Random, depth: int = 0) -> Any:
     if depth > 3 or chance.random() < 0.5:
         return chance.choice(LEAVES)
     inner = a_type(chance, depth + 1)
-    match chance.randrange(6):
+    match chance.randrange(8):
         case 0:
             return pa.list_(inner)
         case 1:
@@ -164,6 +172,10 @@ def a_type(chance: random.Random, depth: int = 0) -> Any:
             return pa.list_view(inner)
         case 4:
             return pa.map_(pa.string(), inner)
+        case 5:
+            return pa.sparse_union([pa.field("a", inner), pa.field("b", a_type(chance, depth + 1))])
+        case 6:
+            return pa.dense_union([pa.field("a", inner), pa.field("b", a_type(chance, depth + 1))])
     return pa.struct({f"f{i}": a_type(chance, depth + 1) for i in range(chance.randrange(4))})
 
 
@@ -179,7 +191,21 @@ def an_array(chance: random.Random, kind: Any) -> Any:
         children = [an_array(chance, f.type) for f in kind]
         shortest = min(map(len, children))
         return pa.StructArray.from_arrays([c.slice(0, shortest) for c in children], fields=list(kind))
+    if pa.types.is_union(kind):
+        return a_union(chance, kind)
     return pa.nulls(chance.choice([0, 1, 1000, 50_000]), kind)
+
+
+def a_union(chance: random.Random, kind: Any) -> Any:
+    """Of a dense one the children may be far longer than itself, or shared by all of its values."""
+    children = [an_array(chance, kind.field(n).type) for n in range(kind.num_fields)]
+    shortest = min(map(len, children))
+    if kind.mode == "sparse":
+        which = pa.array(np.arange(shortest) % 2, pa.int8())
+        return pa.UnionArray.from_sparse(which, [c.slice(0, shortest) for c in children], ["a", "b"])
+    count = chance.choice([5, 1000, 1_000_000]) if shortest else 0
+    which = pa.array(np.zeros(count, np.int8))
+    return pa.UnionArray.from_dense(which, pa.array(np.zeros(count, np.int32)), children, ["a", "b"])
 
 
 def a_column(chance: random.Random, given: Any) -> Any:
@@ -201,31 +227,39 @@ def a_column(chance: random.Random, given: Any) -> Any:
 
 def an_arrow_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
     kind = a_type(chance)
-    array = an_array(chance, kind)
     columns = columns_of(c=a_column(chance, kind), other=chance.choice([WIDE, "long"]))
+    return _arrow_stream(chance, kind), columns
+
+
+def _arrow_stream(chance: random.Random, kind: Any) -> bytes:
+    array = an_array(chance, kind)
     old = chance.random() < 0.3
     options: dict[str, Any] = {"metadata_version": pa.MetadataVersion.V4 if old else pa.MetadataVersion.V5}
     options["use_legacy_format"] = chance.random() < 0.2
     if not old:
         options["compression"] = chance.choice([None, None, None, "lz4", "zstd"])
     batch = pa.record_batch([array], names=["c"])
-    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.nbytes < 10_000 else 2]), **options), columns
+    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.nbytes < 10_000 else 2]), **options)
 
 
 def a_json_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
     kind = a_column(chance, a_type(chance))
+    return _json_text(chance), columns_of(c=kind, other=WIDE)
+
+
+def _json_text(chance: random.Random) -> bytes:
     value: Any = [None] * chance.choice([0, 3, 20_000])
     for _ in range(chance.randrange(4)):
         value = chance.choice([[value] * chance.choice([1, 3]), {"f0": value}, {"k": value}])
     line = json.dumps({"c": value}).encode()[: 2 * MIB] + b"\n"
-    return line * min(chance.choice([1, 20, 100_000]), 1 + 8 * MIB // len(line)), columns_of(c=kind, other=WIDE)
+    return line * min(chance.choice([1, 20, 100_000]), 1 + 8 * MIB // len(line))
 
 
 def test_whatever_comes_memory_stays_within_twice_the_limit(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32) if TORTURE else 1
     chance = random.Random(seed)
     taken = 0
-    for n in range(20_000 if TORTURE else 30):
+    for n in range(scaled(30, 5_000)):
         form = wire.JSON_LINES if n % 4 == 3 else wire.ARROW
         try:
             body, columns = a_json_body(chance) if form == wire.JSON_LINES else an_arrow_body(chance)
@@ -237,3 +271,75 @@ def test_whatever_comes_memory_stays_within_twice_the_limit(tmp_path: Path) -> N
         assert size <= 2 * BYTES_MAX, f"seed {seed}, body {n}: {size:,} bytes for {columns}"
         taken += bool(count)
     assert taken > 2, "hardly anything was read at all"
+
+
+AT_ONCE = 4
+DATASETS = 12
+_STATEMENTS = {429, 503}
+"""Come again."""
+
+
+@pytest.mark.torture
+def test_a_whole_receiver_stays_within_twice_the_limit_for_each_body_at_once(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    limits = {"rows_bytes_max": BYTES_MAX, "requests_at_once_max": AT_ONCE, "spool_bytes_max": 1 << 50}
+    make_home(tmp_path, {"receive": limits | {"spool_dataset_bytes_max": 1 << 50, "retry_after_seconds": 1}})
+    with strandline.init_lake(tmp_path) as lake:
+        for n in range(DATASETS):
+            lake.create_dataset(f"d{n}", _columns_with_a_type(chance, n))
+        _, secret = lake.receiver.create_token("sender", None)
+    kinds = [_KINDS_OF[n] for n in range(DATASETS)]
+    answers: Counter[int] = Counter()
+    with receiving(tmp_path, tmp_path / "log", "--no-ingest") as receiver:
+        base, pid = receiver.url, receiver.process.pid
+        _post(base, secret, 0, b"{}\n", wire.JSON_LINES, "identity")  # whatever is loaded with the first one
+        before = _resident("VmRSS", pid)
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        with ThreadPoolExecutor(AT_ONCE) as senders:
+            for _ in range(200):
+                bodies = [_a_body_for(chance, kinds) for _ in range(2 * AT_ONCE)]
+                sent = [senders.submit(_post, base, secret, *body) for body in bodies if body is not None]
+                answers.update(s.result() for s in sent)
+                grown_by = _resident("VmHWM", pid) - before
+                assert grown_by <= 2 * BYTES_MAX * AT_ONCE, f"seed {seed}: {grown_by:,} bytes after {answers}"
+                for file in (tmp_path / "warehouse").rglob("*.arrow"):  # nobody ingests, and the disk is small
+                    os.truncate(file, 0)
+        assert receiver.process.poll() is None
+    assert answers[202] > 20 and answers[400] > 20 and not answers[500], answers
+
+
+_KINDS_OF: dict[int, Any] = {}
+
+
+def _columns_with_a_type(chance: random.Random, n: int) -> tuple[Column, ...]:
+    """One that a table can have; the Arrow type that fits it is kept."""
+    while True:
+        kind = _KINDS_OF[n] = a_type(chance)
+        with suppress(StrandlineError):
+            return columns_of(c=a_column(chance, kind), other=chance.choice([WIDE, "long"]))
+
+
+def _a_body_for(chance: random.Random, kinds: list[Any]) -> tuple[int, bytes, str, str] | None:
+    n = chance.randrange(len(kinds))
+    form = chance.choice([wire.ARROW, wire.ARROW, wire.JSON_LINES])
+    try:
+        body = _json_text(chance) if form == wire.JSON_LINES else _arrow_stream(chance, kinds[n])
+    except (pa.ArrowException, NotImplementedError):
+        return None
+    if chance.random() < 0.3:
+        return n, zstandard.compress(body), form, "zstd"
+    return n, body, form, "identity"
+
+
+def _post(base: str, secret: str, n: int, body: bytes, form: str, encoding: str) -> int:
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": form, "Idempotency-Key": uuid.uuid4().hex}
+    if encoding != "identity":
+        headers["Content-Encoding"] = encoding
+    while True:
+        answer = httpx.post(f"{base}/v1/datasets/d{n}/rows", content=body, headers=headers, timeout=600)
+        if answer.status_code not in _STATEMENTS:
+            return answer.status_code
+        time.sleep(0.05)

@@ -38,7 +38,9 @@ def test_a_file_that_grows_while_it_is_read_is_refused_and_goes_in_once_when_it_
     outcome = lake.ingest("events", [path], progress=grow)[0]
     assert isinstance(outcome.error, InputError) and "changed" in outcome.error.message
     assert rows(lake) == [] and "published" not in states(lake)
-    assert lake.ingest("events", [path])[0].rows == 12
+    seen: list[tuple[Path, int, int]] = []
+    assert lake.ingest("events", [path], on_bytes=lambda *told: seen.append(told))[0].rows == 12
+    assert seen[-1] == (path, path.stat().st_size, path.stat().st_size), "and says how far it has come"
     assert_sound(lake, list(range(12)))
 
 

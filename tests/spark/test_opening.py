@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Lake, batch_names, errors
+from strandline import Lake, batch_names, errors, failpoints
 from strandline.config import LakeConfig
 from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
 from strandline.founding import rebuild_ledger
@@ -396,6 +396,48 @@ def test_a_lost_witness_beside_an_old_copy_of_the_ledger_takes_the_tables_word(l
     assert done.rows is not None and done.rows.lo > 20
     assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
     assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+
+
+def test_a_dataset_that_cannot_be_read_is_opened_later_and_keeps_no_other_waiting(lake: Lake) -> None:
+    lake.create_dataset("broken", parse_columns(COLUMNS))
+    lake.append("broken", frame(lake, 500), batch_id="before")
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    lake.append("broken", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("broken", frame(lake, 20), batch_id="b"))
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    metadata = folder / "default" / "broken" / "metadata"
+    restore_ledger(lake, copy)
+    metadata.rename(away := metadata.with_name("away"))
+
+    report = lake.recover()
+    assert report.troubled == ["default.broken"] and any("default.broken" in line for line in report.held)
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+    assert_sound(lake, BEFORE + list(range(10)))
+    broken = next(d for d in lake.status().datasets if d.name == "default.broken")
+    assert broken.problem is not None
+    away.rename(metadata)
+    with lake.ledger.read() as connection:
+        dataset = lake.dataset("broken").id
+        sealed, waiting = blocks.sealed(connection, dataset), blocks.postponed(connection, dataset)
+    assert len(waiting) == 1 and sealed is not None and sealed < waiting[0].head.rows.lo
+    with pytest.raises(errors.OpeningNeeded), lake.ledger.read() as connection:
+        blocks.check_opened(connection, dataset)
+    for point in (p for p in failpoints.POINTS if p.startswith("postponed.")):  # the last one is after the commit
+        crash_at(lake, point, lake.recover)
+    lake.recover()
+    assert "dataset_opened" in audit_events(lake)
+    assert lake.append("broken", frame(lake, 0), batch_id="a").duplicate, "it came in after the copy"
+    assert lake.append("broken", frame(lake, 20), batch_id="b").duplicate, "it was past its commit point"
+    lake.append("broken", frame(lake, 40), batch_id="c")
+    assert sorted(row.id for row, _ in lake.read_since("broken")) == [
+        *range(10),
+        *range(20, 30),
+        *range(40, 50),
+        *range(500, 510),
+    ]
+    assert next(d for d in lake.status().datasets if d.name == "default.broken").problem is None
 
 
 def test_a_table_of_someone_else_that_cannot_be_read_does_not_stop_the_opening(lake: Lake) -> None:

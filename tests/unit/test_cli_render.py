@@ -198,6 +198,12 @@ def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
         bars.on_step(Path("a.jsonl"), "waiting", None)
         bars.on_step(Path("a.jsonl"), "writing", 1_000)
         assert [t.fields["note"] for t in progress.tasks] == ["", "writing 1,000 rows"]
+        bars.on_bytes(Path("a.jsonl"), 25, 100)
+        bars.on_bytes(Path("unknown.jsonl"), 25, 100)
+        one = progress.tasks[1]
+        assert how_far(one.completed, one.total, None) == "25 %"
+        bars.on_step(Path("a.jsonl"), "publishing", 1_000)
+        assert how_far(one.completed, one.total, None) == "", "each step reads the file from its beginning"
         bars.on_done(outcome("a.jsonl", rows=1_000, range=SeqRange(Seq(1), Seq(1_000))))
         bars.on_done(outcome("b.jsonl", rows=500, range=SeqRange(Seq(1_001), Seq(1_500)), duplicate=True))
         [whole] = progress.tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import random
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,8 @@ from strandline.ingest.sources import delimited, jsonl, lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, to_batches
 from strandline.ingest.sources.columns import Unfit, arrow_type
 from strandline.ingest.sources.identify import identify
-from strandline.ingest.sources.lines import Block, split_lines
+from strandline.ingest.sources.lines import Block, ByteRange, split_lines
+from strandline.ingest.sources.positions import telling, watched
 from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row, why_not
 from strandline.ingest.sources.values import Misfit
@@ -616,3 +618,23 @@ def test_a_stray_quote_does_not_swallow_the_lines_after_it() -> None:
     assert block.lines.tolist() == [1, 2, 4, 5]
     assert block.suspect is not None
     assert block.suspect.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("end", "codec"), [("", None), (".gz", "gzip"), (".zst", "zstd")])
+def test_a_task_tells_how_many_bytes_of_its_file_it_has_read(tmp_path: Path, end: str, codec: str | None) -> None:
+    path = tmp_path / f"a.jsonl{end}"
+    with pa.OSFile(str(path), "wb") if codec is None else pa.CompressedOutputStream(str(path), codec) as out:
+        for n in range(30):
+            out.write(random.Random(n).randbytes(200_000).hex().encode() + b"\n")
+    seen: list[int] = []
+    source = identify(path)
+    whole = ByteRange(0, source.size_bytes, 1)
+    with watched(seen.append) as positions:
+        assert positions is not None
+        positions.take(1)
+        with telling(positions.path, positions.take(1)):
+            told = [positions.read_bytes() for _ in lines.read_blocks(source, whole, split_lines)]
+    assert 0 < told[0] < source.size_bytes and told == sorted(told)
+    assert seen[-1] == source.size_bytes and not Path(positions.path).exists()
+    with telling(positions.path, 0):
+        lines.tell(5)  # on another machine there is no such file

@@ -63,6 +63,7 @@ def ingest(
                 rejects_folder=rejects,
                 progress=progress.on_step,
                 on_done=progress.on_done,
+                on_bytes=progress.on_bytes if out.is_live else None,
             )
         name = lake.dataset(dataset).name
     seconds = time.monotonic() - began

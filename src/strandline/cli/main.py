@@ -37,6 +37,7 @@ from strandline.cli import (
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps, error_document
 from strandline.errors import StrandlineError, UsageError
+from strandline.masking import masked
 from strandline.tables.java import refuse_windows
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -166,7 +167,7 @@ def _keep_traceback(error: Exception) -> str:
     from strandline.tables.runtime import cache_folder
 
     path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-    text = "".join(traceback.format_exception(error))
+    text = masked("".join(traceback.format_exception(error)))
     if _written(path, text):
         return f"This is a fault of the program; please report it with {path}."
     return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."

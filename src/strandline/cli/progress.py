@@ -29,6 +29,8 @@ class Silent:
 
     def on_step(self, path: Path, step: str, rows: int | None) -> None: ...
 
+    def on_bytes(self, path: Path, done: int, total: int) -> None: ...
+
     def on_done(self, outcome: FileOutcome) -> None: ...
 
 
@@ -61,7 +63,13 @@ class Bars(Silent):
             if path not in self._lines:
                 self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, count="", note="")
             note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {plural(rows, 'row')}"
-            self._progress.update(self._lines[path], note=note)
+            # Each step reads the file from its beginning, at a speed of its own.
+            self._progress.reset(self._lines[path], total=None, count="", note=note)
+
+    def on_bytes(self, path: Path, done: int, total: int) -> None:
+        with self._lock:
+            if path in self._lines:
+                self._progress.update(self._lines[path], completed=done, total=total)
 
     def on_done(self, outcome: FileOutcome) -> None:
         with self._lock:

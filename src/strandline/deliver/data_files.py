@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_key
 from strandline.deliver.bench import DeliverBench, Settled
 from strandline.tables.metadata import TableView
 from strandline.tables.spark_tables import DataFile
@@ -50,7 +50,7 @@ class Reach:
 
 def reach_of(config: LakeConfig) -> Reach:
     w = config.settings.warehouse
-    return Reach(w.endpoint, w.region, resolve_secret(w.access_key), resolve_secret(w.secret_key))
+    return Reach(w.endpoint, w.region, resolve_key(w.access_key), resolve_key(w.secret_key))
 
 
 def plain_files(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_key
 from strandline.deliver.sink import Address
 from strandline.deliver.sinks.folder import Folder, words_for, write_new
 from strandline.durable import sync_folder
@@ -175,8 +175,8 @@ class S3Objects:
             warehouse = self._config.settings.warehouse
             keys = {
                 "endpoint": warehouse.endpoint,
-                "access_key_id": resolve_secret(warehouse.access_key),
-                "secret_access_key": resolve_secret(warehouse.secret_key),
+                "access_key_id": resolve_key(warehouse.access_key),
+                "secret_access_key": resolve_key(warehouse.secret_key),
             }
             self._opened = S3Store(
                 self._bucket,

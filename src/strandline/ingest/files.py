@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
+from strandline.ingest.sources.positions import Positions, watched
 from strandline.ledger import blocks, reject_folders
 from strandline.ledger.engine import Ledger
 from strandline.ledger.reject_folders import RejectFolder
@@ -39,6 +40,8 @@ REASONS_SHOWN = 3
 _NAME_CHARS_MAX = 60
 
 FileProgress = Callable[[Path, str, int | None], None]
+FileBytes = Callable[[Path, int, int], None]
+"""A file, how many bytes of it the present step has read, and how many it has. Not of Parquet, which Spark reads."""
 """Which file, what is being done with it, and how many rows that is about, if known. Called from several threads."""
 
 _T = TypeVar("_T")
@@ -75,6 +78,7 @@ class Options:
     strict: bool
     format: str | None
     rejects_folder: Path
+    on_bytes: FileBytes | None = None
 
     def __post_init__(self) -> None:
         if self.batch_id is not None and not self.batch_id.strip():
@@ -205,14 +209,40 @@ def _ingest(work: Workbench, dataset: Dataset, batch: _Batch, options: Options, 
     began = time.monotonic()
     kept: list[Path] = []
     try:
-        outcome = _read_and_append(work, dataset, batch, options, progress, kept)
+        with watched(_bytes_of(batch, options.on_bytes)) as positions:
+            steps = _from_the_start(positions, progress)
+            outcome = _read_and_append(work, dataset, batch, options, steps, kept, positions)
     except Exception as e:
         outcome = replace(batch.ended(began), error=_explained(e, batch))
     return replace(outcome, seconds=time.monotonic() - began, rejects_path=kept[0] if kept else None)
 
 
+def _bytes_of(batch: _Batch, told: FileBytes | None) -> Callable[[int], None] | None:
+    size = sum(s.size_bytes for s in batch.sources if s.format != "parquet")
+    if told is None or not size:
+        return None
+    return lambda count: told(batch.paths[0], min(count, size), size)
+
+
+def _from_the_start(positions: Positions | None, progress: FileProgress) -> FileProgress:
+    """Each step reads the file once more."""
+
+    def step(path: Path, name: str, rows: int | None) -> None:
+        if positions is not None and name in ("counting", "writing"):
+            positions.clear()
+        progress(path, name, rows)
+
+    return step
+
+
 def _read_and_append(
-    work: Workbench, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress, kept: list[Path]
+    work: Workbench,
+    dataset: Dataset,
+    batch: _Batch,
+    options: Options,
+    progress: FileProgress,
+    kept: list[Path],
+    positions: Positions | None,
 ) -> FileOutcome:
     from strandline.ingest.append import append, column_fields
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
@@ -222,7 +252,7 @@ def _read_and_append(
 
     began = time.monotonic()
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
-    frames = [fit_values(read_source(spark, source, fields), view) for source in batch.sources]
+    frames = [fit_values(read_source(spark, source, fields, positions), view) for source in batch.sources]
     df = frames[0]
     for more in frames[1:]:
         df = df.unionByName(more)

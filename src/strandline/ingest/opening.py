@@ -3,6 +3,9 @@
 It holds the counter's lock from beginning to end, so nobody takes a number meanwhile. Every step can be repeated: a
 crash in the middle leaves witness and counter apart, and the next opening begins again. Raising the epoch in the
 tables comes first, because from then on another live copy of the ledger can no longer publish.
+
+A dataset whose table cannot be read is postponed: an open block over the numbers in question holds its seal, and
+nothing is taken in, read or delivered there until `open_postponed` has done the rest (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TypeVar
 
 from strandline import failpoints, rollback
 from strandline.batch_names import wholes_of
-from strandline.errors import NoSuchDataset, OpeningNeeded, StrandlineError, WrongLake
+from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, datasets, ended_batches, floors, losses, sequence, sinks, table_states
@@ -31,6 +34,7 @@ from strandline.tables.metadata import (
     WapId,
     batch_elsewhere,
 )
+from strandline.tables.spark_tables import explain
 from strandline.types import (
     BRANCH_PREFIX,
     BlockKind,
@@ -85,7 +89,9 @@ def open_ledger(work: Workbench, *, rebuild: bool = False) -> Opened | None:
 
 def _open(work: Workbench, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool) -> Opened:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
-    views, unreadable = _own_tables(work, {d.name for d in datasets.every(connection)})
+    # One number more: another copy of this ledger that stands at the same counter must notice, too.
+    last = max(highest, counter.last) + 1
+    views, unreadable = _own_tables(work, datasets.every(connection), blocks.postponed(connection))
     found = _register(connection, views)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     failpoints.hit("open.before_epoch")
@@ -105,12 +111,14 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
             table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
     in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
     below = [s for d in in_order for s in _take_floor(work, connection, d)]
-    purged = [s for d in in_order for s in _take_purges(work, connection, d, counter)]
+    purged = [s for d in in_order for s in _take_purges(work, connection, d, counter.last)]
+    for dataset in (d for d in datasets.every(connection) if d.name in unreadable):
+        rows = SeqRange(Seq(counter.last + 1), Seq(last))
+        blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
+        table_states.record_trouble(connection, dataset.id, unreadable[dataset.name])
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
-    # One number more: another copy of this ledger that stands at the same counter must notice, too.
-    last = max(highest, counter.last) + 1
     failpoints.hit("open.before_commit")
     work.witness.raise_to(last, expected=highest)
     sequence.move(connection, last=last, epoch=epoch)
@@ -124,7 +132,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
         batches=batches,
         fenced=fenced,
         datasets_found=found,
-        unreadable=unreadable,
+        unreadable=sorted(unreadable),
         sinks_below_the_floor=below,
         sinks_below_a_purge=purged,
     )
@@ -145,10 +153,11 @@ def _take_floor(work: Workbench, connection: Connection, dataset: Dataset) -> li
     return [reach.sink.name for reach in below]
 
 
-def _take_purges(work: Workbench, connection: Connection, dataset: Dataset, counter: sequence.Counter) -> list[str]:
-    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them."""
+def _take_purges(work: Workbench, connection: Connection, dataset: Dataset, last: int) -> list[str]:
+    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them. `last` is
+    how far it had counted."""
     told = work.tables.view(dataset.name).purged
-    new = forgotten_purges(told, losses.purged(connection, dataset.id), counter.last)
+    new = forgotten_purges(told, losses.purged(connection, dataset.id), last)
     for purge in new:
         losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
     highest = max((purge.rows.hi for purge in new), default=Seq(0))
@@ -165,24 +174,92 @@ def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last:
     return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
 
 
-def _own_tables(work: Workbench, known: set[str]) -> tuple[dict[str, TableView], list[str]]:
+def _own_tables(
+    work: Workbench, known: Sequence[Dataset], postponed: Sequence[Reserved]
+) -> tuple[dict[str, TableView], dict[str, str]]:
     """Every table of the catalog that says it is this lake's, whether the ledger knows it or not; and those that cannot
-    be read and are nobody's as far as anyone can tell."""
+    be read, or were postponed before, with the reason. If that is every dataset, storage is away: it is raised."""
     views: dict[str, TableView] = {}
-    unreadable: list[str] = []
+    unreadable: dict[str, str] = {}
+    failure: Exception | None = None
+    ours = {d.name for d in known}
+    waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
     for name in work.tables.names():
         try:
             view = work.tables.view(name)
         except NoSuchDataset:
             continue  # dropped since it was listed
-        except StrandlineError:
-            if name in known:
-                raise
-            unreadable.append(name)
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:  # whatever a damaged table makes its readers say
+            unreadable[name] = explain(e, "it cannot be read").message
+            failure = e if name in ours else failure
             continue
-        if view.properties.get(LAKE_PROPERTY) == work.lake:
+        if view.properties.get(LAKE_PROPERTY) != work.lake:
+            continue
+        if name in waiting:  # its ranges are opened one after the other, the lowest first
+            unreadable[name] = "it is still to be opened over lower numbers"
+        else:
             views[name] = view
+    if failure is not None and not views:
+        raise failure
     return views, unreadable
+
+
+def open_postponed(work: Workbench) -> list[str]:
+    """Open the datasets that openings had to postpone, and whose tables can be read by now. Names the others."""
+    with work.ledger.read() as connection:
+        waiting = {b.head.dataset for b in blocks.postponed(connection)}
+        known = [d for d in datasets.every(connection) if d.id in waiting]
+    left = []
+    for dataset in known:
+        try:
+            work.tables.view(dataset.name)  # a damaged file is read again and again: not under the lock
+            _open_later(work, dataset)
+        except (OpeningNeeded, failpoints.FailpointError):
+            raise
+        except Exception as e:
+            told = explain(e, "it cannot be read").message
+            with work.ledger.write() as connection:
+                table_states.record_trouble(connection, dataset.id, told)
+            left.append(f"{dataset.name}: {told}")
+    return left
+
+
+def _open_later(work: Workbench, dataset: Dataset) -> None:
+    """What the opening does for a dataset, over each range that it was postponed for. One transaction, under the
+    counter's lock; every step can be repeated."""
+    with work.ledger.write() as connection:
+        counter = sequence.check(connection, work.witness)
+        waiting = blocks.postponed(connection, dataset.id)
+        if not waiting:
+            return  # another was faster
+        view = work.tables.view(dataset.name)
+        work.check_fit(view, dataset)
+        # A higher one was raised by a ledger that this one is an older copy of.
+        epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
+        work.tables.raise_epoch(dataset.name, epoch)
+        failpoints.hit("postponed.after_epoch")
+        rolled, batches = [], 0
+        for found in waiting:
+            rows = found.head.rows
+            rolled += _roll_forward(work, connection, dataset.name, rows, epoch)
+            batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
+            blocks.settle_postponed(connection, found)
+        failpoints.hit("postponed.after_roll_forward")
+        if (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)
+        below = _take_floor(work, connection, dataset)
+        purged = _take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
+        datasets.forget_counts(connection)
+        table_states.clear_trouble(connection, dataset.id)
+        sequence.move(connection, last=counter.last, epoch=epoch)
+        audit.record(
+            connection, "dataset_opened", dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
+            epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,
+            sinks_below_a_purge=purged,
+        )  # fmt: skip
+    failpoints.hit("postponed.after_commit")
 
 
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:

@@ -39,6 +39,9 @@ def recover(work: Workbench) -> Recovered:
         known = datasets.every(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
     for dataset in known:
+        if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
+            report.troubled.append(dataset.name)  # it is still to be opened, and nothing is settled before
+            continue
         try:
             for found in todo[dataset.id]:
                 if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over

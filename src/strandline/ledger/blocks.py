@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline import failpoints
-from strandline.errors import BatchConflict, LedgerUnreadable
+from strandline.errors import BatchConflict, LedgerUnreadable, OpeningNeeded
 from strandline.ledger import datasets, placing, sequence, table_states
 from strandline.ledger.engine import Ledger, insert_into, utc_now
 from strandline.ledger.schema import block, input_file
@@ -105,10 +105,12 @@ def reserve(
         if place is not None:
             _step_over(connection, witness, wanted, place)
         while (placed := placing.place(connection, new)) is None:
+            check_opened(connection, wanted.dataset)
             known = batch_block(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is one, so the block was abandoned since: its batch is free again
+        check_opened(connection, wanted.dataset)  # under the counter's lock, which an opening holds until its commit
         last, inserted = placed
         if wanted.received and inserted is not None:
             placing.check_unfinished(connection, wanted.dataset, wanted.batch_id)
@@ -208,6 +210,7 @@ def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: Snap
     failpoints.hit("stage.before_mark")
     with ledger.write() as connection:
         sequence.check(connection, witness)
+        check_opened(connection, held.head.dataset)
         done = _change(
             connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
         )
@@ -341,6 +344,51 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
     if dataset is not None:
         query = query.where(block.c.dataset_id == dataset)
     return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
+
+
+def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
+    """Only within the opening procedure: these numbers are ours, and what the dataset has of them is not known yet. As
+    an open block it holds the seal."""
+    now = utc_now()
+    connection.execute(
+        insert_into(connection, block)
+        .values(
+            dataset_id=dataset,
+            lo=rows.lo,
+            hi=rows.hi,
+            kind=BlockKind.RECOVERED.value,
+            batch_id=batch_id,
+            state="reserved",
+            fence=1,
+            lease_until=now,
+            reserved_at=now,
+            changed_at=now,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
+    """The ranges over which datasets are still to be opened, lowest first."""
+    found = open_blocks(connection, dataset)
+    return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.RECOVERED]
+
+
+def check_opened(connection: sa.Connection, dataset: DatasetId) -> None:
+    """Raises OpeningNeeded where the opening of the dataset was postponed. Batches may be in its table that the ledger
+    has forgotten: until they are known again, nothing is taken in, and nothing is settled."""
+    if postponed(connection, dataset):
+        name = next((d.name for d in datasets.every(connection) if d.id == dataset), f"dataset {dataset}")
+        raise OpeningNeeded(
+            f"{name}: its table could not be read when the ledger was found to be "
+            "behind, so what came in since is not known",
+            hint="`strandline recover` opens it as soon as its table can be read; `strandline status` says what is "
+            "wrong with it.",
+        )
+
+
+def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
+    _change(connection, found.head, "reserved", None, state="published", lease_until=None)
 
 
 def of_number(connection: sa.Connection, lo: int) -> Block | None:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_key
 from strandline.durable import sync_data, sync_folder
 from strandline.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
 from strandline.ledger.lock_holder import find_holder
@@ -268,8 +268,8 @@ def _s3_store(config: LakeConfig, bucket: str) -> S3Store:
     options: dict[str, str] = {"region": warehouse.region}
     for name, value in (
         ("endpoint", warehouse.endpoint),
-        ("access_key_id", resolve_secret(warehouse.access_key)),
-        ("secret_access_key", resolve_secret(warehouse.secret_key)),
+        ("access_key_id", resolve_key(warehouse.access_key)),
+        ("secret_access_key", resolve_key(warehouse.secret_key)),
     ):
         if value is not None:
             options[name] = value

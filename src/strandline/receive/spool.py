@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_key
 from strandline.durable import sync_data, sync_folder
 from strandline.errors import StorageError
 
@@ -68,8 +68,8 @@ def open_spool(config: LakeConfig) -> LocalSpool | S3Spool:
         "/".join(filter(None, (prefix.strip("/"), FOLDER))),
         w.region,
         w.endpoint,
-        resolve_secret(w.access_key),
-        resolve_secret(w.secret_key),
+        resolve_key(w.access_key),
+        resolve_key(w.secret_key),
     )
 
 

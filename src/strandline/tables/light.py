@@ -28,7 +28,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import LongType, StringType
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_catalog_options, resolve_key
 from strandline.errors import (
     CommitUnknown,
     SchemaError,
@@ -131,15 +131,15 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
         found = {
             "s3.endpoint": settings.warehouse.endpoint,
             "s3.region": settings.warehouse.region,
-            "s3.access-key-id": resolve_secret(settings.warehouse.access_key),
-            "s3.secret-access-key": resolve_secret(settings.warehouse.secret_key),
+            "s3.access-key-id": resolve_key(settings.warehouse.access_key),
+            "s3.secret-access-key": resolve_key(settings.warehouse.secret_key),
             # Not the client's own second for a connection and three for an answer: a store that is busy takes longer.
             "s3.connect-timeout": "10",
             "s3.request-timeout": "60",
         }
         options |= {key: value for key, value in found.items() if value is not None}
     if settings.catalog.kind == "rest":
-        further = {key: resolve_secret(value) or "" for key, value in settings.catalog.options.items()}
+        further = resolve_catalog_options(settings.catalog.options)
         return options | {"type": "rest", "uri": settings.catalog.uri or ""} | further
     path = config.path(settings.catalog.path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_catalog_options, resolve_key, resolve_secret
 from strandline.errors import ConfigError, RuntimeMissing
 from strandline.tables.archive import use_flags
 from strandline.tables.jars import needed_jars
@@ -101,7 +101,7 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
         }
     else:
         options |= {".type": "rest", ".uri": catalog.uri or ""}
-        options |= {f".{key}": resolve_secret(value) or "" for key, value in catalog.options.items()}
+        options |= {f".{key}": value for key, value in resolve_catalog_options(catalog.options).items()}
     return options | (_s3_options(config) if config.settings.warehouse.is_s3 else {})
 
 
@@ -119,7 +119,7 @@ def _s3_options(config: LakeConfig) -> dict[str, str]:
     options = {".io-impl": "org.apache.iceberg.aws.s3.S3FileIO", ".client.region": warehouse.region}
     if warehouse.endpoint:
         options |= {".s3.endpoint": warehouse.endpoint, ".s3.path-style-access": "true"}
-    access, secret = resolve_secret(warehouse.access_key), resolve_secret(warehouse.secret_key)
+    access, secret = resolve_key(warehouse.access_key), resolve_key(warehouse.secret_key)
     if (access is None) != (secret is None):
         raise ConfigError(
             "warehouse.access_key and warehouse.secret_key belong together, and only one is set",

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from strandline.ingest.sources.failures import TaskFailure
 from strandline.ingest.sources.identify import SourceFile
+from strandline.ingest.sources.positions import tell
 
 CHUNK_BYTES = 2 * 1024 * 1024
 """About as many lines as Spark's own Arrow batches have, and small beside a worker."""
@@ -213,6 +214,7 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
             stream = file if source.compression == "none" else _decompressed(file, source)
             while chunk := stream.read(min(CHUNK_BYTES, left)):
                 left -= len(chunk)
+                tell(file.tell() - span.start)
                 if first:
                     chunk = chunk.removeprefix(_BOM)
                     first = False

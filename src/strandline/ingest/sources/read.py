@@ -15,11 +15,14 @@ from strandline.ingest.sources.columns import arrow_type
 from strandline.ingest.sources.failures import TaskFailure, translate
 from strandline.ingest.sources.identify import SourceFile, unreadable
 from strandline.ingest.sources.lines import ByteRange, plan_ranges
+from strandline.ingest.sources.positions import Positions, telling
 
 RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
 
 
-def read_source(spark: SparkSession, source: SourceFile, fields: t.StructType) -> DataFrame:
+def read_source(
+    spark: SparkSession, source: SourceFile, fields: t.StructType, positions: Positions | None = None
+) -> DataFrame:
     """Lazy: only the header or footer is read here, and the lines of a large plain file are counted, so that its parts
     know their numbers. Running it twice gives the same rows in the same partitions and order."""
     schema = result_schema(fields)
@@ -31,13 +34,13 @@ def read_source(spark: SparkSession, source: SourceFile, fields: t.StructType) -
             case "parquet":
                 return parquet.read_parquet(spark, source, fields)
             case "jsonl":
-                return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields))
+                return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields), positions)
             case "csv":
                 header = delimited.read_header(source, fields)
                 if header is None:
                     return spark.createDataFrame([], schema)
                 return _in_tasks(
-                    spark, source, schema, lambda span: delimited.read_records(source, span, fields, header)
+                    spark, source, schema, lambda span: delimited.read_records(source, span, fields, header), positions
                 )
     except OSError as e:
         raise unreadable(source.path, e) from e
@@ -58,13 +61,19 @@ def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...]:
     return tuple(f.name for f in fields if f.name not in names)
 
 
-def _in_tasks(spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader) -> DataFrame:
+def _in_tasks(
+    spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader, positions: Positions | None
+) -> DataFrame:
     spans = plan_ranges(source, spark.sparkContext.defaultParallelism)
+    told = None if positions is None else positions.path
+    first = 0 if positions is None else positions.take(len(spans))
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0):
-                yield from read(spans[int(index.as_py())])
+                at = int(index.as_py())
+                with telling(told, first + at):
+                    yield from read(spans[at])
 
     # one partition for each range: `range` deals its numbers out evenly and in order
     return spark.range(0, len(spans), 1, len(spans)).mapInArrow(run, schema)

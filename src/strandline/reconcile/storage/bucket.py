@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from strandline.config import LakeConfig, resolve_secret
+from strandline.config import LakeConfig, resolve_key
 from strandline.reconcile.storage.listing import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Bucket:
     def of(cls, config: LakeConfig) -> Bucket:
         w = config.settings.warehouse
         name = w.url.removeprefix("s3://").partition("/")[0]
-        return cls(name, w.region, w.endpoint, resolve_secret(w.access_key), resolve_secret(w.secret_key))
+        return cls(name, w.region, w.endpoint, resolve_key(w.access_key), resolve_key(w.secret_key))
 
     def key_of(self, path: str) -> str | None:
         """None if it lies elsewhere."""

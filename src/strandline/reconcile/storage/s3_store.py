@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from strandline import failpoints
-from strandline.config import WarehouseSettings, resolve_secret
+from strandline.config import WarehouseSettings, resolve_key
 from strandline.drift import StorageKind
 from strandline.errors import StorageError
 from strandline.reconcile.model import Move, Stat
@@ -45,8 +45,8 @@ class S3Store:
             "s3",
             endpoint_url=w.endpoint,
             region_name=w.region,
-            aws_access_key_id=resolve_secret(w.access_key),
-            aws_secret_access_key=resolve_secret(w.secret_key),
+            aws_access_key_id=resolve_key(w.access_key),
+            aws_secret_access_key=resolve_key(w.secret_key),
             config=Config(
                 connect_timeout=5,
                 read_timeout=60,

@@ -1,0 +1,103 @@
+"""How far tasks have come with a file, in bytes, for whoever waits for them.
+
+Tasks write it into a small file that the driver reads. On another machine there is no such file, and nothing is told:
+progress is worth no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OnBytes = Callable[[int], None]
+_SLOT = struct.Struct("<q")
+_POLL_SECONDS = 0.25
+
+
+class Positions:
+    """One number for each range of a file that is read: how many of its bytes were."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="strandline-read-", delete=False)  # noqa: SIM115
+        self._slots = 0
+
+    @property
+    def path(self) -> str:
+        return self._file.name
+
+    def take(self, count: int) -> int:
+        """The first of so many slots."""
+        first = self._slots
+        self._slots += count
+        os.ftruncate(self._file.fileno(), _SLOT.size * self._slots)
+        return first
+
+    def clear(self) -> None:
+        """The file is read once more."""
+        os.pwrite(self._file.fileno(), bytes(_SLOT.size * self._slots), 0)
+
+    def read_bytes(self) -> int:
+        found = os.pread(self._file.fileno(), _SLOT.size * self._slots, 0)
+        return sum(value for (value,) in _SLOT.iter_unpack(found))
+
+    def close(self) -> None:
+        self._file.close()
+        Path(self._file.name).unlink(missing_ok=True)
+
+
+@contextmanager
+def watched(on_bytes: OnBytes | None) -> Iterator[Positions | None]:
+    """Tells several times a second how many bytes were read, and once more at the end."""
+    if on_bytes is None:
+        yield None
+        return
+    positions, ended = Positions(), threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            on_bytes(positions.read_bytes())
+
+    thread = threading.Thread(target=poll, name="strandline-progress", daemon=True)
+    thread.start()
+    try:
+        yield positions
+    finally:
+        ended.set()
+        thread.join()
+        on_bytes(positions.read_bytes())
+        positions.close()
+
+
+# --- in a task --------------------------------------------------------------------------------------------------------
+
+_told: list[tuple[int, int]] = []
+"""The file that the present range is told in, and the place in it. A worker reads one range at a time."""
+
+
+@contextmanager
+def telling(path: str | None, slot: int) -> Iterator[None]:
+    """`tell` in here goes to this slot; nowhere, if there is no such file here."""
+    try:
+        file = None if path is None else os.open(path, os.O_WRONLY)
+    except OSError:
+        file = None
+    if file is None:
+        yield
+        return
+    _told.append((file, slot))
+    try:
+        yield
+    finally:
+        _told.remove((file, slot))
+        os.close(file)
+
+
+def tell(count: int) -> None:
+    """So many bytes of the present range were read."""
+    for file, slot in _told[-1:]:
+        os.pwrite(file, _SLOT.pack(count), _SLOT.size * slot)
