@@ -6,8 +6,11 @@ import datetime as dt
 import gzip
 import json
 import math
+import queue
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from strandline.ingest.sources.failures import translate
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.read import read_source
 from strandline.ingest.sources.rejects import write_rejects
+from strandline.tables.job_watch import counted_tasks
 
 UTC = dt.UTC
 SIMPLE = t.StructType([t.StructField("id", t.LongType(), False), t.StructField("name", t.StringType())])
@@ -358,6 +362,34 @@ def test_types_and_names_that_no_file_can_fill_are_refused(spark: SparkSession, 
 
 
 # Parquet
+
+
+def test_how_far_a_job_is_is_told_by_its_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while batch.column(0)[0].as_py() >= 2 and not go.exists():
+                time.sleep(0.01)
+            yield batch
+
+    shares: queue.Queue[Callable[[], float]] = queue.Queue()
+
+    def run() -> int:
+        with counted_tasks(spark) as share:
+            shares.put(share)
+            return len(spark.range(0, 4, 1, 4).mapInArrow(wait, "id long").collect())
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        share = shares.get(timeout=60)
+        try:
+            while share() != 0.5:
+                assert not running.done()
+                time.sleep(0.01)
+        finally:
+            go.touch()
+        assert running.result() == 4 and share() == 0
 
 
 def parquet(folder: Path, table: pa.Table, name: str = "a.parquet") -> Path:

@@ -41,7 +41,7 @@ _NAME_CHARS_MAX = 60
 
 FileProgress = Callable[[Path, str, int | None], None]
 FileBytes = Callable[[Path, int, int], None]
-"""A file, how many bytes of it the present step has read, and how many it has. Not of Parquet, which Spark reads."""
+"""A file, how many bytes of it the present step has read, and how many it has."""
 """Which file, what is being done with it, and how many rows that is about, if known. Called from several threads."""
 
 _T = TypeVar("_T")
@@ -206,10 +206,15 @@ def _plan(
 
 def _ingest(work: Workbench, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress) -> FileOutcome:
     """Never raises: the outcome says what went wrong."""
+    from strandline.tables.job_watch import counted_tasks
+
     began = time.monotonic()
     kept: list[Path] = []
     try:
-        with watched(_bytes_of(batch, options.on_bytes)) as positions:
+        with (
+            counted_tasks(work.tables.spark) as share,
+            watched(*_bytes_of(batch, options.on_bytes, share)) as positions,
+        ):
             steps = _from_the_start(positions, progress)
             outcome = _read_and_append(work, dataset, batch, options, steps, kept, positions)
     except Exception as e:
@@ -217,11 +222,18 @@ def _ingest(work: Workbench, dataset: Dataset, batch: _Batch, options: Options, 
     return replace(outcome, seconds=time.monotonic() - began, rejects_path=kept[0] if kept else None)
 
 
-def _bytes_of(batch: _Batch, told: FileBytes | None) -> Callable[[int], None] | None:
-    size = sum(s.size_bytes for s in batch.sources if s.format != "parquet")
-    if told is None or not size:
-        return None
-    return lambda count: told(batch.paths[0], min(count, size), size)
+def _bytes_of(
+    batch: _Batch, told: FileBytes | None, share: Callable[[], float]
+) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
+    """Of Parquet, which Spark reads, the tasks that are done tell how much that is."""
+    by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
+    size = sum(s.size_bytes for s in batch.sources)
+
+    def tell(count: int) -> None:
+        if told is not None:
+            told(batch.paths[0], min(count, size), size)
+
+    return None if told is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
 
 
 def _from_the_start(positions: Positions | None, progress: FileProgress) -> FileProgress:

@@ -1,4 +1,4 @@
-"""Calls off what Spark does for somebody who has to stop: a job does not ask by itself."""
+"""What Spark does for somebody, watched: called off when they have to stop, and how far it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,4 +47,29 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
         done.set()
         looking.join()
         context.setInterruptOnCancel(False)
+        context.removeJobTag(tag)
+
+
+@contextmanager
+def counted_tasks(spark: SparkSession) -> Iterator[Callable[[], float]]:
+    """How far the jobs are that this thread has under way: the share of their tasks that is done, from 0 to 1."""
+    context = spark.sparkContext
+    tag = f"strandline-{uuid.uuid4().hex}"
+    tracker: Any = context._jsc.sc().statusTracker()
+
+    def share() -> float:
+        done = total = 0
+        for job in tracker.getJobIdsForTag(tag):
+            info = context.statusTracker().getJobInfo(job)
+            if info is None or info.status != "RUNNING":
+                continue
+            for stage in (context.statusTracker().getStageInfo(s) for s in info.stageIds):
+                done += 0 if stage is None else stage.numCompletedTasks
+                total += 0 if stage is None else stage.numTasks
+        return done / total if total else 0.0
+
+    context.addJobTag(tag)
+    try:
+        yield share
+    finally:
         context.removeJobTag(tag)

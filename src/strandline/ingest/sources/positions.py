@@ -51,8 +51,9 @@ class Positions:
 
 
 @contextmanager
-def watched(on_bytes: OnBytes | None) -> Iterator[Positions | None]:
-    """Tells several times a second how many bytes were read, and once more at the end."""
+def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> Iterator[Positions | None]:
+    """Tells several times a second how many bytes were read, and once more at the end. `also` counts those that are
+    read by others."""
     if on_bytes is None:
         yield None
         return
@@ -60,7 +61,7 @@ def watched(on_bytes: OnBytes | None) -> Iterator[Positions | None]:
 
     def poll() -> None:
         while not ended.wait(_POLL_SECONDS):
-            on_bytes(positions.read_bytes())
+            on_bytes(positions.read_bytes() + also())
 
     thread = threading.Thread(target=poll, name="strandline-progress", daemon=True)
     thread.start()
