@@ -19,9 +19,11 @@ import pytest
 
 from strandline import Lake, failpoints
 from strandline.config import LakeConfig
+from strandline.tables.schema_file import parse_columns
 from tests.campaign import scaled
 from tests.processes import own_jvm, python
 from tests.spark.protocol import (
+    COLUMNS,
     assert_sound,
     branches,
     copy_ledger,
@@ -109,6 +111,25 @@ def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake:
     lake.append("events", frame(lake, 0), batch_id="a")
     crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
     restore_ledger(lake, copy)
+    killed_at(lake, point, "recover")
+    lake.recover()
+    assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
+    assert lake.append("events", frame(lake, 20), batch_id="b").duplicate
+
+
+@pytest.mark.parametrize("point", points("postponed."))
+def test_a_process_killed_while_it_opens_a_dataset_later_is_gone_on_from(lake: Lake, point: str) -> None:
+    lake.create_dataset("other", parse_columns(COLUMNS))
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    restore_ledger(lake, copy)
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    metadata, away = (folder / "default" / "events" / name for name in ("metadata", "away"))
+    metadata.rename(away)
+    assert lake.recover().troubled == ["default.events"]
+    away.rename(metadata)
     killed_at(lake, point, "recover")
     lake.recover()
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Lake, batch_names, errors, failpoints
+from strandline import Lake, batch_names, errors
 from strandline.config import LakeConfig
 from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
 from strandline.founding import rebuild_ledger
@@ -424,8 +424,6 @@ def test_a_dataset_that_cannot_be_read_is_opened_later_and_keeps_no_other_waitin
     assert len(waiting) == 1 and sealed is not None and sealed < waiting[0].head.rows.lo
     with pytest.raises(errors.OpeningNeeded), lake.ledger.read() as connection:
         blocks.check_opened(connection, dataset)
-    for point in (p for p in failpoints.POINTS if p.startswith("postponed.")):  # the last one is after the commit
-        crash_at(lake, point, lake.recover)
     lake.recover()
     assert "dataset_opened" in audit_events(lake)
     assert lake.append("broken", frame(lake, 0), batch_id="a").duplicate, "it came in after the copy"
