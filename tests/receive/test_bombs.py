@@ -239,7 +239,7 @@ def _arrow_stream(chance: random.Random, kind: Any) -> bytes:
     if not old:
         options["compression"] = chance.choice([None, None, None, "lz4", "zstd"])
     batch = pa.record_batch([array], names=["c"])
-    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.nbytes < 10_000 else 2]), **options)
+    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.get_total_buffer_size() < 10_000 else 2]), **options)
 
 
 def a_json_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
