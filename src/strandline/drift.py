@@ -32,6 +32,9 @@ class FindingKind(StrEnum):
     """A file in a table's layout that nothing references."""
     FOREIGN = "foreign"
     """A file outside every layout."""
+    SUPERSEDED = "superseded"
+    """A metadata file that its dataset has gone past. A commit that loses a race leaves one, and is made again: that is
+    no drift. It is set aside like an orphan."""
 
 
 class AbortReason(StrEnum):
@@ -92,7 +95,12 @@ class Counts:
     orphans: int = 0
     foreign: int = 0
     bytes: int = 0
-    """Of orphans and foreign files."""
+    """Of all but missing files."""
+    superseded: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.missing + self.orphans + self.foreign + self.superseded
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,8 @@ class Done:
     failed: int = 0
     recheck_failed: int = 0
     """Candidates that could not be looked at again, just before they would have been acted on: they stayed."""
+    superseded: int = 0
+    """Of a run that died: counted among the orphans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class ReconcileStatus:
     held: int | None = None
     """Files that it set aside and that are still there."""
     compared: Compared | None = None
+    doubts: tuple[str, ...] | None = None
+    """Why what it says is not the whole truth."""
 
 
 NOT_YET = ReconcileStatus()
@@ -64,6 +66,7 @@ def look(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
         None if last.aborted is None else last.aborted.value,
         last.held,
         compared,
+        tuple(doubt.value for doubt in last.doubts),
     )
 
 
@@ -78,7 +81,7 @@ def _compared(run: Run) -> Compared:
     return Compared(
         run.id,
         run.started_at,
-        found.orphans - done.orphans,
+        max(found.orphans - done.orphans, 0),  # a run that died counts what was superseded among what it did
         # What was brought back may be more: of a table that could not be read nothing was called missing.
         max(found.missing - done.missing - done.restored, 0),
         outcome.partial,

@@ -54,3 +54,17 @@ def test_of_a_lake_that_may_be_elsewhere_files_of_whole_tables_are_acted_on_and_
         if not is_whole:
             assert by_path(drift.orphans())[stray].protected is Protection.ENTRIES_MISSING
             assert [f.protected for f in drift.missing()] == [Protection.ORIGIN]
+
+
+def test_a_table_whose_files_are_on_another_machine_costs_nothing_but_itself(some_lake: SomeLake) -> None:
+    for name in ("ns.here", "ns.there"):
+        some_lake.create(name)
+        some_lake.append(name)
+    # Its metadata file comes from the catalog; the rest is on the other machine.
+    for path in some_lake.path("ns/there").rglob("*"):
+        if path.is_file() and not path.name.endswith(".metadata.json"):
+            path.unlink()
+    strays = [some_lake.put(f"ns/{name}/data/stray.parquet") for name in ("here", "there")]
+    survey = some_lake.survey(some_lake.context(own_origin=False))
+    assert acted_on(survey.drift.orphans()) == strays[:1] and not acted_on(survey.drift.missing())
+    assert by_path(survey.drift.orphans())[strays[1]].protected is Protection.TABLE_UNREAD

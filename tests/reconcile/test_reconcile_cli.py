@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from strandline.cli import render_reconcile
 from strandline.cli.main import run as cli
-from strandline.drift import AbortReason
+from strandline.drift import AbortReason, RunId
 from strandline.errors import StorageError
+from strandline.reconcile.quarantine import Purged, Restored
 from strandline.tables.light import LightCatalog
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
@@ -324,6 +326,10 @@ def test_a_report_that_is_not_the_whole_truth_says_so_first_and_has_an_exit_code
     assert found["doubts"] == ["refused", "suspicious"] and "catalog of record" in found["refusals"][0]
     assert cli(["reconcile"]) == 4
     assert capsys.readouterr().out.startswith("! Run 4 (report, refused"), "the first line says it"
+    assert document(capsys, "status")["reconcile"]["doubts"] == ["refused"]
+    assert cli(["status"]) == 0 and "not the whole truth (refused)" in capsys.readouterr().out
+    assert 'strandline_reconcile_last_run_doubts{doubt="refused"} 1\n' in told_metrics(capsys)
+    assert cli(["reconcile", "runs"]) == 0 and "report, refused" in capsys.readouterr().out
     assert document(capsys, "reconcile", "--act", "--yes", code=3)["doubts"] == ["refused"]
     catalog.write_bytes(whole)
     for path in lake.data_files():
@@ -346,3 +352,13 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
     found = document(capsys, "reconcile", code=4)
     assert found["doubts"] == ["refused"] and "deletes_max_share" in found["refusals"][0]
     assert document(capsys, "reconcile", "--act", "--yes", code=3)["done"]["orphans"] == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
+    purged, restored = Purged(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
+    shown = [*render_reconcile.purged(purged), *render_reconcile.restored(restored)]
+    said = "\n".join(str(line) for line in shown)
+    files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")
+    for words in (f"{files} deleted", f"{files} brought back", f"{files} {stays}:", f"{files} {was} in place already"):
+        assert words in said

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ import pytest
 import strandline
 from strandline import Lake
 from strandline.config import LakeConfig
-from strandline.drift import Asked
+from strandline.drift import Asked, FindingKind
 from strandline.reconcile.model import Content, Finding, Protection
 from strandline.reconcile.paths import canonical, key
 from strandline.tables import light_drop, spark_drop
 from strandline.tables.schema_file import parse_columns
 from strandline.types import SEQ_COLUMN
 from tests.reconcile.no_grace import NO_GRACE_HOURS
+from tests.reconcile.test_superseded import days_later
 from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, frame, ids, restore_ledger
 from tests.spark.sinks import tick
 
@@ -55,6 +58,24 @@ def test_a_lake_that_spark_wrote_is_in_order_and_its_drift_is_repaired(lake: Lak
     assert run.outcome.done.orphans == 1 and not orphan.exists() and len(ids(lake)) == 30
     lake.reconciler.restore(run.id)
     assert orphan.exists() and lake.reconciler.run(Asked()).outcome.found.orphans == 1
+
+
+def test_a_lake_that_several_write_to_at_once_and_that_is_maintained_shows_no_drift_after_days(lake: Lake) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda n: lake.append("events", frame(lake, 10 * n), batch_id=f"b{n}"), range(6)))
+    lake.spark.sql("DELETE FROM lake.default.events WHERE id = 3")
+    lake.maintenance.compact("events")
+    lake.maintenance.purge("events", "id = 4", keep_snapshots=True)
+    lake.maintenance.expire("events", older_than=timedelta(0), keep_min=1)
+    warehouse = lake.config.warehouse_folder
+    assert warehouse is not None
+    days_later(warehouse)
+    found: list[Finding] = []
+    report = lake.reconciler.run(Asked(), on_finding=found.append)
+    assert not [f for f in found if f.kind is not FindingKind.SUPERSEDED] and not report.doubts, (report, found)
+    assert report.aborted is None and len(ids(lake)) == 58
+    run = lake.reconcile(act=True)
+    assert run.outcome.done.superseded == len(found) and len(ids(lake)) == 58
 
 
 def test_entries_of_a_partitioned_table_with_delete_files_are_dropped_without_a_jvm(lake: Lake) -> None:

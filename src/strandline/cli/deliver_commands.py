@@ -214,10 +214,11 @@ class Journal(EventLog):
             missing=found.missing,
             orphans=found.orphans,
             dropped=done.missing or None,
-            set_aside=done.orphans or None,
+            set_aside=done.orphans + done.superseded or None,
             restored=done.restored or None,
             partial=run.outcome.partial or None,
-            reason=run.why,
+            doubts=", ".join(run.doubts) or None,
+            reason=run.why or "; ".join(run.outcome.refusals) or None,
         )
 
     def sweep_trouble(self, error: StrandlineError) -> None:

@@ -36,7 +36,7 @@ class FindingsFile:
     def finish(self, run: Run) -> bool:
         """Whether it is there now: not where the run ended before it had told everything."""
         found = run.outcome.found
-        everything = has_compared(run) and self._count == found.missing + found.orphans + found.foreign
+        everything = has_compared(run) and self._count == found.total
         if run.aborted is not None and not everything:
             return False
         with _explained(self._path):

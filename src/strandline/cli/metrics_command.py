@@ -43,6 +43,7 @@ HELP: Mapping[str, str] = {
     "reconcile_last_run_ended_timestamp_seconds": "When it ended.",
     "reconcile_last_run_ok": "1 if it went through, 0 if it ended early.",
     "reconcile_last_run_aborted": "1 for the reason that it ended early for; absent if it did not.",
+    "reconcile_last_run_doubts": "1 for each reason why what it says is not the whole truth; absent if there is none.",
     "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
     "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
     "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
@@ -147,6 +148,8 @@ def _of_reconciler(found: ReconcileStatus) -> Iterator[_Told]:
         yield "reconcile_last_run_ok", {}, int(found.aborted is None)
     if found.aborted is not None:
         yield "reconcile_last_run_aborted", {"reason": found.aborted}, 1
+    for doubt in found.doubts or ():
+        yield "reconcile_last_run_doubts", {"doubt": doubt}, 1
     if (seen := found.compared) is not None:
         yield "reconcile_compared_timestamp_seconds", {}, _seconds(seen.at)
         yield "reconcile_orphan_files", {}, seen.orphans

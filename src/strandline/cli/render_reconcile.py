@@ -45,6 +45,12 @@ _PROTECTED = {
     "not_a_dataset": "a table that is not a dataset",
     "shared_file": "more than one table references it",
 }
+_KINDS = {
+    "missing": "missing files",
+    "orphans": "orphan files",
+    "foreign": "foreign files",
+    "superseded": "superseded metadata",
+}
 DOUBT = ("!", "bold yellow")
 """Neither done nor failed: somebody should look."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -133,9 +139,10 @@ def run(found: Run) -> list[RenderableType]:
     if found.ended_at is None:
         shown.append(Text("  it is under way, or its process died; the next run settles it", "yellow"))
     table = grid("", "found", "planned", "done", right=("found", "planned", "done"))
-    done = Counts(outcome.done.missing, outcome.done.orphans, outcome.done.foreign)
-    for what, name in (("missing", "missing files"), ("orphans", "orphan files"), ("foreign", "foreign files")):
-        counts = [getattr(c, what) for c in (outcome.found, outcome.planned, done)]
+    for what, name in _KINDS.items():
+        counts = [getattr(c, what) for c in (outcome.found, outcome.planned, outcome.done)]
+        if what == "superseded" and not any(counts):
+            continue
         table.add_row(f"  {name}", *(f"{count:,}" for count in counts))
     shown += [table, *_notes(found), *_protected(outcome.protected), *_samples(outcome.samples), *_more(outcome)]
     if not found.asked.act and outcome.planned != Counts():
@@ -175,13 +182,13 @@ def _notes(found: Run) -> list[RenderableType]:
     if outcome.cap_hit:
         notes.append(Text("  the cap was reached: the next run goes on", "yellow"))
     for count, words in (
-        (outcome.done.restored, "brought back from quarantine, because a table references it"),
+        (outcome.done.restored, "brought back from quarantine: referenced by a table"),
         (outcome.done.skipped_recheck, "skipped: no longer what was listed"),
-        (outcome.done.recheck_failed, "could not be looked at again, and stayed"),
+        (outcome.done.recheck_failed, "left alone: the second look failed"),
         (outcome.done.failed, "could not be moved or deleted"),
     ):
         if count:
-            notes.append(Text(f"  {count:,} {words}"))
+            notes.append(Text(f"  {plural(count, 'finding')} {words}"))
     notes += [Text(f"  {failure}", "yellow") for failure in outcome.failures]
     return notes
 
@@ -197,7 +204,7 @@ def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
 
 def _more(outcome: Outcome) -> list[RenderableType]:
     found = outcome.found
-    more = found.missing + found.orphans + found.foreign - len(outcome.samples)
+    more = found.total - len(outcome.samples)
     return [] if more <= 0 else [Text(f"  and {more:,} more: `--findings FILE` writes all of them", "dim")]
 
 
@@ -253,8 +260,7 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
             how = one.aborted.value
         elif one.ended_at is None:
             how = "under way"
-        if outcome.partial:
-            how += ", partial"
+        how = ", ".join((how, *one.doubts))
         table.add_row(
             Text(str(one.id), "bold"),
             Text(*_mark(one)),
@@ -262,7 +268,7 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
             how,
             f"{outcome.found.missing:,}",
             f"{outcome.found.orphans:,}",
-            f"{outcome.done.missing + outcome.done.orphans + outcome.done.foreign:,}",
+            f"{sum(getattr(outcome.done, what) for what in _KINDS):,}",
             f"{one.held:,}",
         )
     return [table]
@@ -298,7 +304,7 @@ def restored(found: Restored) -> list[RenderableType]:
         Text.assemble(BAD if failed else OK, f" {plural(found.restored, 'file')} of run {found.run} brought back")
     ]
     if found.already:
-        lines.append(Text(f"  {found.already:,} were in their place already", "dim"))
+        lines.append(Text(f"  {plural(found.already, 'file', 'was')} in place already", "dim"))
     lines += [Text(f"  another file is in its place: {_one_line(path)}", "yellow") for path in found.taken]
     lines += [Text(f"  neither in its place nor in quarantine: {_one_line(path)}", "red") for path in found.lost]
     return lines + [Text(f"  {_one_line(words)}", "red") for words in found.failed]
@@ -309,9 +315,7 @@ def purged(found: Purged) -> list[RenderableType]:
         Text.assemble(BAD if found.failed else OK, f" {plural(found.purged, 'file')} deleted, {size_of(found.bytes)}")
     ]
     if found.brought_back:
-        lines.append(Text(f"  {found.brought_back:,} brought back, because a table references them", "yellow"))
+        lines.append(Text(f"  {plural(found.brought_back, 'file')} brought back: referenced by a table", "yellow"))
     if found.waiting:
-        lines.append(
-            Text(f"  {found.waiting:,} stay: not old enough, or it cannot be told whether they are needed", "dim")
-        )
+        lines.append(Text(f"  {plural(found.waiting, 'file', 'stays')}: not old enough, or perhaps needed", "dim"))
     return lines + [Text(f"  {_one_line(words)}", "red") for words in found.failed]

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from strandline.cli import render_sinks
 from strandline.cli.render import age, grid, number
+from strandline.drift import Doubt
 from strandline.maintain_status import LastRun, MaintenanceStatus
 from strandline.receive_status import ReceiveStatus
 from strandline.reconcile_status import ReconcileStatus
@@ -194,6 +195,11 @@ def _drift(found: ReconcileStatus) -> list[str]:
         before = ", before it had compared anything" if found.orphans is None else ""
         lines.append(
             f"run {found.last_run} of the reconciler ended early ({found.aborted}){before}; "
+            f"`strandline reconcile show {found.last_run}` tells more"
+        )
+    elif doubts := [doubt for doubt in found.doubts or () if doubt != Doubt.PARTIAL]:
+        lines.append(
+            f"what run {found.last_run} of the reconciler says is not the whole truth ({', '.join(doubts)}); "
             f"`strandline reconcile show {found.last_run}` tells more"
         )
     seen = found.compared

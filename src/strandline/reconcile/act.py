@@ -16,7 +16,8 @@ back what is needed. A commit of entries refuses a token that was voided.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -62,7 +63,16 @@ class Actor:
         """Set files aside, or delete them; says what is referenced now."""
         failpoints.hit("reconcile.before_files")
         new = [
-            NewSwept(f.kind, f.table, f.path, self._kept_at(f.path), stat.size, stat.modified_ns) for f, stat in files
+            # On record, a metadata file is an orphan like any other: it may be restored, and is purged in time.
+            NewSwept(
+                FindingKind.ORPHAN if f.kind is FindingKind.SUPERSEDED else f.kind,
+                f.table,
+                f.path,
+                self._kept_at(f.path),
+                stat.size,
+                stat.modified_ns,
+            )
+            for f, stat in files
         ]
         with self._bench.ledger.write() as connection:
             self._watch.fence(connection)
@@ -79,7 +89,7 @@ class Actor:
         self._undo(needed, "it was referenced while it was moved")
         moved = [file for file in moved if file not in needed]
         failpoints.hit("reconcile.after_files_checked")
-        self._record_held(moved)
+        self._record_held(moved, {f.path: f.kind for f, _ in files})
         failpoints.hit("reconcile.after_files")
         log.warning(
             "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
@@ -158,15 +168,14 @@ class Actor:
         if rest := [file for file in recorded if went_back.get(file.id) is False]:
             settle_files(self._bench, rest, why)
 
-    def _record_held(self, moved: Sequence[Swept]) -> None:
+    def _record_held(self, moved: Sequence[Swept], kinds: Mapping[str, FindingKind]) -> None:
         if not moved:
             return
         size = sum(file.size for file in moved)
-        for file in moved:
-            if file.kind is FindingKind.FOREIGN:
-                self._tally.foreign += 1
-            else:
-                self._tally.orphans += 1
+        counts = Counter(kinds[file.path] for file in moved)
+        self._tally.orphans += counts[FindingKind.ORPHAN]
+        self._tally.foreign += counts[FindingKind.FOREIGN]
+        self._tally.superseded += counts[FindingKind.SUPERSEDED]
         self._tally.bytes += size
         with self._bench.ledger.write() as connection:
             changed = quarantined_files.move(connection, moved, SweptState.HELD)

@@ -278,7 +278,7 @@ class Drift(Protocol):
     def missing(self) -> Iterator[Finding]: ...
 
     def orphans(self) -> Iterator[Finding]:
-        """Orphans and foreign files."""
+        """All that are not missing."""
 
     def first_orphans(self, count: int) -> Iterator[Finding]:
         """Of each kind so many that can be acted on, and so many that are protected."""

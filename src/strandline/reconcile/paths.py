@@ -20,6 +20,7 @@ _S3_SCHEMES = frozenset(("s3", "s3a", "s3n"))
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _DECODE_ROUNDS_MAX = 16
 _CHECKSUM_SUFFIX = ".crc"
+_VERSIONED = re.compile(r"(\d{5,18})-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _DATA_SUFFIXES = (".parquet", ".orc", ".avro", ".puffin")
 _METADATA_SUFFIXES = (
     ".metadata.json",
@@ -164,6 +165,12 @@ def fits_room(name: str, suffixes: tuple[str, ...]) -> bool:
 def is_metadata_file(name: str) -> bool:
     """Whether a table's state is written there, by its name."""
     return name.endswith((".metadata.json", ".metadata.json.gz"))
+
+
+def metadata_version(name: str) -> int | None:
+    """Which commit to its table a metadata file is of, by its name; None where its name does not tell."""
+    found = _VERSIONED.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def checksum_of(name: str) -> str | None:

@@ -20,6 +20,7 @@ from strandline.reconcile.model import Phase, References
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 from strandline.reconcile.sweep import take_sweep_lease
 from strandline.reconcile.watch import Aborted, RunWatch
+from strandline.wording import plural
 
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
@@ -233,7 +234,7 @@ def _check_catalog(bench: SweepBench, known: References, seen_before: Collection
         return
     if not known.tables:
         raise RefusedError(
-            f"the catalog has no tables, and the last run that found any knew {len(seen_before):,}",
+            f"the catalog has no tables, and the last run that found any knew {plural(len(seen_before), 'table')}",
             hint="If all were dropped, what is in quarantine can be deleted by hand. If not, this is not the catalog "
             "of record.",
         )

@@ -43,6 +43,7 @@ from strandline.reconcile.storage.object_inventory import Bucket, list_level, li
 from strandline.reconcile.storage.pool import Pool
 from strandline.tables.catalog_rows import CatalogRow, read_rows
 from strandline.tables.light import LightCatalog
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -234,7 +235,7 @@ class LakeSurveyor:
 
     def _cut(self) -> PrefixFailure:
         most = self._settings.unknown_roots_max
-        return PrefixFailure(f"{self.warehouse}/*", f"there are more than {most:,} folders that no table owns")
+        return PrefixFailure(f"{self.warehouse}/*", f"there are more than {plural(most, 'folder')} that no table owns")
 
     # ---- an inventory shows the whole warehouse ----------------------------------------------------------------------
 

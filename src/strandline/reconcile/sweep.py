@@ -27,6 +27,7 @@ from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 from strandline.reconcile.tally import Tally
 from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
+from strandline.wording import plural
 
 log = logging.getLogger(__name__)
 
@@ -201,14 +202,14 @@ class _Sweep:
         """What is only set aside is not dropped: it went back before this is asked, however much it is."""
         settings, planned = self._settings, self._tally.planned
         for what, count, total in (
-            ("entries", planned.missing - kept.planned, len(survey.references)),
-            ("files", planned.orphans + planned.foreign, survey.drift.listed),
+            ("entry", planned.missing - kept.planned, len(survey.references)),
+            ("file", planned.orphans + planned.foreign + planned.superseded, survey.drift.listed),
         ):
             if guard.share_refused(
                 count, total, share_max=settings.deletes_max_share, floor_files=settings.share_floor_files
             ):
                 return (
-                    f"{count:,} of {total:,} {what} would be acted on, which is more than the share that "
+                    f"{count:,} of {plural(total, what)} would be acted on, which is more than the share that "
                     f"reconcile.deletes_max_share allows ({settings.deletes_max_share:.0%})"
                 )
         return None
@@ -303,7 +304,7 @@ class _Sweep:
             self._tally.skipped_recheck += len(some) - len(still) - self._not_looked_at(stats)
             if still:
                 known = self._actor.sweep_files(still, known)
-            self._watch.progress(self._tally.orphans + self._tally.foreign)
+            self._watch.progress(self._tally.files)
 
     def _still_orphans(
         self,
@@ -343,7 +344,7 @@ class _Sweep:
                 run=self._run,
                 cap=self._settings.deletes_max_per_run,
                 missing=self._tally.missing,
-                orphans=self._tally.orphans + self._tally.foreign,
+                orphans=self._tally.files,
                 partial=self._tally.partial,
                 cap_hit=True,
                 skipped_recheck=self._tally.skipped_recheck,

@@ -31,6 +31,7 @@ class Tally:
     skipped_recheck: int = 0
     failed: int = 0
     recheck_failed: int = 0
+    superseded: int = 0
     protected: Mapping[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
@@ -48,7 +49,12 @@ class Tally:
     @property
     def left(self) -> int:
         """How many more a run may act on."""
-        return self.settings.deletes_max_per_run - self.missing - self.orphans - self.foreign
+        return self.settings.deletes_max_per_run - self.missing - self.files
+
+    @property
+    def files(self) -> int:
+        """How many it acted on."""
+        return self.orphans + self.foreign + self.superseded
 
     def fail(self, what: str) -> None:
         if len(self.failures) < self.settings.errors_max:
@@ -144,6 +150,7 @@ class Tally:
                 self.skipped_recheck,
                 self.failed,
                 self.recheck_failed,
+                self.superseded,
             ),
             protected=self.protected,
             tables=self.tables,

@@ -33,6 +33,7 @@ from strandline.reconcile.reach.entries import Entry
 from strandline.reconcile.reach.real_paths import RealPaths
 from strandline.reconcile.reach.references import LakeReferences, TableReferences
 from strandline.reconcile.storage.listing import Listing
+from strandline.wording import plural
 
 LOOKED_FOR_MAX = 10_000
 """References that lie where nothing was listed, and are looked for one by one; of each table."""
@@ -109,6 +110,7 @@ def surveyed(
         Roots(key(failure.prefix) for failure in listing_failures),
         bool(references.unread) or places.unplaced is not None,
         Roots(difference.vanished),
+        {name: key(t.head.metadata_location) for name, t in references.by_name.items() if name in context.seals},
         places.passing_over(),
     )
     failures = list(listing_failures)
@@ -246,7 +248,7 @@ def _missing(
             if piece.elsewhere_count <= LOOKED_FOR_MAX:
                 wanted.update(elsewhere)
             else:
-                why = f"{piece.elsewhere_count:,} references of {name} lie where nothing was listed"
+                why = f"{plural(piece.elsewhere_count, 'reference')} of {name} lie where nothing was listed"
                 failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
             wanted.update(key(path) for path in table.gone)
             if not wanted:

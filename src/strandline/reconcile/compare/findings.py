@@ -88,5 +88,11 @@ def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: Facts
 
 
 def _counts(missing: Sequence[Finding], orphans: Sequence[Judged]) -> Counts:
-    foreign = sum(1 for j in orphans if j[0] is FindingKind.FOREIGN)
-    return Counts(len(missing), len(orphans) - foreign, foreign, sum(j[3] or 0 for j in orphans))
+    kinds = Counter(j[0] for j in orphans)
+    return Counts(
+        len(missing),
+        kinds[FindingKind.ORPHAN],
+        kinds[FindingKind.FOREIGN],
+        sum(j[3] or 0 for j in orphans),
+        kinds[FindingKind.SUPERSEDED],
+    )

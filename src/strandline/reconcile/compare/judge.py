@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.reconcile.compare import guard
 from strandline.reconcile.compare.diff import Unreferenced
@@ -16,11 +16,13 @@ from strandline.reconcile.paths import (
     Room,
     Roots,
     below,
+    checksum_of,
     fits_room,
     has_plain_segments,
     is_metadata_file,
     is_own,
     key,
+    metadata_version,
     room_of_folder,
     unknown_root_of,
 )
@@ -45,6 +47,8 @@ class Ground:
     any_unread: bool
     vanished: Roots
     """Keys of folders that no table owns, and that hold a table's metadata."""
+    current: Mapping[str, str] = field(default_factory=dict)
+    """By dataset: the key of its newest metadata file."""
     passed_over: Callable[[str], bool] = lambda folder: False
     """Of the key of a folder that no table owns: whether it is not to be spoken of."""
 
@@ -92,6 +96,10 @@ class Judge:
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
+        if fits and is_metadata_file(checksum_of(name) or name):
+            current = self._ground.current.get(place.table or "")
+            if current is not None and is_superseded(file.path, current):
+                kind = FindingKind.SUPERSEDED
         content = place.content if fits and place.content is not None else Content.UNKNOWN
         return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content
 
@@ -141,6 +149,15 @@ class Judge:
         # Its layout is one of its own.
         standing = self._standing(None, folder, in_layout=True, is_known=True)
         return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
+
+
+def is_superseded(path: str, current: str) -> bool:
+    """Whether a metadata file is of a commit that the table has gone past: it lies beside the newest one, which is of
+    the same commit or of a later one. Whoever writes such a file finds its commit refused, and commits again."""
+    folder, _, name = key(path).rpartition("/")
+    newest_folder, _, newest = current.rpartition("/")
+    version, newest_version = metadata_version(checksum_of(name) or name), metadata_version(newest)
+    return folder == newest_folder and version is not None and newest_version is not None and version <= newest_version
 
 
 def missing_finding(

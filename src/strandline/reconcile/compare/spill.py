@@ -78,7 +78,13 @@ class _Counting:
 
     def counts(self) -> Counts:
         kinds = self.kinds
-        return Counts(kinds[FindingKind.MISSING], kinds[FindingKind.ORPHAN], kinds[FindingKind.FOREIGN], self.bytes)
+        return Counts(
+            kinds[FindingKind.MISSING],
+            kinds[FindingKind.ORPHAN],
+            kinds[FindingKind.FOREIGN],
+            self.bytes,
+            kinds[FindingKind.SUPERSEDED],
+        )
 
 
 def spilled(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> SpilledDrift:

@@ -13,6 +13,7 @@ from strandline.reconcile.paths import canonical
 from strandline.reconcile.reach.manifests import Listed, LivePart
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.storage.worker import ReadTask
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -110,7 +111,7 @@ class ManifestReading:
                 unreadable = _unreadable(how, why)
                 found[path] = ManifestFiles(path, problem=unreadable.why, is_missing=unreadable.is_missing)
             elif expected[path] is not None and expected[path] != counts[path]:
-                said = f"it has {counts[path]} live entries, and its list says {expected[path]}"
+                said = f"it has {plural(counts[path], 'live entry')}, and its list says {expected[path]:,}"
                 found[path] = ManifestFiles(path, problem=said)
 
         self._run("manifest", {path: owners[path] for path in expected}, on_part, on_end, lengths)

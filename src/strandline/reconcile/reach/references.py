@@ -19,6 +19,7 @@ from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestFiles, ManifestReading, Unreadable
 from strandline.reconcile.reach.metadata_checks import problem_of
 from strandline.reconcile.reach.real_paths import RealPaths
+from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -274,7 +275,7 @@ class ReferenceReader:
 
 def references_too_many(count: int) -> ReferencesTooMany:
     return ReferencesTooMany(
-        f"the tables reach {count:,} files, which is more than one process is to hold",
+        f"the tables reach {plural(count, 'file')}, which is more than one process is to hold",
         hint="Raise reconcile.references_max, if this machine has the memory.",
     )
 
@@ -318,7 +319,7 @@ def _check_totals(table: Table, parts: Parts) -> None:
         counts = [counted.get(m.path) if m.live is None else m.live for m in listed]
         live = sum(count for count in counts if count is not None)
         if None not in counts and live < said:
-            why = f"its manifests have {live:,} live entries, and its snapshot says {said:,}"
+            why = f"its manifests have {plural(live, 'live entry')}, and its snapshot says {said:,}"
             parts.lacks(snapshot.manifest_list, why, None)
 
 

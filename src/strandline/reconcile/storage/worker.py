@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from strandline.reconcile.storage.walk import is_gone, scan
+from strandline.wording import plural
 
 FRAME_BYTES = 8
 MARSHAL_VERSION = 2
@@ -98,7 +99,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
                 raise AvroUnreadable(damaged)
         if bytes_min is not None and len(content) < bytes_min:
             # Cut off where a block ends, it would read well.
-            raise AvroUnreadable(f"it has {len(content):,} of {bytes_min:,} bytes")
+            raise AvroUnreadable(f"it has {len(content):,} of {plural(bytes_min, 'byte')}")
         for part in reading(content):
             yield "part", part
     except FileNotFoundError:
