@@ -291,6 +291,12 @@ class ReceiveSettings(Section):
         description="How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client "
         "retries. Ranges of Strandline's own senders are kept for ever.",
     )
+    receipts_kept_days: int = Field(
+        default=30,
+        ge=1,
+        description="How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a "
+        "copy takes back from them what it has forgotten; with an older copy, the receiver holds until a person looks.",
+    )
 
 
 class Settings(BaseSettings):

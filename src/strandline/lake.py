@@ -23,6 +23,7 @@ from strandline.errors import RefusedError, StrandlineError, UsageError, Witness
 from strandline.ledger import audit, blocks, datasets, sequence, table_states
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness, open_witness
+from strandline.receipts import open_receipts
 from strandline.seal import SealedWatermark
 from strandline.tables.identifier import full_name
 from strandline.tables.trailers import send_no_trailers
@@ -143,7 +144,9 @@ class Lake:
                 tables = SparkTables(
                     open_session(self.config, progress=self.on_start), attempts_max=settings.commit_attempts_max
                 )
-                self._work = Workbench(self.id, self.ledger, self.witness, tables, settings, self._delivered)
+                self._work = Workbench(
+                    self.id, self.ledger, self.witness, tables, settings, open_receipts(self.config), self._delivered
+                )
             return self._work
 
     @property
@@ -248,6 +251,7 @@ class Lake:
         *,
         same_content: bool,
         received: bool = False,
+        before_commit: Callable[[], None] | None = None,
         progress: Progress | None = None,
     ) -> Appended:
         from strandline.ingest.append import append
@@ -261,6 +265,7 @@ class Lake:
             batch_id=batch_id,
             same_content=same_content,
             received=received,
+            before_commit=before_commit,
             progress=progress or (lambda step, rows: None),
         )
         self._tell_watch(target)
@@ -379,8 +384,12 @@ class Lake:
             self.ledger,
             open_spool(self.config),
             lambda: self.work.tables,
-            lambda name, df, batch_id: self._append(name, df, batch_id, same_content=False, received=True),
+            lambda name, df, batch_id, before_commit: self._append(
+                name, df, batch_id, same_content=False, received=True, before_commit=before_commit
+            ),
             self._catch_up,
+            open_receipts(self.config),
+            self.witness,
         )
         return Receiver(bench, self._columns, _read_lines)
 

@@ -12,7 +12,7 @@ from typing import Any
 from strandline import counting, maintain_status, receive_status, reconcile_status, rollback, sink_status
 from strandline.config import LakeConfig
 from strandline.errors import StrandlineError, WitnessUnreadable
-from strandline.ledger import blocks, datasets, sequence, table_states
+from strandline.ledger import blocks, datasets, receive_holds, sequence, table_states
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
 from strandline.maintain_status import MaintenanceStatus
@@ -108,6 +108,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
         found = blocks.open_blocks(connection, dataset.id)
         memory = rollback.recall(connection, dataset)
         known = table_states.get(connection, dataset.id)
+        hold = receive_holds.every(connection).get(dataset.id)
     rows = counts = problem = None
     try:
         glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)
@@ -117,7 +118,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
             counts = counting.count(config, ledger, dataset, glance.view, lake)
     except StrandlineError as e:
         problem = e.message
-    problem = problem or known.trouble or known.doubt
+    problem = problem or known.trouble or known.doubt or (None if hold is None else f"the receiver holds: {hold}")
     open_blocks = tuple(
         OpenBlockStatus(
             _range(b.head.rows),

@@ -93,8 +93,9 @@ class Receiving:
     def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
         with self.ledger.read() as connection:
             asked = [(partition, None if after is None else Seq(after))]
-            [found] = senders.held(connection, self.dataset.id, SENDER, asked)
-        return [body.rows for body in found]
+            [found] = senders.held(connection, self.dataset.id, SENDER, asked, bodies_max=1000)
+        assert not found.more
+        return [body.rows for body in found.bodies]
 
     def form(self, rows_max: int = 1_000_000, waited: timedelta = NOW, **given: int) -> Batch | None:
         return batches.form(self.ledger, self.dataset.id, rows_max=rows_max, older_than=utc_now() - waited, **given)

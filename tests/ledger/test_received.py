@@ -175,9 +175,58 @@ def test_what_a_sender_asks_for_is_what_its_lanes_hold_beyond_a_number(receiving
     assert receiving.held(40) == receiving.held(2**63 - 1) == []
     with receiving.ledger.read() as connection:
         asked = [("k=a", Seq(4)), ("", Seq(30)), ("never seen", None), ("k=a", Seq(6)), ("k=a", None)]
-        found = senders.held(connection, receiving.dataset.id, SENDER, asked)
-    assert [[b.rows for b in bodies] for bodies in found] == [[span(5, 6)], [span(31, 40)], [], [], [span(5, 6)]]
-    assert (found[1][0].count, found[1][0].digest, found[1][0].size) == (10, made[0].digest, 1000)
+        found = senders.held(connection, receiving.dataset.id, SENDER, asked, bodies_max=100)
+    assert [[b.rows for b in lane.bodies] for lane in found] == [[span(5, 6)], [span(31, 40)], [], [], [span(5, 6)]]
+    assert not any(lane.more for lane in found)
+    [body] = found[1].bodies
+    assert (body.count, body.digest, body.size) == (10, made[0].digest, 1000)
+
+
+@pytest.mark.parametrize("bodies_max", [1, 2, 3, 4, 100])
+def test_an_answer_about_what_is_held_is_bounded_and_can_be_gone_on_from(receiving: Receiving, bodies_max: int) -> None:
+    lanes = {name: replace(SENDER, partition=name) for name in ("a", "b", "c")}
+    sizes = {"a": 3, "b": 1, "c": 2}
+    for name, count in sizes.items():
+        receiving.accept(*(by_range(10 * n + 1, 10 * n + 5, lanes[name]) for n in range(count)))
+    told: dict[str, list[SeqRange]] = {name: [] for name in sizes}
+    left: list[str] = sorted(sizes, reverse=True)
+    while left:
+        asked = [(name, told[name][-1].hi if told[name] else None) for name in left]
+        with receiving.ledger.read() as connection:
+            found = senders.held(connection, receiving.dataset.id, SENDER, asked, bodies_max=bodies_max)
+        assert 0 < sum(len(lane.bodies) for lane in found) <= bodies_max or not any(lane.more for lane in found)
+        for name, lane in zip(left, found, strict=True):
+            told[name] += [body.rows for body in lane.bodies]
+        left = [name for name, lane in zip(left, found, strict=True) if lane.more]
+    assert told == {name: [span(10 * n + 1, 10 * n + 5) for n in range(count)] for name, count in sizes.items()}
+
+
+def test_a_claim_of_the_wrong_token_is_released_and_what_it_brought_stays_known(
+    receiving: Receiving, shared: Bench
+) -> None:
+    other = new_receiving(shared).token
+    lane = replace(SENDER, lake="contested", instance="wrong")
+    right = replace(lane, instance="right")
+    assert receiving.claim(lane, other) is not None
+
+    def release(name: LaneName) -> senders.Released | None:
+        with receiving.ledger.write() as connection:
+            return senders.release(connection, receiving.dataset.id, name.lake, name.dataset)
+
+    assert receiving.record(receiving.body(by_range(1, 5, right))) == [NotOwner()]
+    assert release(lane) == senders.Released("wrong", 1, forgotten=True), "it brought no rows: as if it had not been"
+    assert release(lane) is None
+    taken = receiving.claim(right)
+    assert taken is not None and taken.owner == receiving.token.owner
+    receiving.claim(replace(right, generation=2))
+    receiving.accept(by_range(1, 5, replace(right, generation=2)))
+    assert release(right) == senders.Released("right", 2, forgotten=False)
+    kept = receiving.claim(replace(right, generation=1), other)
+    assert kept is not None and kept.generation == 2 and kept.owner is None, "a deliverer of the past does not get it"
+    again = receiving.claim(replace(right, generation=2), other)
+    assert again is not None and again.owner == other.owner
+    repeat = receiving.body(by_range(1, 5, replace(right, generation=2)), token=other)
+    assert isinstance(receiving.record(repeat)[0], Repeat)
 
 
 def test_a_body_without_rows_is_held_and_waits_for_nothing(receiving: Receiving) -> None:

@@ -61,18 +61,22 @@ def test_a_newer_ledger_is_refused(bench: Bench) -> None:
 
 def _create_at(ledger: Ledger, revision: str, last: int = 41) -> None:
     """A ledger as the release with that schema left it."""
-    from alembic import command
-
     if ledger.path is not None:
         ledger.path.touch()
-    settings = Config()
-    settings.set_main_option("script_location", str(engine_module.MIGRATIONS).replace("%", "%%"))
     with ledger.write() as connection:
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, revision)
+        _upgrade(connection, revision)
         connection.exec_driver_sql(
             f"INSERT INTO sequence (id, lake, last, epoch, created_at) VALUES (1, '{LAKE}', {last}, 1, 0)"
         )
+
+
+def _upgrade(connection: sa.Connection, revision: str) -> None:
+    from alembic import command
+
+    settings = Config()
+    settings.set_main_option("script_location", str(engine_module.MIGRATIONS).replace("%", "%%"))
+    settings.attributes["connection"] = connection
+    command.upgrade(settings, revision)
 
 
 @pytest.mark.parametrize("before", REVISIONS)
@@ -120,6 +124,35 @@ def test_the_hash_of_a_lanes_partition_is_there_and_stays(bench: Bench) -> None:
     ):
         with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
             connection.exec_driver_sql(statement)
+
+
+def test_whoever_migrates_a_postgres_ledger_waits_for_another_who_does(
+    tmp_path: Path, make_home: Callable[..., LakeConfig], postgres_database: str, next_release: str
+) -> None:
+    config = make_home(tmp_path, {"ledger": {"url": postgres_database}})
+    first, second = Ledger(config), Ledger(config)
+    _create_at(first, REVISIONS[-1])
+    failures: list[BaseException] = []
+
+    def migrate() -> None:
+        try:
+            second.open()
+        except BaseException as e:
+            failures.append(e)
+
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with first.write() as connection, first.read() as beside:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({engine_module._MIGRATION_LOCK})")
+        other = threading.Thread(target=migrate)
+        other.start()
+        while not beside.exec_driver_sql(waits).scalar_one() and other.is_alive():
+            other.join(0.01)
+        assert other.is_alive()
+        _upgrade(connection, next_release)
+    other.join(60)
+    assert not other.is_alive() and not failures and first.revision() == next_release
+    first.close()
+    second.close()
 
 
 def test_a_missing_ledger_is_said_and_not_made(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> None:

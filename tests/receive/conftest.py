@@ -26,6 +26,8 @@ from strandline.ingest.sources.body import read_json_lines
 from strandline.ledger import datasets, senders, tokens
 from strandline.ledger.engine import Ledger
 from strandline.ledger.schema_receive import received
+from strandline.ledger.witness import Mark, open_witness
+from strandline.receipts import open_receipts
 from strandline.receive.app import create_app
 from strandline.receive.parts import ReceiverParts
 from strandline.receive.spool import open_spool
@@ -56,6 +58,8 @@ class Bench:
             "config": self.config,
             "ledger": self.ledger,
             "spool": open_spool(self.config),
+            "receipts": open_receipts(self.config),
+            "witness": open_witness(self.config),
             "schema_of": self.schema_of,
             "read_lines": read_json_lines,
             "inspect": self.inspect,
@@ -194,6 +198,7 @@ def open_bench(config: LakeConfig) -> Bench:
     folder = config.warehouse_folder
     assert folder is not None
     folder.mkdir(parents=True, exist_ok=True)
+    open_witness(config).create(Mark("lake-under-test", 0))
     with ledger.write() as connection:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
         token, secret = tokens.create(connection, "first", None)

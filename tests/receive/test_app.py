@@ -21,7 +21,7 @@ import zstandard
 from strandline import wire
 from strandline.errors import BadRow, StorageError
 from strandline.ledger import datasets, received, tokens
-from strandline.receive import targets
+from strandline.receive import questions, targets
 from strandline.receive.taking import Taking
 from strandline.tables.schema_file import parse_columns
 from strandline.wire import Answer, RangeIdentity
@@ -33,6 +33,17 @@ def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any
     assert (answer.status_code, told["outcome"]) == (status, outcome.value), answer.text
     assert answer.headers[wire.RECEIVER] == wire.VERSION and "why" in told
     return dict(told)
+
+
+def test_what_is_held_is_told_in_parts(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "HELD_RANGES_AT_ONCE_MAX", 2)
+    for n in (1, 2, 3):
+        _said(client.send(some(1), rows=span(n, n)), 202, Answer.ACCEPTED)
+    own = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
+    [first] = client.ask("held", **own, lanes=[{"partition": ""}]).json()["lanes"]
+    [last] = client.ask("held", **own, lanes=[{"partition": "", "after": 2}]).json()["lanes"]
+    assert [r[0] for r in first["ranges"]] == [1, 2] and first["more"] is True
+    assert [r[0] for r in last["ranges"]] == [3] and last["more"] is False
 
 
 # --- rows that are taken ---

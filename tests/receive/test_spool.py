@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 
 from strandline.config import LakeConfig
 from strandline.errors import StorageError
+from strandline.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
 from strandline.receive.spool import LocalSpool, S3Spool, open_spool
+from strandline.types import Seq, SeqRange
+from strandline.wire import KeyIdentity, LaneName, RangeIdentity
 from tests.conftest import MakeHome
 
 ROWS = pa.table(
     {"id": [1, 2, 3], "text": ["a", None, "c" * 1000], "at": pa.array([1, 2, 3], pa.timestamp("us", "UTC"))}
 )
+NOTE = Note(KeyIdentity("k"), TokenMark("first", "0123456789abcdef"), 3, "sha256:d", 100)
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -42,8 +47,8 @@ def _table(spool: Any, name: str) -> pa.Table:
 
 
 def test_what_was_written_is_read_back_by_its_name(spool: LocalSpool | S3Spool) -> None:
-    name, size = spool.write("table-1", ROWS)
-    other, _ = spool.write("table-1", ROWS.slice(0, 1))
+    name, size = spool.write("table-1", ROWS, NOTE)
+    other, _ = spool.write("table-1", ROWS.slice(0, 1), NOTE)
     spool.sync([name, other])
     assert name != other and name.startswith("table-1/") and size > 0
     assert _table(spool, name).equals(ROWS) and _table(spool, other).equals(ROWS.slice(0, 1))
@@ -51,13 +56,13 @@ def test_what_was_written_is_read_back_by_its_name(spool: LocalSpool | S3Spool) 
 
 
 def test_a_task_elsewhere_can_read_it(spool: LocalSpool | S3Spool) -> None:
-    name, _ = spool.write("table-1", ROWS)
+    name, _ = spool.write("table-1", ROWS, NOTE)
     sent = pickle.loads(pickle.dumps(spool.reader()))
     assert _table(sent, name).equals(ROWS)
 
 
 def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: LocalSpool | S3Spool) -> None:
-    names = [spool.write("table-1", ROWS)[0] for _ in range(3)]
+    names = [spool.write("table-1", ROWS, NOTE)[0] for _ in range(3)]
     spool.remove(names[:2])
     spool.remove(names[:2])
     spool.remove([])
@@ -80,7 +85,7 @@ def test_secrets_are_not_shown(tmp_path: Path, make_home: MakeHome) -> None:
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     spool = LocalSpool(str(tmp_path), str(tmp_path / "spool"))
-    name, _ = spool.write("t", ROWS)
+    name, _ = spool.write("t", ROWS, NOTE)
     path = tmp_path / "spool" / name
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(StorageError, match="damaged"):
@@ -89,10 +94,10 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = LocalSpool(str(tmp_path), str(tmp_path / "spool"))
-    spool.write("t", ROWS)
+    spool.write("t", ROWS, NOTE)
     monkeypatch.setattr("os.fdatasync", _full)
     with pytest.raises(StorageError, match="No space") as found:
-        spool.write("t", ROWS)
+        spool.write("t", ROWS, NOTE)
     assert str(tmp_path) not in found.value.message
     assert len(list((tmp_path / "spool" / "t").iterdir())) == 1
 
@@ -105,11 +110,46 @@ def test_a_folder_that_was_taken_away_is_made_again_but_never_the_warehouse(tmp_
     warehouse = tmp_path / "warehouse"
     spool = LocalSpool(str(warehouse), str(warehouse / "_strandline" / "spool"))
     with pytest.raises(StorageError):
-        spool.write("t", ROWS)
+        spool.write("t", ROWS, NOTE)
     assert not warehouse.exists()
     warehouse.mkdir()
-    name, _ = spool.write("t", ROWS)
+    name, _ = spool.write("t", ROWS, NOTE)
     (warehouse / "_strandline" / "spool" / name).unlink()
     (warehouse / "_strandline" / "spool" / "t").rmdir()
-    name, _ = spool.write("t", ROWS)
+    name, _ = spool.write("t", ROWS, NOTE)
     assert spool.count(name) == 3
+
+
+def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: LocalSpool | S3Spool) -> None:
+    name, size = spool.write("table-1", ROWS, NOTE)
+    identity = RangeIdentity(LaneName("lake", "sink", 2, "ns.ö", "p=1"), SeqRange(Seq(1), Seq(9)))
+    by_range = Note(identity, NOTE.owner, 3, "d", 1)
+    other, _ = spool.write("table-2", ROWS, by_range)
+    assert (spool.note(name), spool.note(other)) == (NOTE, by_range)
+    copy, copied = spool.copy(name)
+    assert copied == size and spool.note(copy) == NOTE and copy.startswith("table-1/") and copy != name
+    listed = spool.bodies()
+    assert [found for found, _ in listed] == sorted((name, other, copy))
+    assert all(abs(at - datetime.now(UTC)) < timedelta(hours=1) for _, at in listed)
+    spool.remove([name])
+    assert _table(spool, copy).equals(ROWS)
+    spool.set_aside(copy)
+    spool.set_aside(copy)
+    assert not spool.exists(copy) and [found for found, _ in spool.bodies()] == [other]
+    with pytest.raises(StorageError):
+        spool.copy(name)
+
+
+def test_receipts_are_kept_until_they_are_removed(config: LakeConfig) -> None:
+    receipts = open_receipts(config)
+    body = ReceiptBody(NOTE, "table-1/a.body.arrow", 10, 0, datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
+    made = Receipt("received-1", (body,))
+    assert receipts.read("table-1", "received-1") is None and receipts.listed("table-1") == []
+    for receipt in (made, made, Receipt("received-2", ())):
+        receipts.write("table-1", receipt)
+    assert receipts.read("table-1", "received-1") == made and made.rows == 3
+    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-1", "received-2"]
+    receipts.remove("table-1", ["received-1", "received-3"])
+    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-2"]
+    with pytest.raises(StorageError):
+        receipts.read("table-1", "received-/../../x")

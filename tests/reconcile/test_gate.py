@@ -20,8 +20,10 @@ from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepR
 from strandline.ledger import maintenance, reconcile_runs, sequence
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
+from strandline.receipts import Note, TokenMark
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
+from strandline.wire import KeyIdentity
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, after_survey, there
 
 
@@ -333,16 +335,20 @@ def _away(path: str) -> None:
     raise StorageError(f"{path}: no answer")
 
 
-def test_a_body_that_nobody_knows_is_set_aside_and_never_deleted_at_once(tmp_path: Path) -> None:
+def test_a_body_that_nobody_knows_is_left_alone_and_one_without_a_note_is_never_deleted_at_once(tmp_path: Path) -> None:
     lake = WholeLake(tmp_path / "lake")
     lake.append()
     spool = open_spool(lake.lake.config)
-    names = [spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}))[0] for _ in range(2)]
-    left, in_hand = (lake.warehouse / FOLDER / name for name in names)
+    note = Note(KeyIdentity("k"), TokenMark("t", "f"), 3, "d", 1)
+    names = [spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}), note)[0] for _ in range(3)]
+    body, left, in_hand = (lake.warehouse / FOLDER / name for name in names)
+    left, in_hand = (file.rename(str(file).replace(".body", "")) for file in (left, in_hand))  # by an older version
+    os.utime(body, (time.time() - 86_400, time.time() - 86_400))
     os.utime(left, (time.time() - 86_400, time.time() - 86_400))
     orphan = lake.put("orphan.parquet")
     run = lake.run(Asked(act=True, delete=True))
-    assert run.outcome.done.orphans == 2 and run.outcome.protected == {"young": 1} and in_hand.exists()
+    assert run.outcome.done.orphans == 2 and in_hand.exists() and body.exists()
+    assert run.outcome.protected == {"young": 1, "acknowledged": 1}
     assert lake.states(run.id) == {str(left): SweptState.HELD, orphan: SweptState.PURGED}
     assert lake.lake.reconciler.restore(run.id).restored == 1 and left.exists()
     lake.lake.close()

@@ -437,11 +437,13 @@ def test_the_lakes_own_folders_are_never_candidates_but_for_spool_files_without_
     young = some_lake.put("_strandline/spool/uuid/c.tmp", days_old=0)
     since = some_lake.put("_strandline/spool/uuid/d.arrow", days_old=0.04)  # less than an hour
     other = some_lake.put("_strandline/spool/another/e.arrow")
+    body = some_lake.put("_strandline/spool/uuid/f.body.arrow")
     context = some_lake.context(
         spooled=frozenset([kept]), spool_tables=frozenset(["uuid"]), grace_seconds=0, clock_skew_seconds=0
     )
     found = by_path(some_lake.survey(context).drift.orphans())
-    assert set(found) == {stray, young, since, other}
+    assert set(found) == {stray, young, since, other, body}
+    assert found[body].protected is Protection.ACKNOWLEDGED, "the ledger may have forgotten it; its sender was answered"
     assert found[stray].content is Content.SPOOL and found[stray].protected is None
     assert found[young].protected is found[since].protected is Protection.YOUNG
     assert found[other].protected is Protection.NOT_A_DATASET

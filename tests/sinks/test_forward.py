@@ -659,6 +659,23 @@ def test_what_many_lanes_hold_is_one_question(receiver: Misbehaving) -> None:
     assert all(h.ranges == (HeldRange(rng(11, 20), 9, "sha256:b", 8),) and h.told for h in found[1:])
 
 
+def test_a_receiver_that_tells_so_many_ranges_at_once_is_asked_for_the_rest(receiver: Misbehaving) -> None:
+    def told(*lanes: tuple[list[Any], bool]) -> Act:
+        document = {"lanes": [{"ranges": ranges, "more": more} for ranges, more in lanes]}
+        return Act(200, OURS, json.dumps(document).encode())
+
+    one, two, three = ([lo, lo + 9, 10, "d", 1] for lo in (1, 11, 21))
+    receiver.will(told(([one], True), ([], True)), told(([two], False), ([one, three], False)), on="/held")
+    other = replace(ADDRESS, partition="k=1")
+    found = opened(receiver.url()).held([(ADDRESS, None), (other, Seq(0))])
+    assert [[r.rows for r in h.ranges] for h in found] == [[rng(1, 10), rng(11, 20)], [rng(1, 10), rng(21, 30)]]
+    [_, second] = [json.loads(s.body)["lanes"] for s in receiver.seen if s.path.endswith("/held")]
+    assert [lane["after"] for lane in second] == [10, 0]
+    receiver.will(told(([], True)), on="/held")
+    with pytest.raises(StorageError, match="tells nothing"):
+        opened(receiver.url()).held([(ADDRESS, None)])
+
+
 @pytest.mark.parametrize(
     "ranges", [[[1, 10, 10, "d", 1], [10, 12, 3, "d", 1]], [[5, 4, 1, "d", 1]], [[0, 4, 1, "d", 1]], [["x"]], [7]]
 )

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from strandline.ledger import received, senders, tokens
 from strandline.ledger.received import Body, New
+from strandline.receipts import Note
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.types import Seq, SeqRange
 from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
@@ -39,10 +40,12 @@ class Sender:
     def bring(self, rows: Sequence[Any] | pa.Table, identity: Identity | None = None) -> str | None:
         """One body of rows `n`; a column that is given as a table is taken as it is."""
         table = rows if isinstance(rows, pa.Table) else pa.table({"n": pa.array(rows, pa.int64())})
-        name, size = self.spool.write(self.dataset.table_uuid, table) if table.num_rows else (None, 0)
         self.sent += 1
         key = identity or KeyIdentity(f"key-{self.sent}")
         digest = hashlib.sha256(f"{self.sent}".encode()).hexdigest()
+        with self.lake.ledger.read() as connection:
+            note = Note(key, tokens.mark_of(connection, self.token.owner), table.num_rows, digest, 100)
+        name, size = self.spool.write(self.dataset.table_uuid, table, note) if table.num_rows else (None, 0)
         body = Body(self.dataset.id, key, self.token.id, table.num_rows, digest, 100, name, size)
         [decided] = received.record(self.lake.ledger, [body])
         assert isinstance(decided, New)

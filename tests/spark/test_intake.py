@@ -19,19 +19,22 @@ from strandline import failpoints, wire
 from strandline.errors import RefusedError
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
-from strandline.ledger import senders
+from strandline.ledger import received, senders
 from strandline.ledger.engine import utc_now
+from strandline.ledger.received import OtherBody, Repeat
 from strandline.receive.body import Packed, read_body
 from strandline.receive.intake import Intake
 from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn
 from strandline.tables.schema import Primitive
 from strandline.tables.schema_file import parse_columns
 from strandline.types import Seq, SeqRange
+from strandline.wire import KeyIdentity, RangeIdentity
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.spark.bodies import LANE, Sender, be_due, files, ingest, outlive_lease
 from tests.spark.deliveries import keys_of
 from tests.spark.lakes import create, in_main
+from tests.spark.protocol import copy_ledger, restore_ledger
 from tests.spark.test_deliver_crash import elsewhere
 
 
@@ -156,7 +159,15 @@ def test_two_intakes_over_one_ledger_ingest_each_row_once(sender: Sender) -> Non
 
 
 @pytest.mark.parametrize(
-    "point", ["receive.after_batch", "receive.after_append", "receive.after_settle", "receive.after_removal"]
+    "point",
+    [
+        "receive.after_batch",
+        "receive.before_receipt",
+        "receive.after_receipt",
+        "receive.after_append",
+        "receive.after_settle",
+        "receive.after_removal",
+    ],
 )
 def test_a_receiver_that_dies_while_it_ingests_loses_and_doubles_nothing(sender: Sender, point: str) -> None:
     """It dies by an error that nothing survives; tests/e2e/test_receive_crash.py kills real processes."""
@@ -192,6 +203,46 @@ def test_a_batch_that_was_published_is_settled_though_its_files_are_gone(sender:
     outlive_lease(sender.lake)
     assert [r.did for r in sender.ingest()] == ["ingested"]
     assert values(sender) == [1, 2]
+
+
+def test_a_ledger_that_was_restored_takes_back_what_was_received_since_the_copy(sender: Sender) -> None:
+    """Published, and waiting in the spool; by the copy, one of the bodies was not ingested yet."""
+    lake = sender.lake
+    sender.bring_range(1, [1, 2])
+    copy = copy_ledger(lake, "before")
+    sender.bring([3], KeyIdentity("k"))
+    failpoints.arm("receive.after_settle=fail")  # its files are left in the spool
+    with pytest.raises(failpoints.FailpointError):
+        sender.ingest()
+    failpoints.arm("")
+    sender.bring_range(3, [4])
+    restore_ledger(lake, copy)
+    sender.ingest()
+    assert lake.receiver.adopt().rows >= 1
+    sender.ingest()
+    assert [n for _, n in table(sender)] == [1, 2, 3, 4]
+    again = [KeyIdentity("k"), *(RangeIdentity(LANE, SeqRange(Seq(lo), Seq(hi))) for lo, hi in ((1, 2), (3, 3)))]
+    with lake.ledger.read() as connection:
+        known = [received.known(connection, sender.dataset.id, name, sender.token.id, "?") for name in again]
+    assert [type(k) for k in known] == [OtherBody, Repeat, Repeat], "and so is any of them that is sent again"
+    assert not [path for path in files(lake) if path.parent.name == sender.dataset.table_uuid]
+    assert [d.problem for d in lake.status().datasets if d.name == sender.dataset.name] == [None]
+
+
+def test_a_receiver_whose_receipts_are_gone_holds_until_a_person_accepts(sender: Sender) -> None:
+    lake = sender.lake
+    copy = copy_ledger(lake, "earlier")
+    sender.bring([1])
+    sender.ingest()
+    receipts = lake.receiver.bench.receipts
+    receipts.remove(sender.dataset.table_uuid, [name for name, _ in receipts.listed(sender.dataset.table_uuid)])
+    restore_ledger(lake, copy)
+    assert sender.ingest() == []
+    [told] = [d.problem for d in lake.status().datasets if d.name == sender.dataset.name]
+    assert told is not None and "the receiver holds" in told and "receipt" in told
+    lake.receiver.accept(sender.dataset.name, "the client never repeats")
+    sender.bring([2])
+    assert [r.did for r in sender.ingest()] == ["ingested"] and values(sender) == [1, 2]
 
 
 # Tables that change meanwhile.
@@ -288,9 +339,11 @@ def test_one_dataset_that_cannot_be_ingested_does_not_hold_up_another(lake: Lake
 def test_a_file_that_has_other_rows_than_were_received_fails_its_batch(lake: Lake, sender: Sender) -> None:
     name = sender.bring([1, 2, 3])
     sender.bring([4])
-    other, _ = sender.spool.write(sender.dataset.table_uuid, pa.table({"n": pa.array([1, 2], pa.int64())}))
-    paths = {str(p).rpartition("/")[2]: p for p in files(lake)}
     assert name is not None
+    note = sender.spool.note(name)
+    assert note is not None
+    other, _ = sender.spool.write(sender.dataset.table_uuid, pa.table({"n": pa.array([1, 2], pa.int64())}), note)
+    paths = {str(p).rpartition("/")[2]: p for p in files(lake)}
     paths[other.rpartition("/")[2]].replace(paths[name.rpartition("/")[2]])
     [report] = sender.ingest()
     assert report.did == "waiting" and "holds 2 rows, and 3 were received" in (report.reason or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -397,8 +397,8 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
     sender.bring(alice)
     bench = lake.receiver.bench
 
-    def append_and_receive(name: str, df: DataFrame, batch_id: str) -> Any:
-        done = bench.append(name, df, batch_id)
+    def append_and_receive(name: str, df: DataFrame, batch_id: str, check: Callable[[], None]) -> Any:
+        done = bench.append(name, df, batch_id, check)
         sender.bring(alice)
         return done
 

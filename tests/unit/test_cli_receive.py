@@ -21,7 +21,7 @@ from strandline.cli.main import run
 from strandline.cli.receive_command import Journal
 from strandline.errors import StorageError
 from strandline.lake import open_lake
-from strandline.ledger import batches, datasets, ended_batches, received, tokens
+from strandline.ledger import batches, datasets, ended_batches, receive_holds, received, senders, tokens
 from strandline.ledger.engine import utc_now
 from strandline.ledger.received import Body
 from strandline.receive.intake import BatchReport
@@ -74,6 +74,34 @@ def test_a_revoked_token_is_shown_as_such_and_its_name_is_free_again(
     assert document(capsys, "token", "list")["tokens"][0]["revoked_at"] is not None
     assert "no token collector" in plain_error(capsys, "token", "revoke", "collector", code=3)
     document(capsys, "token", "create", "collector")
+
+
+def test_lanes_that_a_wrong_token_claimed_are_shown_and_freed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["token", "create", "wrong"]) == 0
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        own = {"instance": "sink-1", "table_uuid": "u", "generation": 1, "owner": tokens.every(connection)[0].owner}
+        senders.claim(connection, datasets.get(connection, "default.events").id, "lake-a", "default.there", **own)
+    capsys.readouterr()
+    assert run(["token", "claims"]) == 0 and "sink-1" in capsys.readouterr().out
+    [claim] = document(capsys, "token", "claims")["claims"]
+    assert (claim["dataset"], claim["token"], claim["generation"]) == ("default.events", "wrong", 1)
+    named = ("token", "release", "events", "lake-a", "default.there", "--yes")
+    assert document(capsys, *named)["forgotten"] is True
+    assert "no sender of lake lake-a" in plain_error(capsys, *named, code=3)
+    assert document(capsys, "token", "claims")["claims"] == []
+
+
+def test_a_receiver_that_holds_is_shown_and_goes_on_when_a_person_says_so(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        receive_holds.put(connection, datasets.get(connection, "default.events").id, "nobody knows")
+    [told] = document(capsys, "status")["datasets"]
+    assert told["problem"] == "the receiver holds: nobody knows"
+    named = ("dataset", "accept-received", "events", "--reason", "the senders are empty", "--yes")
+    assert document(capsys, *named) == {"accepted": "default.events", "files_set_aside": []}
+    assert document(capsys, "status")["datasets"][0]["problem"] is None
+    assert "does not hold" in plain_error(capsys, *named, code=3)
 
 
 def test_a_token_for_a_dataset_that_is_not_there_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

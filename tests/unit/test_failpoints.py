@@ -71,12 +71,14 @@ def test_a_process_dies_at_every_point_that_is_listed() -> None:
     from tests.e2e import test_receive_crash as test_receivers_killed
     from tests.ledger import test_emptied_table as test_recovery_dying
     from tests.ledger import test_ended_batches as test_spoolers_dying
+    from tests.receive import test_restored as test_receivers_restored
     from tests.reconcile import test_crash as test_sweepers_killed
     from tests.spark import test_deliver_crash as test_deliverers_dying
     from tests.spark import test_intake as test_receivers_dying
 
     dying = points_of(test_deliverers_dying) | points_of(test_recovery_dying)
     receivers = points_of(test_receivers_killed) | points_of(test_receivers_dying) | points_of(test_spoolers_dying)
+    receivers |= points_of(test_receivers_restored)
     keepers = points_of(test_maintain_crash) | points_of(test_sweepers_killed)
     assert points_of(test_crash) | dying | receivers | keepers == set(failpoints.POINTS)
     assert points_of(test_deliverers_killed) <= dying

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from strandline.cli import render, render_created
 from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
@@ -233,3 +234,32 @@ def accept(
         )
         lake.accept_table(name, reason)
     out.show({"accepted": target}, render.done(f"{target} is taken as it is; the audit log says why"))
+
+
+@app.command("accept-received")
+def accept_received(
+    name: NameArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let the receiver of a dataset go on, although nobody knows which bodies its table has.
+
+    After the ledger was restored from an older copy, a receiver takes bodies back from receipts in the warehouse. Where
+    receipts or the table's history are gone, it holds: a body that was received since the copy and is sent again would
+    be in the table twice. Make sure first that nobody sends one again: see "A ledger that was restored" in
+    docs/receive.md. Files in the spool that may be in the table already are set aside as `.unsure`.
+    """
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        target = lake.dataset(name).name
+        confirm(
+            out,
+            yes=yes,
+            question=f"Take rows for {target} again? A body from after the copy that is sent again is then in twice",
+            refusal=f"the receiver of {target} goes on holding",
+        )
+        aside = lake.receiver.accept(target, reason)
+    told = render.done(f"The receiver takes rows for {target} again; the audit log says why")
+    out.show({"accepted": target, "files_set_aside": aside}, told, *(Text(f"set aside: {name}") for name in aside))

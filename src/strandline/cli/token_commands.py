@@ -1,4 +1,4 @@
-"""token create, list, revoke."""
+"""token create, list, revoke, claims, release."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.options import ConfigOption, JsonOption, opened
+from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render import age, done, grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from strandline.ledger.senders import ClaimOf
     from strandline.ledger.tokens import Token
 
-app = typer.Typer(help="Who may send rows to the receiver: create, list and revoke tokens.")
+app = typer.Typer(help="Who may send rows to the receiver: create, list and revoke tokens; free lanes they claimed.")
 
 TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
 
@@ -72,6 +73,68 @@ def revoke(name: TokenArgument, config: ConfigOption = None, json: JsonOption = 
     with opened(config) as lake:
         lake.receiver.revoke_token(name)
     Output(as_json=json).show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
+
+
+@app.command()
+def claims(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
+    with opened(config) as lake:
+        found = lake.receiver.every_claim()
+    Output(as_json=json).show({"claims": [claim_document(c) for c in found]}, claims_table(found))
+
+
+@app.command()
+def release(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset here.", show_default=False)],
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="The sender's lake.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The sender's dataset.", show_default=False)],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a sender's lanes away from the token that claimed them. The next token that claims them gets them.
+
+    For lanes that a wrong token has claimed. To change the secret of the right one, use `token create --replaces`. If
+    the claim has brought rows, its sink and its generation stay as they are, and only the token is open. If it has
+    brought none, it is forgotten, and any sink may claim the dataset. Revoke the wrong token first, or it may be the
+    next one.
+    """
+    out = Output(as_json=json)
+    with opened(config) as here:
+        confirm(
+            out,
+            yes=yes,
+            question=f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?",
+            refusal="the lanes stay with their token",
+        )
+        released = here.receiver.release_claim(dataset, lake, source)
+    document = {"dataset": dataset, "lake": lake, "source": source, "forgotten": released.forgotten}
+    rest = "no rows had come: any sink may claim it" if released.forgotten else "its sink and generation stay"
+    out.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
+
+
+def claim_document(c: ClaimOf) -> dict[str, Any]:
+    record = c.record
+    return {
+        "dataset": c.dataset,
+        "lake": record.lake,
+        "source": record.dataset,
+        "sink": record.instance,
+        "generation": record.generation,
+        "token": c.token,
+    }
+
+
+def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
+    if not found:
+        return Text("No sender has claimed a dataset here.", "dim")
+    table = grid("dataset", "lake", "source", "sink", "generation", "token")
+    for c in found:
+        token = Text("none: free to claim", "dim") if c.token is None else Text(c.token)
+        record = c.record
+        names = (c.dataset, record.lake, record.dataset, record.instance, str(record.generation))
+        table.add_row(*map(Text, names), token)
+    return Group(table)
 
 
 def token_document(t: Token) -> dict[str, Any]:

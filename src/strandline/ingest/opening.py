@@ -19,6 +19,7 @@ from strandline import failpoints, rollback
 from strandline.batch_names import wholes_of
 from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
 from strandline.ingest.recover import branch_complete
+from strandline.ingest.take_back_received import reaches_the_copy, take_back_received
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, datasets, ended_batches, floors, losses, sequence, sinks, table_states
 from strandline.ledger.engine import Connection
@@ -101,9 +102,14 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
     rolled = [r for name in views for r in _roll_forward(work, connection, name, gap, epoch)]
     failpoints.hit("open.after_roll_forward")
     batches = 0
+    holding: dict[str, str] = {}
     for dataset in datasets.every(connection):
         if dataset.name in views and gap is not None:
-            batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), gap, work.lake)
+            view = work.tables.view(dataset.name)
+            complete = reaches_the_copy(connection, dataset, view)
+            batches += _take_back_batches(connection, dataset, view, gap, work.lake)
+            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
+                holding[dataset.name] = why
             blocks.insert_published(
                 connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
             )
@@ -135,6 +141,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
         unreadable=sorted(unreadable),
         sinks_below_the_floor=below,
         sinks_below_a_purge=purged,
+        receivers_on_hold=holding,
     )
     return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from strandline.config import IngestSettings
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness
+from strandline.receipts import Receipts
 from strandline.tables.metadata import TableView, WapId, check_fit
 from strandline.tables.spark_tables import SparkTables
 from strandline.types import BlockHead, Dataset, Seq
@@ -20,6 +21,8 @@ class Workbench:
     witness: Witness
     tables: SparkTables
     settings: IngestSettings
+    receipts: Receipts
+    """Of received batches, in the warehouse."""
     delivered: Callable[[Connection, Dataset], Seq | None] = lambda connection, dataset: None
     """How far any sink of a dataset has come, by the sinks' own records: a restored ledger does not know."""
 

@@ -36,7 +36,7 @@ from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown,
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -44,6 +44,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 # WAL with several connections could lose committed pages before this version of SQLite.
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
+_MIGRATION_LOCK = 0x73747261_6E646C6E
+"""Of the database: any number that others do not use."""
 _UNDEFINED_TABLE = "42P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"
@@ -264,6 +266,8 @@ class Ledger:
         with self.write() as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
+                # One at a time. Whoever waited here finds the newest version, and does nothing.
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
             if new_lake is not None:

@@ -91,6 +91,29 @@ def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) ->
     return held
 
 
+def holding_some(
+    connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]], bodies_max: int
+) -> tuple[dict[int, dict[int, HeldBody]], set[int]]:
+    """As `holding`, one range for each lane, and at most so many bodies, the lowest of each lane first. The lanes of
+    which there may be more are named."""
+    held: dict[int, dict[int, HeldBody]] = {}
+    more: set[int] = set()
+    left = bodies_max
+    for some in slices(asked, 4):
+        if left == 0:
+            more.update(lane for lane, _ in some)
+            continue
+        given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
+        query = _holding(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
+        found = connection.execute(query, given).all()
+        if len(found) > left:
+            more.update(lane for lane, _ in some if lane >= found[-1].lane_id)
+        for lane, lo, hi, count, digest, size in found[:left]:
+            held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        left -= min(left, len(found))
+    return held, more
+
+
 def _named(*values: int) -> Iterable[tuple[str, int]]:
     return zip(("lane", "lo", "hi"), values, strict=True)
 

@@ -21,8 +21,9 @@ from strandline.ledger import schema
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
-from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, received
-from strandline.ledger.tokens import TokenId
+from strandline.ledger.schema_receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
+from strandline.ledger.tokens import TokenId, recall
+from strandline.receipts import Note
 from strandline.types import DatasetId, SeqRange, merge_ranges
 from strandline.wire import Identity, KeyIdentity, RangeIdentity
 
@@ -86,7 +87,12 @@ class Gone:
     what: Literal["token", "dataset"]
 
 
-Decision = New | Repeat | Overlaps | OtherBody | Gone | NotOwner | NotClaimed
+@dataclass(frozen=True, slots=True)
+class OnHold:
+    """Nothing was recorded: the ledger was restored, and which bodies the table has is not known."""
+
+
+Decision = New | Repeat | Overlaps | OtherBody | Gone | OnHold | NotOwner | NotClaimed
 
 
 def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
@@ -98,16 +104,38 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     now = utc_now()
     with ledger.write() as connection:
         owners = {row.id: TokenId(row.owner) for row in _good_tokens(connection, bodies)}
-        decided: dict[int, Decision] = dict(_gone(connection, bodies, owners))
-        live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
-        ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
-        keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
-        # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
-        if ranges:
-            decided |= _record_ranges(connection, ranges, owners, now)
-        if keys:
-            decided |= _record_keys(connection, keys, owners, now)
+        return _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
+
+
+def _record(
+    connection: sa.Connection,
+    bodies: Sequence[Body],
+    decided: dict[int, Decision],
+    owners: Mapping[int, TokenId],
+    now: datetime,
+) -> list[Decision]:
+    live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
+    ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
+    keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
+    # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
+    if ranges:
+        decided |= _record_ranges(connection, ranges, owners, now)
+    if keys:
+        decided |= _record_keys(connection, keys, owners, now)
     return [decided[n] for n in range(len(bodies))]
+
+
+def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, spool_bytes: int) -> Decision:
+    """A body that was found in the spool, and that the ledger does not know. Its token was good when it came: whether
+    it still is does not matter now. Everything else is decided as it is for a body that comes in."""
+    if note.owner is None:
+        return NotOwner()
+    with ledger.write() as connection:
+        owner = recall(connection, note.owner)
+        body = Body(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
+        decided = _not_now(connection, [body], {owner: owner})
+        decided = {n: decision for n, decision in decided.items() if not isinstance(decision, OnHold)}
+        return _record(connection, [body], decided, {owner: owner}, utc_now())[0]
 
 
 def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Exception]:
@@ -131,8 +159,9 @@ _GOOD_TOKENS = (
     .order_by(api_token.c.id)
     .with_for_update(read=True)
 )
+_IS_HELD = sa.exists().where(receive_hold.c.dataset_id == schema.dataset.c.id).correlate(schema.dataset)
 _LIVE_DATASETS = (
-    sa.select(schema.dataset.c.id)
+    sa.select(schema.dataset.c.id, _IS_HELD.label("is_held"))
     .where(schema.dataset.c.id.in_(sa.bindparam("ids", expanding=True)), schema.dataset.c.dropped_at.is_(None))
     .order_by(schema.dataset.c.id)
     .with_for_update(read=True)
@@ -143,15 +172,19 @@ def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.Cursor
     return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
 
 
-def _gone(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Gone]:
-    """Whoever asked before may have asked a second ago: here it counts. Both stay as they are until this ends."""
-    datasets = set(connection.scalars(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})}))
-    found: dict[int, Gone] = {}
+def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
+    """Bodies whose token or dataset is gone, or whose dataset is on hold. Whoever asked before may have asked a second
+    ago: here it counts. Token and dataset stay as they are until this ends."""
+    rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
+    is_held = {row.id: row.is_held for row in rows}
+    found: dict[int, Decision] = {}
     for n, body in enumerate(bodies):
         if body.token not in tokens:
             found[n] = Gone("token")
-        elif body.dataset not in datasets:
+        elif body.dataset not in is_held:
             found[n] = Gone("dataset")
+        elif is_held[body.dataset]:
+            found[n] = OnHold()
     return found
 
 

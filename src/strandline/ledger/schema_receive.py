@@ -158,6 +158,15 @@ received = Table(
     Index("keys_by_age", "received_at", sqlite_where=_BY_KEY, postgresql_where=_BY_KEY),
 )
 
+receive_hold = Table(
+    "receive_hold",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("since", UtcMicros, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+"""The dataset's receiver takes and ingests nothing until a person has looked."""
+
 _NUMBERED = text("replay_number IS NOT NULL")
 
 HAS_ROWS = received.c.rows > literal_column("0")

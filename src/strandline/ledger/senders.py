@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.ledger.engine import insert_into, utc_now
-from strandline.ledger.ranges import HeldBody, holding, lane_key, lanes_of
-from strandline.ledger.schema_receive import receive_batch, received, source
+from strandline.ledger.ranges import HeldBody, holding_some, lane_key, lanes_of
+from strandline.ledger.schema import dataset as dataset_table
+from strandline.ledger.schema_receive import api_token, receive_batch, received, source, source_lane
 from strandline.ledger.tokens import TokenId
 from strandline.types import SEQ_MAX, DatasetId, Seq, SeqRange
 from strandline.wire import LaneName
@@ -48,8 +50,10 @@ def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dat
             source.c.dataset_id == dataset, source.c.lake == lake, source.c.source_dataset == source_dataset
         )
     ).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else _record(row)
+
+
+def _record(row: Any) -> SourceRecord:
     return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation, row.owner_id)
 
 
@@ -87,20 +91,88 @@ def claim(
     return claimed(connection, dataset, lake, source_dataset)
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    instance: str
+    generation: int
+    forgotten: bool
+    """It had brought no rows, so any sink may claim it from the first generation. Else only a sink of the same identity
+    may, in the same generation or the next, with whichever token comes first."""
+
+
+def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> Released | None:
+    """A person takes a claim away from its token. None where there is no claim."""
+    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    where = [source.c[name] == value for name, value in at.items()]
+    found = connection.execute(sa.select(source).where(*where).with_for_update()).one_or_none()
+    if found is None:
+        return None
+    brought = connection.execute(
+        sa.select(received.c.id)
+        .join_from(received, source_lane, source_lane.c.id == received.c.lane_id)
+        .where(*(source_lane.c[name] == value for name, value in at.items()), source_lane.c.instance == found.instance)
+        .limit(1)
+    ).first()
+    connection.execute(source.delete().where(*where))
+    if brought is not None:
+        kept = {name: found._mapping[name] for name in ("instance", "table_uuid", "generation", "created_at")}
+        connection.execute(source.insert().values(**at, **kept))
+    return Released(found.instance, found.generation, forgotten=brought is None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOf:
+    dataset: str
+    record: SourceRecord
+    token: str | None
+    """The name of the token that it belongs to."""
+
+
+def every_claim(connection: sa.Connection) -> list[ClaimOf]:
+    """By dataset, lake and the dataset's name there; of datasets that were not dropped."""
+    rows = connection.execute(
+        sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))
+        .join_from(source, dataset_table, dataset_table.c.id == source.c.dataset_id)
+        .join(api_token, api_token.c.id == source.c.owner_id, isouter=True)
+        .where(dataset_table.c.dropped_at.is_(None))
+        .order_by(dataset_table.c.name, source.c.lake, source.c.source_dataset)
+    )
+    return [ClaimOf(row.name, _record(row), row.token) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOfLane:
+    bodies: tuple[HeldBody, ...]
+    """In order."""
+    more: bool
+    """There may be others behind the last of these."""
+
+
 def held(
-    connection: sa.Connection, dataset: DatasetId, sender: LaneName, lanes: Sequence[tuple[str, Seq | None]]
-) -> list[list[HeldBody]]:
+    connection: sa.Connection,
+    dataset: DatasetId,
+    sender: LaneName,
+    lanes: Sequence[tuple[str, Seq | None]],
+    *,
+    bodies_max: int,
+) -> list[HeldOfLane]:
     """Of each partition of the sender's, whatever partition stands in its name, the bodies with a number beyond the one
-    given (None: all), in order."""
+    given (None: all). At most so many in all; the first lane that has more gets at least one of them."""
     name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
     ids = lanes_of(connection, {(*name, partition) for partition, _ in lanes})
     asked = [(ids.get((*name, partition)), after or 0) for partition, after in lanes]
-    found = holding(
-        connection,
-        [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in asked if id is not None and after < SEQ_MAX],
-    )
+    # One that is asked for twice is looked up once, from the lowest number.
+    lowest: dict[int, int] = {}
+    for id, after in asked:
+        if id is not None and after < SEQ_MAX:
+            lowest[id] = min(after, lowest.get(id, after))
+    wanted = [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in sorted(lowest.items())]
+    found, more = holding_some(connection, wanted, bodies_max)
     return [
-        sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda body: body.rows)
+        HeldOfLane(
+            tuple(sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda b: b.rows)),
+            id in more,
+        )
         for id, after in asked
     ]
 

@@ -20,12 +20,16 @@ from strandline.bounded_text import check_text
 from strandline.errors import RefusedError, UsageError
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema_receive import api_token
+from strandline.receipts import TokenMark
 
 TokenId = NewType("TokenId", int)
 
 SECRET_PREFIX = "sl_"
 """So that a secret that was left lying somewhere is known for what it is."""
 _SECRET_BYTES = 32
+_FINGERPRINT_CHARS = 16
+_FORGOTTEN = "forgotten:"
+"""In the place of a hash: no secret has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +123,37 @@ def find(connection: sa.Connection, secret: str) -> Token | None:
 
 
 _FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), api_token.c.revoked_at.is_(None))
+
+
+def mark_of(connection: sa.Connection, owner: TokenId) -> TokenMark:
+    row = connection.execute(_MARK, {"id": owner}).one()
+    return mark(row.name, row.hash)
+
+
+_MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
+
+
+def mark(name: str, hash: str) -> TokenMark:
+    """Of a token as it is stored."""
+    return TokenMark(name, hash.removeprefix(_FORGOTTEN)[:_FINGERPRINT_CHARS])
+
+
+def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
+    """The token that the warehouse means. Where the ledger was restored and has forgotten it, a revoked one of its name
+    stands for it: what came with it stays known, and a new token can replace it."""
+    found = connection.execute(
+        sa.select(api_token.c.id)
+        .where(
+            sa.or_(
+                sa.func.substr(api_token.c.hash, 1, _FINGERPRINT_CHARS) == meant.fingerprint,
+                api_token.c.hash == f"{_FORGOTTEN}{meant.fingerprint}",
+            )
+        )
+        .order_by(api_token.c.id)
+        .limit(1)
+    ).scalar()
+    if found is not None:
+        return TokenId(found)
+    now = utc_now()
+    values = {"name": meant.name, "hash": f"{_FORGOTTEN}{meant.fingerprint}", "created_at": now, "revoked_at": now}
+    return TokenId(connection.execute(api_token.insert().values(values).returning(api_token.c.id)).scalar_one())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from strandline.ledger.owners import NotClaimed, NotOwner
-from strandline.ledger.received import Decision, Gone, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.types import SeqRange
 from strandline.wire import Answer
 
@@ -54,6 +54,8 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
             return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
         case Gone(what):
             return no_token() if what == "token" else no_dataset()
+        case OnHold():
+            return on_hold()
         case NotOwner():
             return not_owner()
         case NotClaimed(generation):
@@ -68,6 +70,25 @@ def _pairs(ranges: Sequence[SeqRange]) -> list[list[int]]:
 
 def busy(why: str, retry_after_seconds: int, *, status: int = 429) -> Reply:
     return Reply(status, Answer.BUSY, why, headers={"Retry-After": str(retry_after_seconds)})
+
+
+_HOLD_RETRY_SECONDS = 60
+
+
+def on_hold() -> Reply:
+    why = (
+        "the receiver's ledger was restored from an older copy, and which rows it has is not known: a person has to "
+        "look at it there (`strandline status`). Nothing was taken; send the same request again later"
+    )
+    return busy(why, _HOLD_RETRY_SECONDS, status=503)
+
+
+def behind(retry_after_seconds: int) -> Reply:
+    why = (
+        "the receiver's ledger was restored, or a writer died, and the ledger is not opened yet: an ingesting receiver "
+        "or `strandline ledger open` does that. Nothing was taken; send the same request again later"
+    )
+    return busy(why, retry_after_seconds, status=503)
 
 
 def in_flight(retry_after_seconds: int) -> Reply:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from strandline.ledger.tokens import Token
+from strandline.receipts import TokenMark
 from strandline.types import Dataset
 
 _KEPT_SECONDS = 1.0
@@ -18,6 +19,8 @@ _KEPT_MAX = 1024
 class Caller:
     token: Token
     dataset: Dataset
+    mark: TokenMark
+    """Of the token's owner, for the note in the spool."""
 
 
 class Callers:

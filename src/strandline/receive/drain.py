@@ -8,6 +8,7 @@ from dataclasses import replace
 from strandline.config import LakeConfig
 from strandline.errors import RefusedError
 from strandline.ledger import batches, ended_batches
+from strandline.receive.adoption import Adoption
 from strandline.receive.intake import BatchReport, Intake, IntakeBench
 from strandline.types import Dataset
 from strandline.wording import plural
@@ -19,6 +20,7 @@ _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
     """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
     senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
+    Adoption(bench.ledger, bench.spool, bench.receipts).run()  # bodies that a restored ledger has forgotten
     _check_none_aside(bench, dataset)
     with bench.ledger.read() as connection:
         waited, last = batches.waiting(connection, dataset.id)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.errors import FailedError, RefusedError, StrandlineError
-from strandline.ledger import audit, datasets, ended_batches, tokens
+from strandline.ledger import audit, datasets, ended_batches, receive_holds, senders, tokens
+from strandline.receive.adoption import Adopted, Adoption, doubtful_files
 from strandline.receive.intake import Intake, IntakeBench
 from strandline.tables.identifier import full_name
 from strandline.types import Dataset
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from strandline.ledger.ended_batches import AsideBody, Cleared
+    from strandline.ledger.senders import ClaimOf, Released
     from strandline.ledger.tokens import Token
     from strandline.receive.inspect import Inspector
     from strandline.receive.intake import BatchReport
@@ -71,6 +73,59 @@ class Receiver:
             if not tokens.revoke(connection, name):
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
             audit.record(connection, "token_revoked", token=name)
+
+    # Claims of senders.
+
+    def every_claim(self) -> list[ClaimOf]:
+        with self.bench.ledger.read() as connection:
+            return senders.every_claim(connection)
+
+    def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
+        """Take a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
+        with self.bench.ledger.write() as connection:
+            target = datasets.get(connection, full_name(dataset))
+            released = senders.release(connection, target.id, lake, source_dataset)
+            if released is None:
+                raise RefusedError(
+                    f"no sender of lake {lake} has claimed {target.name} for its dataset {source_dataset}",
+                    hint="`strandline token claims` shows all claims.",
+                )
+            audit.record(
+                connection,
+                "claim_released",
+                dataset=target.name,
+                lake=lake,
+                source_dataset=source_dataset,
+                sink=released.instance,
+                generation=released.generation,
+                forgotten=released.forgotten,
+            )
+        return released
+
+    # A ledger that was restored.
+
+    def adopt(self) -> Adopted:
+        """Record the bodies in the spool that the ledger does not know; a receiver does it when it starts."""
+        return Adoption(self.bench.ledger, self.bench.spool, self.bench.receipts).run()
+
+    def accept(self, dataset: str, reason: str) -> list[str]:
+        """A person lets the receiver of a dataset go on, though nobody knows which bodies its table has. Files that may
+        be in the table already are set aside first: their names in the spool."""
+        with self.bench.ledger.read() as connection:
+            target = datasets.get(connection, full_name(dataset))
+            hold = receive_holds.every(connection).get(target.id)
+        if hold is None:
+            raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
+        doubtful = sorted(doubtful_files(self.bench.ledger, self.bench.receipts, target))
+        aside = [name for name in doubtful if self.bench.spool.exists(name)]
+        for name in aside:  # before the hold goes: a crash in between leaves it
+            self.bench.spool.set_aside(name)
+        with self.bench.ledger.write() as connection:
+            receive_holds.clear(connection, target.id)
+            audit.record(
+                connection, "received_accepted", dataset=target.name, hold=hold, reason=reason, files_set_aside=aside
+            )
+        return aside
 
     # What has come in.
 
@@ -125,12 +180,13 @@ class Receiver:
         with self.bench.ledger.read() as connection:
             names = [d.name for d in datasets.every(connection)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
-            server = self._server(listening, tls)
+            intake = self.intake(told.batch)
+            server = self._server(listening, tls, intake.open_soon)
             try:
                 server.start()
                 told.listening(url, names)
                 if ingest:
-                    working = pool.submit(self.intake(told.batch).run, stopping, told.trouble, told.well)
+                    working = pool.submit(intake.run, stopping, told.trouble, told.well)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:
@@ -141,7 +197,9 @@ class Receiver:
         if ingest:
             working.result()
 
-    def _server(self, listening: socket.socket, tls: tuple[Path, Path] | None) -> Server:
+    def _server(
+        self, listening: socket.socket, tls: tuple[Path, Path] | None, on_behind: Callable[[], None]
+    ) -> Server:
         from strandline.receive.app import create_app
         from strandline.receive.parts import ReceiverParts
         from strandline.receive.server import Server
@@ -150,9 +208,12 @@ class Receiver:
             self.bench.config,
             self.bench.ledger,
             self.bench.spool,
+            self.bench.receipts,
+            self.bench.witness,
             self._schema_of,
             self.read_lines(),
             self.inspector().document,
+            on_behind,
         )
         return Server(create_app(parts), listening, tls, self.bench.settings)
 

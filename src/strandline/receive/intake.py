@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline import failpoints
 from strandline.config import LakeConfig, ReceiveSettings
-from strandline.errors import FailedError, RefusedError, SchemaError, StrandlineError
+from strandline.errors import BlockLost, FailedError, RefusedError, SchemaError, StrandlineError
 from strandline.heartbeat import beating
-from strandline.ledger import batches, blocks, datasets, ended_batches, received
+from strandline.ledger import batch_receipts, batches, blocks, datasets, ended_batches, receive_holds, received
 from strandline.ledger.batches import Batch
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import ReceivedId
+from strandline.ledger.witness import Witness
+from strandline.receipts import Receipts
 from strandline.receive.fitting import MARK
 from strandline.receive.trouble import TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
@@ -66,10 +68,12 @@ class IntakeBench:
     spool: Spool
     tables: Callable[[], SparkTables]
     """Starts Spark when it is called for the first time."""
-    append: Callable[[str, DataFrame, str], Entered]
-    """The one door: a dataset's name, rows, the batch's id, which alone decides."""
+    append: Callable[[str, DataFrame, str, Callable[[], None]], Entered]
+    """The one door: a dataset's name, rows, the batch's id, which alone decides, and a check before the commit."""
     catch_up: Callable[[], None]
     """A ledger that was restored is opened before it is asked what is published."""
+    receipts: Receipts
+    witness: Witness
 
     @property
     def settings(self) -> ReceiveSettings:
@@ -102,6 +106,12 @@ class Intake:
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[DatasetId, Future[list[BatchReport]]] = {}
         self._tidied_at: float | None = None
+        self._opens = threading.Event()
+        self._opens.set()  # the first look at a ledger is whether it was restored
+
+    def open_soon(self) -> None:
+        """Somebody found that the ledger is behind the witness."""
+        self._opens.set()
 
     def run(
         self,
@@ -113,6 +123,7 @@ class Intake:
         while not stopping.is_set():
             try:
                 self._collect()
+                self._open_if_asked()
                 self._begin(stopping)
                 self._tidy_now_and_then()
                 on_well()
@@ -132,6 +143,7 @@ class Intake:
 
     def step(self) -> list[BatchReport]:
         """Everything that is due, here and now."""
+        self._open_if_asked()
         self.tidy()
         return [report for id in self._due() for report in self._work(id, threading.Event())]
 
@@ -145,11 +157,18 @@ class Intake:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
                 self._running[id] = self._pool.submit(self._work, id, stopping)
 
+    def _open_if_asked(self) -> None:
+        if self._opens.is_set():
+            self.bench.catch_up()
+            self._opens.clear()
+
     def _due(self) -> list[DatasetId]:
         """The one question of an idle receiver."""
         rows_max = self.bench.settings.batch_rows_max
         with self.bench.ledger.read() as connection:
-            return batches.due(connection, rows_max=rows_max, older_than=self._older_than())
+            due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
+            held = receive_holds.every(connection) if due else {}
+        return [id for id in due if id not in held]
 
     # One dataset.
 
@@ -167,6 +186,9 @@ class Intake:
     def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
         """One batch of the dataset, formed if need be; None where there is none to be had."""
         ledger, settings = self.bench.ledger, self.bench.settings
+        # Before bodies are put into a batch: by a ledger that was restored, they may be in the table already.
+        self.bench.catch_up()
+        check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
         taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
@@ -188,6 +210,7 @@ class Intake:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
                 self.bench.catch_up()
+                self._write_receipt(dataset, batch)
                 at_the_door = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
@@ -201,13 +224,32 @@ class Intake:
         """Through the door, unless it is in already: then its files may be gone, and are not needed."""
         numbers = self._published(dataset, batch)
         if numbers is None:
-            numbers = self.bench.append(dataset.name, self._frame(dataset, batch), batch.batch_id).rows
+            numbers = self.bench.append(
+                dataset.name,
+                self._frame(dataset, batch),
+                batch.batch_id,
+                lambda: check_hold(self.bench.ledger, dataset.id),
+            ).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
             raise FailedError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {numbers}")
         batches.settle(self.bench.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
+
+    def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
+        """Durable before the table can have the batch. A ledger that forgets the batch finds it there."""
+        with self.bench.ledger.read() as connection:
+            receipt = batch_receipts.receipt_of(connection, batch)
+        taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
+        if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
+            raise BlockLost(
+                f"the ledger does not know batch {batch.batch_id} as it was taken",
+                hint="It was restored from a copy: look at it again.",
+            )
+        failpoints.hit("receive.before_receipt")
+        self.bench.receipts.write(dataset.table_uuid, receipt)
+        failpoints.hit("receive.after_receipt")
 
     def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
         block = blocks.of_batch(self.bench.ledger, dataset.id, batch.batch_id)
@@ -273,6 +315,7 @@ class Intake:
         """Files that are not needed any more, and keys that nobody will send again."""
         self.remove_files()
         received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
+        self._remove_old_receipts()
 
     def remove_files(self) -> None:
         """Those whose rows are published or given up, and that are still there."""
@@ -283,10 +326,33 @@ class Intake:
                 break
             self._remove(left)
 
+    def _remove_old_receipts(self) -> None:
+        """A copy of the ledger that is older than they are makes the receiver hold. The newest one stays: it says that
+        the dataset has received rows."""
+        before = utc_now() - timedelta(days=self.bench.settings.receipts_kept_days)
+        with self.bench.ledger.read() as connection:
+            known = datasets.every(connection)
+        for dataset in known:
+            listed = sorted(self.bench.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
+            old = [batch_id for batch_id, at in listed[:-1] if at < before]
+            with self.bench.ledger.read() as connection:
+                settled = batch_receipts.settled_batches(connection, dataset.id, old)
+            self.bench.receipts.remove(dataset.table_uuid, settled)
+
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
             self._tidied_at = monotonic()
             self.tidy()
+
+
+def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
+    with ledger.read() as connection:
+        reason = receive_holds.every(connection).get(dataset)
+    if reason is not None:
+        raise RefusedError(
+            f"nothing that was received is ingested: {reason}",
+            hint="See `strandline dataset accept-received --help`, and docs/receive.md.",
+        )
 
 
 def explained(error: StrandlineError) -> StrandlineError:

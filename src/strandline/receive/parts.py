@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.config import LakeConfig
 from strandline.ledger.engine import Ledger
+from strandline.ledger.witness import Witness
+from strandline.receipts import Receipts
 from strandline.receive.spool import Spool
 from strandline.tables.schema import Column
 from strandline.types import Dataset, Seq
@@ -26,11 +28,15 @@ class ReceiverParts:
     config: LakeConfig
     ledger: Ledger
     spool: Spool
+    receipts: Receipts
+    witness: Witness
     schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]
     """The dataset of a name, and the columns that its table has now; NoSuchDataset where there is none."""
     read_lines: ReadLines
     """`strandline.ingest.sources.body.read_json_lines`."""
     inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
     """What is really there of a lane's ranges in lo..hi: `ranges`, and `next` where there is more."""
+    on_behind: Callable[[], None] = _nothing
+    """Called when the ledger is found to be behind the witness: somebody has to open it."""
     close: Callable[[], None] = _nothing
     """Called last, when every request is answered."""

@@ -38,6 +38,8 @@ Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
 
 
 LANES_AT_ONCE_MAX = 1000
+HELD_RANGES_AT_ONCE_MAX = 20_000
+"""In one answer to `held`: about 2 MiB. A sender that has more asks again, behind the last of them."""
 QUESTION_BYTES_MAX = 4 << 20
 """A thousand lanes, each with the longest name."""
 
@@ -138,6 +140,8 @@ async def claim(taking: Taking, request: Request, name: str) -> Reply:
     mine = (_own(found, caller).instance, found.table_uuid) == (asked.instance, asked.table_uuid)
     if mine and found.generation < asked.generation:
         raise Turned(answers.not_claimed(found.generation))
+    if mine:
+        await taking.look(taking.watch.claimed)
     return _claim_reply(found)
 
 
@@ -166,8 +170,13 @@ async def held(taking: Taking, request: Request, name: str) -> Reply:
     def ask() -> list[Any]:
         with taking.ledger.read() as connection:
             _check_owner(connection, caller, asked)
-            found = senders.held(connection, caller.dataset.id, asked.lane(""), lanes)
-        return [{"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane]} for lane in found]
+            found = senders.held(
+                connection, caller.dataset.id, asked.lane(""), lanes, bodies_max=HELD_RANGES_AT_ONCE_MAX
+            )
+        return [
+            {"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane.bodies], "more": lane.more}
+            for lane in found
+        ]
 
     return _told({"lanes": await taking.look(ask)})
 

@@ -1,8 +1,9 @@
 """The spool: bodies that were received and are not ingested yet, one Arrow file each.
 
-A name is `<table uuid>/<random>.arrow`, and never used twice. A file that the ledger does not name is nothing: who
-wrote it died before the commit point, or lost against another. One that the ledger names must not go away before its
-rows are published.
+A name is `<table uuid>/<random>.body.arrow`, and never used twice. The file holds a note that says which body it is. A
+file that the ledger does not name was left by a receiver that died before the commit point, or the ledger was restored
+from an older copy and has forgotten it: then its sender was told that it is safe. So a receiver records what it finds
+(`adoption`). A file that the ledger names must not go away before its rows are published.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from strandline.config import LakeConfig, resolve_key
 from strandline.durable import sync_data, sync_folder
 from strandline.errors import StorageError
+from strandline.receipts import BODY_SUFFIX, Note, parse_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from obstore.store import S3Store
 
 FOLDER = "_strandline/spool"
+_UNSURE_SUFFIX = ".unsure"
+_NOTE = b"strandline.body"
 _TEMPORARY = ".tmp"
 _BATCH_ROWS = 65_536
 """Compressed at a time."""
@@ -43,10 +48,22 @@ class SpoolReader(Protocol):
 
     def count(self, name: str) -> int: ...
 
+    def note(self, name: str) -> Note | None:
+        """What the file says of its body; None for an older file."""
+
 
 class Spool(SpoolReader, Protocol):
-    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+    def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
         """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
+
+    def bodies(self) -> list[tuple[str, datetime]]:
+        """The files that have a note, and when they were written."""
+
+    def copy(self, name: str) -> tuple[str, int]:
+        """Its content under a new name, and its size; as durable as after `write`. `StorageError` where it is gone."""
+
+    def set_aside(self, name: str) -> None:
+        """Out of the way, under a name that nobody ingests; a person may rename it back."""
 
     def sync(self, names: Iterable[str]) -> None:
         """One call for many files: their names survive a power cut when it returns."""
@@ -90,6 +107,11 @@ class _Reading:
         with self._reader(name) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
+    def note(self, name: str) -> Note | None:
+        with self._reader(name) as reader:
+            found = (reader.schema.metadata or {}).get(_NOTE)
+        return None if found is None else parse_note(found)
+
     @contextmanager
     def _reader(self, name: str) -> Iterator[Any]:
         import pyarrow as pa
@@ -128,7 +150,7 @@ class LocalSpool(_Reading):
             raise StorageError(f"the spool cannot be read: {_said(e)}", hint=_NOT_NOW) from e
         return True
 
-    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+    def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
         name = _new_name(table_uuid)
         path = self._path(name)
         temporary = path.with_suffix(_TEMPORARY)
@@ -140,7 +162,7 @@ class LocalSpool(_Reading):
                 fd = _new_file(temporary)
             try:
                 with os.fdopen(os.dup(fd), "wb") as file:  # straight to the disk, so that it is not in memory again
-                    _pack(rows, file)
+                    _pack(rows, note, file)
                 size = os.fstat(fd).st_size
                 sync_data(fd)
             except BaseException:
@@ -166,6 +188,34 @@ class LocalSpool(_Reading):
                 self._path(name).unlink(missing_ok=True)
         except OSError as e:
             raise StorageError(f"files of the spool cannot be removed: {_said(e)}") from e
+
+    def bodies(self) -> list[tuple[str, datetime]]:
+        found = []
+        try:
+            for path in Path(self.folder).glob(f"*/*{BODY_SUFFIX}"):
+                with suppress(FileNotFoundError):  # ingested meanwhile
+                    found.append((f"{path.parent.name}/{path.name}", _moment(path.stat().st_mtime)))
+        except OSError as e:
+            raise StorageError(f"the spool cannot be listed: {_said(e)}", hint=_NOT_NOW) from e
+        return sorted(found)
+
+    def copy(self, name: str) -> tuple[str, int]:
+        made = _new_name(name.partition("/")[0])
+        try:
+            os.link(self._path(name), self._path(made))
+            return made, self._path(made).stat().st_size
+        except OSError as e:
+            raise StorageError(f"the spool file {name} cannot be copied: {_said(e)}", hint=_NOT_NOW) from e
+
+    def set_aside(self, name: str) -> None:
+        path = self._path(name)
+        try:
+            path.rename(path.with_name(path.name + _UNSURE_SUFFIX))
+            sync_folder(path.parent)
+        except FileNotFoundError:
+            pass
+        except OSError as e:
+            raise StorageError(f"the spool file {name} cannot be set aside: {_said(e)}") from e
 
     def _path(self, name: str) -> Path:
         return Path(self.folder, _checked(name))
@@ -211,10 +261,10 @@ class S3Spool(_Reading):
                 return False
             return True
 
-    def write(self, table_uuid: str, rows: pa.Table) -> tuple[str, int]:
+    def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
         import obstore
 
-        name, packed = _new_name(table_uuid), _packed(rows)
+        name, packed = _new_name(table_uuid), _packed(rows, note)
         with _s3_told("the spool cannot be written"):
             # In one piece: parts would cost three requests, and leave something behind that no listing shows.
             obstore.put(self._store(), self._key(name), packed, use_multipart=False)
@@ -230,6 +280,36 @@ class S3Spool(_Reading):
         with _s3_told("files of the spool cannot be removed"):
             if keys:
                 obstore.delete(self._store(), keys)
+
+    def bodies(self) -> list[tuple[str, datetime]]:
+        import obstore
+
+        found = []
+        with _s3_told("the spool cannot be listed"):
+            for some in obstore.list(self._store(), f"{self.prefix}/"):
+                for meta in some:
+                    if meta["path"].endswith(BODY_SUFFIX):
+                        found.append((meta["path"].removeprefix(f"{self.prefix}/"), meta["last_modified"]))
+        return sorted(found)
+
+    def copy(self, name: str) -> tuple[str, int]:
+        import obstore
+
+        made = _new_name(name.partition("/")[0])
+        with _s3_told(f"the spool file {name} cannot be copied"):
+            obstore.copy(self._store(), self._key(name), self._key(made))
+            return made, obstore.head(self._store(), self._key(made))["size"]
+
+    def set_aside(self, name: str) -> None:
+        import obstore
+        from obstore.exceptions import NotFoundError
+
+        with _s3_told(f"the spool file {name} cannot be set aside"):
+            try:
+                obstore.copy(self._store(), self._key(name), self._key(name) + _UNSURE_SUFFIX)
+            except (NotFoundError, FileNotFoundError):
+                return
+            obstore.delete(self._store(), self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{_checked(name)}"
@@ -273,7 +353,7 @@ def _s3_told(what: str) -> Iterator[None]:
 
 
 def _new_name(table_uuid: str) -> str:
-    return f"{table_uuid}/{uuid.uuid4().hex}.arrow"
+    return f"{table_uuid}/{uuid.uuid4().hex}{BODY_SUFFIX}"
 
 
 def _checked(name: str) -> str:
@@ -284,17 +364,18 @@ def _checked(name: str) -> str:
     return name
 
 
-def _packed(rows: pa.Table) -> memoryview:
+def _packed(rows: pa.Table, note: Note) -> memoryview:
     import pyarrow as pa
 
     out = pa.BufferOutputStream()
-    _pack(rows, out)
+    _pack(rows, note, out)
     return memoryview(cast("Any", out.getvalue())).cast("B")
 
 
-def _pack(rows: pa.Table, out: Any) -> None:
+def _pack(rows: pa.Table, note: Note, out: Any) -> None:
     import pyarrow as pa
 
+    rows = rows.replace_schema_metadata({_NOTE: note.to_bytes()})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_file(out, rows.schema, options=options) as file:
         file.write_table(rows, max_chunksize=_BATCH_ROWS)
@@ -302,6 +383,10 @@ def _pack(rows: pa.Table, out: Any) -> None:
 
 def _new_file(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _said(error: OSError) -> str:

@@ -18,15 +18,18 @@ from starlette.requests import ClientDisconnect, Request
 
 from strandline import failpoints, wire
 from strandline.bounded_text import check_text
-from strandline.errors import BadRow, NoSuchDataset, SchemaError, StrandlineError, UsageError
-from strandline.ledger import datasets, received, tokens
+from strandline.errors import BadRow, NoSuchDataset, OpeningNeeded, SchemaError, StrandlineError, UsageError
+from strandline.ledger import datasets, receive_holds, received, tokens
 from strandline.ledger.received import Body
+from strandline.receipts import Note
 from strandline.receive import answers
+from strandline.receive.adoption import Adoption
 from strandline.receive.answers import Reply, Turned
 from strandline.receive.body import Packed, read_body
 from strandline.receive.callers import Caller, Callers
 from strandline.receive.committer import Committer
 from strandline.receive.gate import Gate
+from strandline.receive.ledger_watch import LedgerWatch
 from strandline.receive.parts import ReceiverParts
 from strandline.receive.targets import Target, Targets
 from strandline.receive.turns import Turns
@@ -67,6 +70,8 @@ class Taking:
         self.committer = Committer(self.ledger, parts.spool)
         self._targets = Targets(parts.schema_of)
         self._callers = Callers()
+        adoption = Adoption(parts.ledger, parts.spool, parts.receipts)
+        self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
         self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
@@ -102,6 +107,7 @@ class Taking:
             full = name
         except UsageError as e:
             raise Turned(answers.bad_request(e.message)) from None
+        self._check_ledger()
         with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
@@ -111,7 +117,17 @@ class Taking:
             dataset = datasets.find(connection, full)
             if dataset is None:
                 raise Turned(answers.no_dataset())
-            return Caller(token, dataset), received.waiting_bytes(connection) if measure else None
+            if dataset.id in receive_holds.every(connection):
+                raise Turned(answers.on_hold())
+            caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
+            return caller, received.waiting_bytes(connection) if measure else None
+
+    def _check_ledger(self) -> None:
+        try:
+            self.watch.check()
+        except OpeningNeeded as e:
+            log.warning("a request is asked to come again: %s", e.message)
+            raise Turned(answers.behind(self.settings.retry_after_seconds)) from e
 
     async def look(self, ask: Callable[[], _T]) -> _T:
         return await self._in(self._looking, ask)
@@ -194,7 +210,8 @@ class Taking:
         failpoints.hit("receive.before_spool")
         name, size = None, 0
         if rows.num_rows:
-            name, size = self.parts.spool.write(dataset.table_uuid, rows)
+            note = Note(arrival.identity, caller.mark, rows.num_rows, digest, len(data))
+            name, size = self.parts.spool.write(dataset.table_uuid, rows, note)
         failpoints.hit("receive.after_spool")
         return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
 
@@ -229,7 +246,7 @@ class Taking:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):
             self.gate.added(body.dataset, body.spool_bytes)
-        elif isinstance(decision, received.Gone):
+        elif isinstance(decision, received.Gone | received.OnHold):
             self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)
 

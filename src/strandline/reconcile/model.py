@@ -67,6 +67,9 @@ class Protection(StrEnum):
     """On storage that is not shared: not provably written by this node."""
     UNSEALED = "unsealed"
     """The range of the entry is not wholly at or below the seal, or is not known; whatever its age."""
+    ACKNOWLEDGED = "acknowledged"
+    """A received body that the ledger does not know, perhaps because it was restored from an older copy: its sender may
+    have been told that it is safe. A receiver records it."""
     NO_TIME = "no_time"
     FUTURE_TIME = "future_time"
     YOUNG = "young"

@@ -118,18 +118,37 @@ class Peer:
         return held
 
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        lanes = [{"partition": address.partition, "after": after} for address, after in asked]
-        answer = self._ask("held", _whose(asked[0][0]) | {"lanes": lanes})
-        try:
-            told = [[_held_range(*one) for one in lane["ranges"]] for lane in answer["lanes"]]
-        except (KeyError, TypeError, ValueError) as e:
-            raise self._unreadable("held") from e
-        if len(told) != len(asked):
-            raise self._unreadable("held")
+        """A receiver tells so many ranges at once. The lanes of which it has more are asked for again, behind the last
+        range that it told."""
+        told: list[list[HeldRange]] = [[] for _ in asked]
+        left = list(range(len(asked)))
+        while left:
+            at = [(asked[n][0], told[n][-1].rows.hi if told[n] else asked[n][1]) for n in left]
+            answers = self._held_part(at)
+            for n, (ranges, _) in zip(left, answers, strict=True):
+                told[n] += ranges
+            more = [n for n, (_, more) in zip(left, answers, strict=True) if more]
+            if more and not any(ranges for ranges, _ in answers):
+                raise self._error("it says that it holds more than it tells, and tells nothing")
+            left = more
         for ranges in told:
             if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ranges)):
                 raise self._error("what it says it holds is not in order, or overlaps itself")
         return [Held(None, tuple(ranges)) for ranges in told]
+
+    def _held_part(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[tuple[list[HeldRange], bool]]:
+        lanes = [{"partition": address.partition, "after": after} for address, after in asked]
+        answer = self._ask("held", _whose(asked[0][0]) | {"lanes": lanes})
+        try:
+            told = [
+                ([_held_range(*one) for one in lane["ranges"]], bool(lane.get("more", False)))
+                for lane in answer["lanes"]
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("held") from e
+        if len(told) != len(asked):
+            raise self._unreadable("held")
+        return told
 
     def inspect(self, address: Address, window: SeqRange) -> tuple[dict[SeqRange, Inspected], Seq | None]:
         """What is really there of the ranges inside, and where to go on if there are more."""

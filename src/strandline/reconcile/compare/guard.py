@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from strandline.receipts import BODY_SUFFIX
 from strandline.reconcile.model import Content, Context, LastPublished, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
 from strandline.types import SeqRange
@@ -45,9 +46,12 @@ def by_open_job(modified_ns: int, context: Context) -> Protection | None:
     return Protection.OPEN_JOB if _is_since(modified_ns, began, context.clock_skew_seconds) else None
 
 
-def by_spool(modified_ns: int | None, table_uuid: str, context: Context) -> Protection | None:
+def by_spool(modified_ns: int | None, table_uuid: str, name: str, context: Context) -> Protection | None:
     """A body is written before it is recorded, whatever the grace window; and a ledger that does not know the dataset
-    cannot know its bodies."""
+    cannot know its bodies. A file that says which body it is belongs to the receiver, however old it is: the ledger may
+    have forgotten a body that was acknowledged."""
+    if name.endswith(BODY_SUFFIX):
+        return Protection.ACKNOWLEDGED
     if table_uuid not in context.spool_tables:
         return Protection.NOT_A_DATASET
     in_hand = modified_ns is None or modified_ns > context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000

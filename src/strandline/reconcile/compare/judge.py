@@ -87,7 +87,7 @@ class Judge:
         protected = by_time(modified_ns, self._context)
         if place.content is Content.SPOOL:
             table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
-            protected = first((protected, by_spool(modified_ns, table_uuid, self._context)))
+            protected = first((protected, by_spool(modified_ns, table_uuid, name, self._context)))
         if place.standing is not None or not fits:
             protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
         if not self._context.own_origin and is_metadata_file(name):

@@ -1,0 +1,79 @@
+"""Whether the ledger may be believed: it stands where the witness does, and knows what lies in the spool.
+
+A ledger that was restored from an older copy does not know which bodies the table has. Until somebody opens it (an
+intake does; so does `strandline ledger open`), a receiver takes nothing, and says nothing about what it holds. When it
+is opened, and when a receiver starts, bodies in the spool that the ledger has forgotten are recorded first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+
+from strandline.errors import OpeningNeeded
+from strandline.ledger import sequence
+from strandline.ledger.engine import utc_now
+from strandline.ledger.witness import Witness
+from strandline.receive.adoption import Adoption
+from strandline.receive.turns import Turns
+
+LOOK_AGAIN_SECONDS = 1.0
+_ADOPT_AGAIN_SECONDS = 600.0
+_IN_HAND_SECONDS = 3_600
+"""A file that is younger may be about to be recorded. That does no harm, but is no help either."""
+
+
+class LedgerWatch:
+    """For many threads."""
+
+    def __init__(
+        self, ledger: Turns, witness: Witness, adoption: Adoption, on_behind: Callable[[], None] = lambda: None
+    ) -> None:
+        self._ledger = ledger
+        self._witness = witness
+        self._adoption = adoption
+        self._on_behind = on_behind
+        self._lock = threading.Lock()
+        self._looked_at: float | None = None
+        self._adopted_at: float | None = None
+        self._unclaimed = 0
+
+    def check(self) -> None:
+        """Raise `OpeningNeeded` where the ledger is not where the witness is. Whoever passes may believe the ledger for
+        a moment."""
+        if self._is_fresh():
+            return
+        with self._lock:
+            if self._is_fresh():
+                return
+            self._look()
+            if self._adopted_at is None:
+                self._adopt(everything=True)
+            elif monotonic() - self._adopted_at > _ADOPT_AGAIN_SECONDS:
+                self._adopt(everything=False)
+            self._looked_at = monotonic()
+
+    def claimed(self) -> None:
+        """A sender has claimed its lanes: bodies of it may have waited for that."""
+        with self._lock:
+            if self._unclaimed:
+                self._adopt(everything=True)
+
+    def _is_fresh(self) -> bool:
+        return self._looked_at is not None and monotonic() - self._looked_at < LOOK_AGAIN_SECONDS
+
+    def _look(self) -> None:
+        try:
+            with self._ledger.write() as connection:  # nobody takes a number between the two looks
+                sequence.check(connection, self._witness)
+        except OpeningNeeded:
+            self._looked_at = self._adopted_at = None
+            self._on_behind()
+            raise
+
+    def _adopt(self, *, everything: bool) -> None:
+        older_than = None if everything else utc_now() - timedelta(seconds=_IN_HAND_SECONDS)
+        done = self._adoption.run(older_than=older_than)
+        self._adopted_at, self._unclaimed = monotonic(), done.unclaimed

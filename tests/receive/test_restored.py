@@ -1,0 +1,202 @@
+"""A receiver whose ledger was restored from an older copy: no body is lost, and none is taken twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any, cast
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from strandline import failpoints
+from strandline.errors import RefusedError
+from strandline.ledger import audit, batch_receipts, batches, receive_holds, received, sequence, tokens
+from strandline.ledger.engine import utc_now
+from strandline.ledger.received import Body
+from strandline.ledger.witness import open_witness
+from strandline.receipts import Note, open_receipts
+from strandline.receive import ledger_watch
+from strandline.receive.adoption import Adopted, Adoption
+from strandline.receive.committer import Committer
+from strandline.receive.facade import Receiver
+from strandline.receive.intake import IntakeBench
+from strandline.receive.spool import open_spool
+from strandline.receive.turns import Turns
+from strandline.wire import Answer, KeyIdentity
+from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
+
+
+def _copied(bench: Bench) -> Callable[[], None]:
+    """A copy of the ledger as it is now; when it is called, the ledger is that copy again."""
+    path = bench.ledger.path
+    assert path is not None
+    copy = path.with_name(f"copy-{len(list(path.parent.iterdir()))}")
+    bench.ledger.backup(copy)
+
+    def restore() -> None:
+        shutil.copy(copy, path.with_suffix(".restoring"))
+        path.with_suffix(".restoring").replace(path)
+
+    return restore
+
+
+def _adoption(bench: Bench) -> Adoption:
+    return Adoption(bench.ledger, open_spool(bench.config), open_receipts(bench.config))
+
+
+def _said(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["outcome"]
+
+
+def _held(client: Client, **other: Any) -> httpx.Response:
+    lane = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
+    return client.ask("held", **(lane | {"lanes": [{"partition": ""}]} | other))
+
+
+ACCEPTED, BUSY = (202, Answer.ACCEPTED.value), (503, Answer.BUSY.value)
+
+
+def test_bodies_that_were_acknowledged_after_the_copy_are_found_in_the_spool(bench: Bench) -> None:
+    """They were answered with 202: nobody ever sends them again."""
+    first = bench.serve()
+    restore = _copied(bench)
+    assert _said(first.send(some(3), "k1")) == _said(first.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
+    restore()
+    assert bench.recorded() == []
+    second = bench.serve()
+    assert _held(second).json()["lanes"][0]["ranges"][0][:3] == [1, 2, 2], "before it says what it holds"
+    assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5]
+    assert len(bench.files()) == 2
+    again = [second.send(some(3), "k1"), second.send(some(2, 4), rows=span(1, 2))]
+    assert [answer.json()["repeat"] for answer in again] == [True, True]
+    with bench.ledger.read() as connection:
+        assert [e.detail for e in audit.latest(connection) if e.event == "bodies_found"] == [{"bodies": 2, "rows": 5}]
+
+
+def test_a_restore_under_a_running_receiver_is_noticed_later_and_a_repeat_meanwhile_is_in_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = bench.serve()
+    restore = _copied(bench)
+    assert _said(client.send(some(3), "k1")) == _said(client.send(some(3, 4), "k2")) == ACCEPTED
+    restore()
+    assert client.send(some(3), "k1").json()["repeat"] is False, "it is not known, and taken: as another file"
+    assert _adoption(bench).run() == Adopted(1, 3, 0)
+    assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5, 6] and len(bench.files()) == 2
+
+
+@pytest.mark.parametrize("point", ["adopt_body.before_record", "adopt_body.after_record"])
+def test_a_receiver_that_dies_while_it_records_what_it_found_is_followed_by_one_that_does(
+    bench: Bench, armed: Callable[[str], None], point: str
+) -> None:
+    client = bench.serve()
+    restore = _copied(bench)
+    client.send(some(3), "k1")
+    restore()
+    armed(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        _adoption(bench).run()
+    armed("")
+    _adoption(bench).run()
+    assert [row["id"] for row in bench.rows()] == [1, 2, 3] and len(bench.files()) == 1
+
+
+def test_a_file_that_another_receiver_has_in_hand_is_not_taken_from_it(bench: Bench) -> None:
+    """Found first, and recorded after: the other one finds a repeat, and removes its own file alone."""
+    spool = open_spool(bench.config)
+    with bench.ledger.read() as connection:
+        token = tokens.find(connection, bench.token)
+        assert token is not None
+        note = Note(KeyIdentity("k"), tokens.mark_of(connection, token.owner), 2, "d", 1)
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
+    name, size = spool.write(bench.dataset.table_uuid, rows, note)
+    assert _adoption(bench).run() == Adopted(1, 2, 0)
+    committer = Committer(Turns(bench.ledger), spool)
+    body = Body(bench.dataset.id, KeyIdentity("k"), token.id, 2, "d", 1, name, size)
+    assert isinstance(committer.submit(body).result(60), received.Repeat)
+    committer.close()
+    assert [row["id"] for row in bench.rows()] == [1, 2]
+
+
+def test_bodies_of_lanes_whose_claim_was_forgotten_are_recorded_when_the_sender_claims_them(bench: Bench) -> None:
+    restore_nothing = _copied(bench)
+    first = bench.serve()
+    mine = {"lake": "later", "instance": "s", "dataset": "d", "table_uuid": "u", "generation": 1}
+    assert first.ask("claim", **mine).status_code == 200
+    headers = {"Strandline_Lake": "later", "Strandline_Sink": "s", "Strandline_Dataset": "d"}
+    rows = lines([{"_ingest_seq": 7, "id": 7, "text": "x"}])
+    assert _said(first.send(rows, rows=span(7, 7), **headers)) == ACCEPTED
+    restore_nothing()
+    second = bench.serve()
+    assert second.ask("claimed", lake="later", dataset="d").json()["claim"] is None
+    assert len(bench.files()) == 1 and bench.recorded() == []
+    assert second.ask("claim", **mine).status_code == 200
+    lane = {"lake": "later", "instance": "s", "dataset": "d"}
+    assert [r[:2] for r in _held(second, **lane).json()["lanes"][0]["ranges"]] == [[7, 7]]
+
+
+# --- behind the witness, and on hold ---
+
+
+def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witness(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that does not ingest. It asks for the ledger to be opened."""
+    monkeypatch.setattr(ledger_watch, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("strandline.receive.callers._KEPT_SECONDS", 0.0)
+    asked: list[int] = []
+    client = bench.serve(on_behind=lambda: asked.append(1))
+    assert _said(client.send(some(1), "before")) == ACCEPTED
+    open_witness(bench.config).raise_to(10, expected=0)
+    refused = client.send(some(3), "k")
+    assert _said(refused) == _said(_held(client)) == BUSY and "ledger open" in refused.json()["why"]
+    assert "Retry-After" in refused.headers and asked and len(bench.files()) == 1
+    with bench.ledger.write() as connection:
+        sequence.move(connection, last=10, epoch=2)
+    assert _said(client.send(some(3), "k")) == ACCEPTED
+
+
+def _receiver(bench: Bench) -> Receiver:
+    spool, receipts = open_spool(bench.config), open_receipts(bench.config)
+    unused = cast("Any", None)
+    parts = (bench.config, bench.ledger, spool, unused, unused, lambda: None, receipts, open_witness(bench.config))
+    return Receiver(IntakeBench(*parts), unused, unused)
+
+
+def test_a_receiver_that_holds_refuses_bodies_and_questions_until_a_person_accepts(bench: Bench) -> None:
+    client, receiver = bench.serve(), _receiver(bench)
+    with pytest.raises(RefusedError, match="does not hold"):
+        receiver.accept("events", "why not")
+    client.send(some(3), "in doubt")
+    batch = batches.form(bench.ledger, bench.dataset.id, rows_max=1, older_than=utc_now())
+    assert batch is not None
+    with bench.ledger.read() as connection:
+        open_receipts(bench.config).write(bench.dataset.table_uuid, batch_receipts.receipt_of(connection, batch))
+    restored = _bench_without_bodies(bench)
+    with restored.ledger.write() as connection:
+        receive_holds.put(connection, bench.dataset.id, "snapshots have expired")
+    held = bench.serve()
+    answers = [held.send(some(1, 7), "k"), held.send(some(1, 7), rows=span(1, 1)), _held(held)]
+    assert [_said(a) for a in answers] == [BUSY] * 3 and "a person has to look" in answers[0].json()["why"]
+    assert bench.recorded() == [] and len(bench.files()) == 1, "what may be in the table is left where it is"
+    with pytest.raises(RefusedError, match="nothing that was received is ingested"):
+        receiver.intake().next_batch(bench.dataset.id)
+    assert receiver.accept("events", "nobody repeats a body") == [batch.bodies[0].spool]
+    assert [path.suffix for path in bench.files()] == [".unsure"]
+    eventually(lambda: _said(held.send(some(1, 7), "k")) == ACCEPTED)
+    assert [row["id"] for row in bench.rows()] == [7]
+    with bench.ledger.read() as connection:
+        [event] = [e.detail for e in audit.latest(connection) if e.event == "received_accepted"]
+    assert event["reason"] == "nobody repeats a body" and event["hold"] == "snapshots have expired"
+
+
+def _bench_without_bodies(bench: Bench) -> Bench:
+    """As after a restore: the records are gone, dataset, token and claims are there."""
+    with bench.ledger.write() as connection:
+        for table in ("received", "receive_batch"):
+            for trigger in ("a_body_that_is_needed_stays", "a_batch_stays"):
+                connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    return bench
