@@ -4,10 +4,11 @@ that has ended never comes in."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from strandline.ledger.batches import Batch
 from strandline.ledger.ended_batches import Standing
 from strandline.ledger.engine import utc_now
 from strandline.ledger.received import Repeat
+from strandline.receipts import open_receipts
 from strandline.receive.intake import Intake, IntakeBench
 from strandline.receive.trouble import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.types import Published, Reserved, SeqRange, SnapshotId, Staged
@@ -338,7 +340,7 @@ class Door:
     table: list[tuple[SeqRange, list[str]]] = field(default_factory=list)
     branches: dict[int, list[str]] = field(default_factory=dict)
 
-    def __call__(self, name: str, frame: Batch, batch_id: str) -> Entered:
+    def __call__(self, name: str, frame: Batch, batch_id: str, check: Callable[[], None]) -> Entered:
         self.stumble()
         wanted = blocks.NewBlock(frame.dataset, frame.rows, batch_id, None, received=True)
         held, new = blocks.reserve(self.bench.ledger, self.bench.witness, wanted, lease_seconds=60)
@@ -401,7 +403,9 @@ def be_due(bench: Bench) -> None:
 
 def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.MonkeyPatch) -> Intake:
     monkeypatch.setattr(Intake, "_frame", lambda self, dataset, batch: batch)
-    made = IntakeBench(bench.config, bench.ledger, spool, lambda: None, door, lambda: None)  # type: ignore[arg-type]
+    receipts = open_receipts(bench.config)
+    parts: Any = (bench.config, bench.ledger, spool, lambda: None, door, lambda: None, receipts, bench.witness)
+    made = IntakeBench(*parts)
     return Intake(made)
 
 
