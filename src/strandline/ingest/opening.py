@@ -19,7 +19,12 @@ from strandline import failpoints, rollback
 from strandline.batch_names import wholes_of
 from strandline.errors import NoSuchDataset, OpeningNeeded, WrongLake
 from strandline.ingest.recover import branch_complete
-from strandline.ingest.take_back_received import reaches_the_copy, take_back_received
+from strandline.ingest.take_back_received import (
+    end_hold_until_opened,
+    hold_until_opened,
+    reaches_the_copy,
+    take_back_received,
+)
 from strandline.ingest.workbench import Workbench
 from strandline.ledger import audit, blocks, datasets, ended_batches, floors, losses, sequence, sinks, table_states
 from strandline.ledger.engine import Connection
@@ -122,6 +127,7 @@ def _open(work: Workbench, connection: Connection, counter: sequence.Counter, hi
         rows = SeqRange(Seq(counter.last + 1), Seq(last))
         blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
         table_states.record_trouble(connection, dataset.id, unreadable[dataset.name])
+        hold_until_opened(connection, dataset)
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -247,11 +253,14 @@ def _open_later(work: Workbench, dataset: Dataset) -> None:
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)
         failpoints.hit("postponed.after_epoch")
+        complete = reaches_the_copy(connection, dataset, view)
+        end_hold_until_opened(connection, dataset)
         rolled, batches = [], 0
         for found in waiting:
             rows = found.head.rows
             rolled += _roll_forward(work, connection, dataset.name, rows, epoch)
             batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
+            take_back_received(work, connection, dataset, rows, complete=complete)
             blocks.settle_postponed(connection, found)
         failpoints.hit("postponed.after_roll_forward")
         if (settled := work.tables.view(dataset.name).settled) is not None:

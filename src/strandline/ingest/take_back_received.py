@@ -14,6 +14,20 @@ from strandline.receipts import BATCH_PREFIX
 from strandline.tables.metadata import TableView, WapId
 from strandline.types import Dataset, SeqRange
 
+_NOT_OPENED = (
+    "the ledger was restored from an older copy, and its table cannot be read to see which bodies were received since"
+)
+
+
+def hold_until_opened(connection: Connection, dataset: Dataset) -> None:
+    """The table cannot be read now, so nobody can say which bodies it has. Opening the dataset later ends this hold."""
+    receive_holds.put(connection, dataset.id, _NOT_OPENED)
+
+
+def end_hold_until_opened(connection: Connection, dataset: Dataset) -> None:
+    if receive_holds.every(connection).get(dataset.id) == _NOT_OPENED:
+        receive_holds.clear(connection, dataset.id)
+
 
 def take_back_received(
     work: Workbench, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
