@@ -346,7 +346,7 @@ def test_a_file_that_has_other_rows_than_were_received_fails_its_batch(lake: Lak
     paths = {str(p).rpartition("/")[2]: p for p in files(lake)}
     paths[other.rpartition("/")[2]].replace(paths[name.rpartition("/")[2]])
     [report] = sender.ingest()
-    assert report.did == "waiting" and "holds 2 rows, and 3 were received" in (report.reason or "")
+    assert report.did == "waiting" and "holds 2 rows, and 3 rows were received" in (report.reason or "")
     assert values(sender) == []
 
 
