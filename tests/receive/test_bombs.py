@@ -25,11 +25,13 @@ import strandline
 from strandline import wire
 from strandline.errors import BadRow, StrandlineError
 from strandline.ingest.sources.body import read_json_lines
+from strandline.receipts import Note, TokenMark
 from strandline.receive.body import Packed, read_body
 from strandline.receive.spool import LocalSpool
 from strandline.receive.unpack import TooLarge
 from strandline.tables.schema import Column
 from strandline.tables.schema_file import parse_columns
+from strandline.wire import KeyIdentity
 from tests.campaign import TORTURE, scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import receiving
@@ -68,7 +70,8 @@ def grown(do: Callable[[], object]) -> int:
 def take(body: bytes, columns: tuple[Column, ...], form: str, folder: Path, encoding: str = "identity") -> int:
     """Read, and spooled, as the receiver does it; how many rows."""
     rows = read_body(Packed(body, form, encoding, None), columns, BYTES_MAX, read_json_lines)
-    LocalSpool(str(folder), str(folder)).write("table", rows)
+    note = Note(KeyIdentity("k"), TokenMark("first", "0123456789abcdef"), rows.num_rows, "sha256:d", len(body))
+    LocalSpool(str(folder), str(folder)).write("table", rows, note)
     return rows.num_rows
 
 

@@ -7,6 +7,7 @@ rest of a head that was begun, and for the rest of a body that was answered befo
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ def guard(config: uvicorn.Config, *, connections_max: int, head_seconds_max: flo
         _head_bytes: int | None = 0
         """Of a head that is not whole; None where nothing, or a body, is being read."""
         idle_since = 0.0
+        """Not by the loop's clock: that of uvloop counts milliseconds, too coarse to tell who is idle for longer."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.idle_since = self.loop.time()
+            self.idle_since = time.monotonic()
             if len(self.connections) > connections_max:
                 self._make_room()
             self._start_timer()
@@ -64,7 +66,7 @@ def guard(config: uvicorn.Config, *, connections_max: int, head_seconds_max: flo
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self.idle_since = self.loop.time()
+            self.idle_since = time.monotonic()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
