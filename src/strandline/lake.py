@@ -279,7 +279,9 @@ class Lake:
             return  # whoever wants a number is told
         with self.ledger.read() as connection:
             behind = sequence.read(connection).last != highest
-        if behind:
+            postponed = bool(blocks.postponed(connection))
+        again_at = self._settle_again_at
+        if behind or (postponed and (again_at is None or time.monotonic() >= again_at)):
             self.recover()
 
     def _tell_watch(self, dataset: Dataset) -> None:

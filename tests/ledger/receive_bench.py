@@ -17,6 +17,7 @@ from strandline.ledger.batches import Batch
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import Body, Decision, New
 from strandline.ledger.tokens import Token
+from strandline.ledger.witness import Witness
 from strandline.types import Dataset, DatasetId, Seq, SeqRange
 from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
 from tests.ledger.conftest import Bench
@@ -37,6 +38,7 @@ def by_range(lo: int, hi: int, lane: LaneName = SENDER) -> RangeIdentity:
 @dataclass
 class Receiving:
     ledger: Ledger
+    witness: Witness
     dataset: Dataset
     token: Token
 
@@ -138,7 +140,7 @@ def new_receiving(bench: Bench) -> Receiving:
     dataset = bench.add_dataset(f"default.r{number}")
     with bench.ledger.write() as connection:
         token, _ = tokens.create(connection, f"token-{number}", None)
-    made = Receiving(bench.ledger, dataset, token)
+    made = Receiving(bench.ledger, bench.witness, dataset, token)
     assert made.claim() is not None
     return made
 

@@ -6,20 +6,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from strandline import failpoints
 from strandline.batch_names import can_share_rows, new_name, part_name, wholes_of
 from strandline.errors import BatchEnded, FailedError, RefusedError, StorageError, UsageError
-from strandline.ledger import audit, batches, blocks, datasets, ended_batches, receive_report, received
+from strandline.ledger import audit, batch_receipts, batches, blocks, datasets, ended_batches, receive_report, received
 from strandline.ledger.batches import Batch
 from strandline.ledger.ended_batches import Standing
 from strandline.ledger.engine import utc_now
 from strandline.ledger.received import Repeat
+from strandline.ledger.witness import Mark, Witness
 from strandline.receipts import open_receipts
 from strandline.receive.intake import Intake, IntakeBench
 from strandline.receive.trouble import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
@@ -71,12 +72,12 @@ def test_a_divided_batch_has_its_bodies_in_two_parts_in_order(receiving: Receivi
     bodies = receiving.accept("a", "b", "c", rows=4)
     receiving.form()
     whole = taken(receiving)
-    parts = ended_batches.divide(receiving.ledger, whole)
+    parts = ended_batches.divide(receiving.ledger, receiving.witness, whole)
     assert [[b.spool for b in p.bodies] for p in parts] == [[bodies[0].spool, bodies[1].spool], [bodies[2].spool]]
     assert [[b.place for b in p.bodies] for p in parts] == [[0, 4], [0]]
     assert [(t.batch_id, t.bodies, t.failures) for t in receiving.take()] == [(p.batch_id, p.bodies, 0) for p in parts]
     assert [p.batch_id for p in parts] == [f"{whole.batch_id}.0", f"{whole.batch_id}.1"]
-    assert ended_batches.divide(receiving.ledger, whole) == [], "it has ended"
+    assert ended_batches.divide(receiving.ledger, receiving.witness, whole) == [], "it has ended"
     assert not batches.renew(receiving.ledger, whole, 60)
     assert not batches.failed(receiving.ledger, whole, "late", utc_now())
 
@@ -85,7 +86,7 @@ def test_a_receiver_that_still_holds_a_divided_batch_cannot_bring_it_in(shared: 
     receiving.accept("a", "b")
     receiving.form()
     whole = taken(receiving)
-    first, second = ended_batches.divide(receiving.ledger, whole)
+    first, second = ended_batches.divide(receiving.ledger, receiving.witness, whole)
     counter = reserve(shared, first).head.rows.hi
     with pytest.raises(BatchEnded):
         reserve(shared, whole)
@@ -112,15 +113,34 @@ def test_a_batch_that_a_block_has_is_neither_divided_nor_set_aside(shared: Bench
     receiving.form()
     batch = taken(receiving)
     held = reserve(shared, batch)
-    assert ended_batches.divide(receiving.ledger, batch) == []
-    assert not ended_batches.set_aside(receiving.ledger, batch, "why")
+    assert ended_batches.divide(receiving.ledger, receiving.witness, batch) == []
+    assert not ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
     for ending in ("divided", "set_aside", "discarded", "replayed", "elsewhere"):
         assert receiving.is_refused(
             f"UPDATE receive_batch SET ending = '{ending}', ended_at = 1, reason = 'x', lease_token = NULL, "
             "lease_until = NULL WHERE dataset_id = :dataset"
         ), ending
     assert blocks.abandon(shared.ledger, shared.witness, held, "it failed")
-    assert ended_batches.set_aside(receiving.ledger, batch, "why")
+    assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
+
+
+def test_a_ledger_that_is_behind_the_witness_ends_no_batch(receiving: Receiving) -> None:
+    """It was restored: the table may have the batch. Nor does one whose dataset is still to be opened."""
+
+    class Ahead:
+        def read(self) -> Mark:
+            return Mark("lake", 1 << 40)
+
+    receiving.accept("a", "b")
+    receiving.form()
+    whole = taken(receiving)
+    ahead = cast("Witness", Ahead())
+    assert ended_batches.divide(receiving.ledger, ahead, whole) == []
+    assert not ended_batches.set_aside(receiving.ledger, ahead, replace(whole, bodies=whole.bodies[:1]), "why")
+    parts = ended_batches.divide(receiving.ledger, receiving.witness, whole)
+    with receiving.ledger.read() as connection:
+        ended = [batch_receipts.has_ended(connection, b.batch_id) for b in (whole, *parts)]
+    assert ended == [True, False, False], "what the table has of it by then makes the receiver hold"
 
 
 def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench, receiving: Receiving) -> None:
@@ -136,7 +156,7 @@ def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench,
             return False
 
         def divided(ledger: object, batch: Batch = batch) -> bool:
-            return bool(ended_batches.divide(ledger, batch))  # type: ignore[arg-type]
+            return bool(ended_batches.divide(ledger, shared.witness, batch))  # type: ignore[arg-type]
 
         assert sorted(at_once(shared, [reserved, divided])) == [False, True]
 
@@ -147,7 +167,7 @@ def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench,
 def test_a_body_that_was_set_aside_is_still_held_and_its_repeat_is_answered(receiving: Receiving) -> None:
     [body] = receiving.accept(by_range(1, 10))
     receiving.form()
-    assert ended_batches.set_aside(receiving.ledger, taken(receiving), "the name is too long")
+    assert ended_batches.set_aside(receiving.ledger, receiving.witness, taken(receiving), "the name is too long")
     assert isinstance(receiving.record(receiving.body(by_range(1, 10)))[0], Repeat)
     assert receiving.held() == [span(1, 10)]
     assert receiving.form() is None and receiving.take() == []
@@ -163,7 +183,7 @@ def test_a_body_that_was_set_aside_is_still_held_and_its_repeat_is_answered(rece
 
 def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(receiving: Receiving, shared: Bench) -> None:
     for batch in alone(receiving, "a", "b"):
-        assert ended_batches.set_aside(receiving.ledger, batch, "why")
+        assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
     first, second = listed(receiving)
     assert ended_batches.replay(receiving.ledger, [first.id]) == [first]
     assert ended_batches.discard(receiving.ledger, [second.id]) == [second]
@@ -195,7 +215,7 @@ def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(recei
 )
 def test_the_store_itself_refuses_to_open_an_ended_batch_again(receiving: Receiving, change: str) -> None:
     [batch] = alone(receiving, "a")
-    assert ended_batches.set_aside(receiving.ledger, batch, "why")
+    assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
     assert receiving.is_refused(f"UPDATE receive_batch SET {change} WHERE dataset_id = :dataset")
     for moved in ("batch = NULL, place = NULL", "place = 5", "spool_removed_at = 1"):
         assert receiving.is_refused(f"UPDATE received SET {moved} WHERE dataset_id = :dataset"), moved
@@ -212,7 +232,7 @@ def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
     receiving.form()
     reserve(shared, taken(receiving))  # by a writer that was under way
     [lone] = alone(receiving, "c")
-    assert ended_batches.set_aside(receiving.ledger, lone, "why")
+    assert ended_batches.set_aside(receiving.ledger, receiving.witness, lone, "why")
     in_no_batch = receiving.accept("d", "e")
     name = receiving.dataset.name
     with pytest.raises(RefusedError, match="not dropped"):

@@ -30,7 +30,7 @@ def receiving(shared: Bench) -> Receiving:
 def restored(receiving: Receiving, shared: Bench) -> Receiving:
     """The same dataset in a ledger that has forgotten its bodies: as good as another dataset."""
     dataset = shared.add_dataset(f"{receiving.dataset.name}.restored")
-    made = Receiving(receiving.ledger, dataset, receiving.token)
+    made = Receiving(receiving.ledger, receiving.witness, dataset, receiving.token)
     assert made.claim() is not None
     return made
 

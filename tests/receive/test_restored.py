@@ -87,6 +87,18 @@ def test_a_restore_under_a_running_receiver_is_noticed_later_and_a_repeat_meanwh
     assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5, 6] and len(bench.files()) == 2
 
 
+def test_a_restore_that_is_undone_finds_the_files_that_were_recorded_under_other_names(bench: Bench) -> None:
+    client = bench.serve()
+    without = _copied(bench)
+    assert _said(client.send(some(3), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
+    with_them = _copied(bench)
+    without()
+    assert _adoption(bench).run() == Adopted(2, 5, 0), "as copies, and the files that they were in are gone"
+    with_them()
+    assert _adoption(bench).run() == Adopted(0, 0, 0)
+    assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5] and len(bench.files()) == 2
+
+
 @pytest.mark.parametrize("point", ["adopt_body.before_record", "adopt_body.after_record"])
 def test_a_receiver_that_dies_while_it_records_what_it_found_is_followed_by_one_that_does(
     bench: Bench, armed: Callable[[str], None], point: str

@@ -269,7 +269,7 @@ def set_aside(home: Path, reason: str) -> list[int]:
         while (batch := batches.form(lake.ledger, dataset, rows_max=1, older_than=utc_now())) is not None:
             done += [body.id for body in batch.bodies]
         for taken in batches.take(lake.ledger, 60):
-            assert ended_batches.set_aside(lake.ledger, taken, reason)
+            assert ended_batches.set_aside(lake.ledger, lake.witness, taken, reason)
     return done
 
 

@@ -33,6 +33,7 @@ _PROTECTED = {
     "vanished_table": "beside the metadata of a table that the catalog does not know",
     "unknown_root": "in a folder that no table owns",
     "origin": "not known to be this machine's",
+    "acknowledged": "a received body that the ledger does not know; a receiver records it",
     "no_time": "has no modification time",
     "future_time": "modified in the future",
     "young": "younger than the grace window",

@@ -57,6 +57,8 @@ def _received(view: TableView, gap: SeqRange, lake: str) -> list[WapId]:
 
 
 def _take_back(work: Workbench, connection: Connection, dataset: Dataset, wap: WapId) -> str | None:
+    if batch_receipts.has_ended(connection, wap.batch_id):
+        return f"batch {wap.batch_id} is in the table, and the ledger has its bodies in other batches"
     if batch_receipts.has_batch(connection, wap.batch_id):
         return None  # the ledger knows its bodies, and finds it published
     receipt = work.receipts.read(dataset.table_uuid, wap.batch_id)

@@ -110,7 +110,18 @@ class _Found:
         return not others and same and first.batch is None and first.rows == note.rows
 
 
-def _find(connection: sa.Connection, dataset: DatasetId, note: Note) -> _Found:
+def files_of(connection: sa.Connection, dataset: DatasetId, note: Note) -> dict[str, bool]:
+    """The spool files, not noted as removed, of the bodies that the ledger has under that key or with numbers of that
+    range; and whether each is of this very body."""
+    found = _find(connection, dataset, note, bodies_max=None)
+    return {
+        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in found.identity.items())
+        for row in found.touched
+        if row.spool is not None and row.spool_removed_at is None
+    }
+
+
+def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max: int | None = 2) -> _Found:
     identity: dict[str, Any]
     if isinstance(note.identity, RangeIdentity):
         key, rows = lane_key(dataset, note.identity.lane), note.identity.rows
@@ -122,7 +133,7 @@ def _find(connection: sa.Connection, dataset: DatasetId, note: Note) -> _Found:
             raise ValueError("a key belongs to a token")
         identity = {"token_id": tokens.recall(connection, note.owner), "key": note.identity.key}
         where = [received.c.dataset_id == dataset, *(received.c[name] == value for name, value in identity.items())]
-    return _Found(identity, connection.execute(sa.select(received).where(*where).limit(2)).all())
+    return _Found(identity, connection.execute(sa.select(received).where(*where).limit(bodies_max)).all())
 
 
 def _values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
@@ -147,6 +158,12 @@ def _named(identity: Identity) -> str:
 def has_batch(connection: sa.Connection, batch_id: str) -> bool:
     found = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
     return found is not None
+
+
+def has_ended(connection: sa.Connection, batch_id: str) -> bool:
+    """Whether the ledger has the batch, and has its bodies elsewhere by now."""
+    of_batch = sa.select(receive_batch.c.ended_at).where(receive_batch.c.batch_id == batch_id)
+    return connection.execute(of_batch).scalar() is not None
 
 
 _FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ended_at.is_not(None))

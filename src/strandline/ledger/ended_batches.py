@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline import batch_names, failpoints
-from strandline.errors import RefusedError, UsageError
+from strandline.errors import OpeningNeeded, RefusedError, UsageError, WitnessUnreadable
 from strandline.ledger import audit, batches, blocks, datasets, sequence
 from strandline.ledger.batches import BODIES_MAX, UNFINISHED, Batch, BatchBody
 from strandline.ledger.engine import Ledger, utc_now
@@ -23,6 +23,7 @@ from strandline.ledger.received import ReceivedId
 from strandline.ledger.schema import block
 from strandline.ledger.schema import dataset as dataset_table
 from strandline.ledger.schema_receive import HAS_ROWS, receive_batch, received, source_lane
+from strandline.ledger.witness import Witness
 from strandline.types import BlockKind, DatasetId, Published, Reserved
 
 _IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
@@ -72,29 +73,33 @@ def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -
 # --- divided, and set aside ---
 
 
-def divide(ledger: Ledger, batch: Batch) -> list[Batch]:
+def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
     """The parts, which have its bodies from now on. There are none, and nothing is changed, if a block has the batch,
-    another took it over, or it is finished."""
+    another took it over, it is finished, or the ledger was restored and the table may have the batch."""
     with ledger.write() as connection:
-        if not _end(connection, batch, "divided"):
+        if not _end(connection, witness, batch, "divided"):
             return []
         parts = _parts(connection, batch.dataset, batch.batch_id, batch.bodies)
     failpoints.hit("receive.after_divide")
     return parts
 
 
-def set_aside(ledger: Ledger, batch: Batch, reason: str) -> bool:
+def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
     """Its one body waits for a person, with the reason. False as in `divide`."""
     if len(batch.bodies) != 1:
         raise ValueError("only a body that was tried alone is set aside")
     with ledger.write() as connection:
-        done = _end(connection, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
+        done = _end(connection, witness, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
     failpoints.hit("receive.after_set_aside")
     return done
 
 
-def _end(connection: sa.Connection, batch: Batch, ending: str, **values: Any) -> bool:
-    sequence.lock(connection)  # nobody reserves a block for it meanwhile
+def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, **values: Any) -> bool:
+    try:
+        sequence.check(connection, witness)  # under its lock nobody reserves a block for the batch meanwhile
+        blocks.check_opened(connection, batch.dataset)
+    except (OpeningNeeded, WitnessUnreadable):
+        return False
     if blocks.batch_block(connection, batch.dataset, batch.batch_id) is not None:
         return False
     return batches.change(connection, batch, **_ended(ending), **values)

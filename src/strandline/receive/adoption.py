@@ -18,11 +18,11 @@ from datetime import datetime
 from strandline import failpoints
 from strandline.errors import StorageError
 from strandline.ledger import audit, datasets, receive_holds, received, spool_files
-from strandline.ledger.batch_receipts import finished_batches
+from strandline.ledger.batch_receipts import files_of, finished_batches
 from strandline.ledger.engine import Ledger
 from strandline.ledger.owners import NotClaimed
 from strandline.ledger.received import New, Repeat
-from strandline.receipts import Receipts
+from strandline.receipts import Note, Receipts
 from strandline.receive.spool import Spool
 from strandline.types import Dataset
 
@@ -92,13 +92,28 @@ class Adoption:
             self.spool.remove([name])
             return decision, note.rows
         self.spool.remove([copy])
-        if isinstance(decision, Repeat) and not self._is_recorded(name):
-            self.spool.remove([name])  # the ledger has the body, by another file, for good
+        if isinstance(decision, Repeat):
+            self._settle_repeat(name, dataset, note)
         return decision, 0
 
-    def _is_recorded(self, name: str) -> bool:
-        with self.ledger.read() as connection:
-            return bool(received.spooled(connection, [name]))
+    def _settle_repeat(self, name: str, dataset: Dataset, note: Note) -> None:
+        """The ledger has the body by another file, so this one is not needed. But that file may be gone: another copy
+        of the ledger was in use meanwhile, and its receiver has recorded a copy, as we do, and removed the original.
+        Then this file takes its place. Where that cannot be told, it stays."""
+        with self.ledger.write() as connection:
+            needed = files_of(connection, dataset.id, note)
+        if name in needed:
+            return
+        gone = [spool for spool in needed if not self.spool.exists(spool)]
+        if not gone:
+            self.spool.remove([name])
+        elif len(needed) == 1 and needed[gone[0]]:
+            self.spool.copy(name, gone[0])
+            self.spool.sync(gone)
+            self.spool.remove([name])
+            log.warning("%s: its file was gone, and %s has taken its place", gone[0], name)
+        else:
+            log.warning("%s stays: files of bodies with the same numbers are gone (%s)", name, ", ".join(gone[:3]))
 
 
 def doubtful_files(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> set[str]:

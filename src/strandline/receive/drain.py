@@ -9,7 +9,7 @@ from strandline.config import LakeConfig
 from strandline.errors import RefusedError
 from strandline.ledger import batches, ended_batches
 from strandline.receive.adoption import Adoption
-from strandline.receive.intake import BatchReport, Intake, IntakeBench
+from strandline.receive.intake import BatchReport, Intake, IntakeBench, check_hold
 from strandline.types import Dataset
 from strandline.wording import plural
 
@@ -20,7 +20,14 @@ _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
     """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
     senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
-    Adoption(bench.ledger, bench.spool, bench.receipts).run()  # bodies that a restored ledger has forgotten
+    bench.catch_up()
+    check_hold(bench.ledger, dataset.id)
+    found = Adoption(bench.ledger, bench.spool, bench.receipts).run()  # bodies that a restored ledger has forgotten
+    if found.unclaimed:
+        raise RefusedError(
+            f"{plural(found.unclaimed, 'body', 'waits')} in the spool for the sender to claim its lanes again",
+            hint="Nothing was deleted. Let the senders run once (`strandline tick` in their lakes), and try again.",
+        )
     _check_none_aside(bench, dataset)
     with bench.ledger.read() as connection:
         waited, last = batches.waiting(connection, dataset.id)

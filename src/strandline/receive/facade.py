@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.errors import FailedError, RefusedError, StrandlineError
-from strandline.ledger import audit, datasets, ended_batches, receive_holds, senders, tokens
+from strandline.ledger import audit, blocks, datasets, ended_batches, receive_holds, senders, sequence, tokens
 from strandline.receive.adoption import Adopted, Adoption, doubtful_files
 from strandline.receive.intake import Intake, IntakeBench
 from strandline.tables.identifier import full_name
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from strandline.receive.json_body import ReadLines
     from strandline.receive.server import Server
     from strandline.tables.schema import Column
+
+log = logging.getLogger(__name__)
 
 
 class Told(Protocol):
@@ -114,6 +117,7 @@ class Receiver:
         with self.bench.ledger.read() as connection:
             target = datasets.get(connection, full_name(dataset))
             hold = receive_holds.every(connection).get(target.id)
+            blocks.check_opened(connection, target.id)
         if hold is None:
             raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
         doubtful = sorted(doubtful_files(self.bench.ledger, self.bench.receipts, target))
@@ -121,6 +125,7 @@ class Receiver:
         for name in aside:  # before the hold goes: a crash in between leaves it
             self.bench.spool.set_aside(name)
         with self.bench.ledger.write() as connection:
+            blocks.check_opened(connection, target.id)
             receive_holds.clear(connection, target.id)
             audit.record(
                 connection, "received_accepted", dataset=target.name, hold=hold, reason=reason, files_set_aside=aside
@@ -185,6 +190,8 @@ class Receiver:
             try:
                 server.start()
                 told.listening(url, names)
+                if not ingest:
+                    self._adopt_at_start()
                 if ingest:
                     working = pool.submit(intake.run, stopping, told.trouble, told.well)
                     working.add_done_callback(lambda _: stopping.set())
@@ -197,9 +204,16 @@ class Receiver:
         if ingest:
             working.result()
 
-    def _server(
-        self, listening: socket.socket, tls: tuple[Path, Path] | None, on_behind: Callable[[], None]
-    ) -> Server:
+    def _adopt_at_start(self) -> None:
+        """An intake does this by itself. Where the ledger is behind the witness, whoever opens it does."""
+        try:
+            with self.bench.ledger.write() as connection:
+                sequence.check(connection, self.bench.witness)
+            self.adopt()
+        except StrandlineError as e:
+            log.warning("bodies in the spool that the ledger does not know were not looked for: %s", e.message)
+
+    def _server(self, listening: socket.socket, tls: tuple[Path, Path] | None, on_behind: Callable[[], None]) -> Server:
         from strandline.receive.app import create_app
         from strandline.receive.parts import ReceiverParts
         from strandline.receive.server import Server

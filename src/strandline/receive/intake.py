@@ -28,6 +28,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.received import ReceivedId
 from strandline.ledger.witness import Witness
 from strandline.receipts import Receipts
+from strandline.receive.adoption import Adoption
 from strandline.receive.fitting import MARK
 from strandline.receive.trouble import TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 _DATASETS_AT_ONCE_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
+_OPEN_AGAIN_SECONDS = 60.0
+"""How often datasets whose opening was postponed are tried again."""
 _TIDY_SECONDS = 600.0
 """How often keys that are too old, and files that a dead receiver left, are looked for."""
 _UNFIT_HINT = (
@@ -108,6 +111,7 @@ class Intake:
         self._tidied_at: float | None = None
         self._opens = threading.Event()
         self._opens.set()  # the first look at a ledger is whether it was restored
+        self._opened_at = monotonic()
 
     def open_soon(self) -> None:
         """Somebody found that the ledger is behind the witness."""
@@ -158,8 +162,12 @@ class Intake:
                 self._running[id] = self._pool.submit(self._work, id, stopping)
 
     def _open_if_asked(self) -> None:
-        if self._opens.is_set():
+        if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
+            self._opened_at = monotonic()
             self.bench.catch_up()
+        if self._opens.is_set():
+            # Their senders were told that they are safe, and may never send anything again.
+            Adoption(self.bench.ledger, self.bench.spool, self.bench.receipts).run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
@@ -211,6 +219,7 @@ class Intake:
                 dataset = self._dataset(batch)
                 self.bench.catch_up()
                 self._write_receipt(dataset, batch)
+                check_hold(ledger, dataset.id)
                 at_the_door = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
@@ -286,9 +295,11 @@ class Intake:
         failure = Failure(len(batch.bodies), batch.failures + 1, at_the_door, unfit=told is not error)
         step = next_step(failure, standing)
         did, hint = "waiting", told.hint
-        if step == "divide" and ended_batches.divide(self.bench.ledger, batch):
+        if step == "divide" and ended_batches.divide(self.bench.ledger, self.bench.witness, batch):
             did = "divided"
-        elif step == "set_aside" and ended_batches.set_aside(self.bench.ledger, batch, told.message):
+        elif step == "set_aside" and ended_batches.set_aside(
+            self.bench.ledger, self.bench.witness, batch, told.message
+        ):
             did, hint = "set_aside", _ASIDE_HINT
         else:  # or a block still has it, and must be settled first
             retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))

@@ -76,4 +76,6 @@ class LedgerWatch:
     def _adopt(self, *, everything: bool) -> None:
         older_than = None if everything else utc_now() - timedelta(seconds=_IN_HAND_SECONDS)
         done = self._adoption.run(older_than=older_than)
-        self._adopted_at, self._unclaimed = monotonic(), done.unclaimed
+        self._adopted_at = monotonic()
+        if everything:  # else the young ones were not looked at
+            self._unclaimed = done.unclaimed

@@ -59,8 +59,9 @@ class Spool(SpoolReader, Protocol):
     def bodies(self) -> list[tuple[str, datetime]]:
         """The files that have a note, and when they were written."""
 
-    def copy(self, name: str) -> tuple[str, int]:
-        """Its content under a new name, and its size; as durable as after `write`. `StorageError` where it is gone."""
+    def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
+        """Its content under a new name, or under that of a file that is gone; and its size. As durable as after
+        `write`. `StorageError` where it is gone itself."""
 
     def set_aside(self, name: str) -> None:
         """Out of the way, under a name that nobody ingests; a person may rename it back."""
@@ -199,10 +200,11 @@ class LocalSpool(_Reading):
             raise StorageError(f"the spool cannot be listed: {_said(e)}", hint=_NOT_NOW) from e
         return sorted(found)
 
-    def copy(self, name: str) -> tuple[str, int]:
-        made = _new_name(name.partition("/")[0])
+    def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
+        made = target or _new_name(name.partition("/")[0])
         try:
-            os.link(self._path(name), self._path(made))
+            with suppress(FileExistsError):  # the target was put back by another
+                os.link(self._path(name), self._path(made))
             return made, self._path(made).stat().st_size
         except OSError as e:
             raise StorageError(f"the spool file {name} cannot be copied: {_said(e)}", hint=_NOT_NOW) from e
@@ -292,10 +294,10 @@ class S3Spool(_Reading):
                         found.append((meta["path"].removeprefix(f"{self.prefix}/"), meta["last_modified"]))
         return sorted(found)
 
-    def copy(self, name: str) -> tuple[str, int]:
+    def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
         import obstore
 
-        made = _new_name(name.partition("/")[0])
+        made = target or _new_name(name.partition("/")[0])
         with _s3_told(f"the spool file {name} cannot be copied"):
             obstore.copy(self._store(), self._key(name), self._key(made))
             return made, obstore.head(self._store(), self._key(made))["size"]
