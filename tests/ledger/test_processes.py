@@ -15,7 +15,10 @@ import pytest
 from strandline.config import CONFIG_NAME
 from strandline.errors import OpeningNeeded
 from strandline.types import SeqRange
+from tests.campaign import scaled
 from tests.ledger.conftest import Bench
+
+RESERVATIONS = scaled(150, 1_000)
 
 RESERVER = """
 import json, os, sys
@@ -49,10 +52,10 @@ def start(bench: Bench, name: str, count: int, **environ: str) -> subprocess.Pop
 
 
 @pytest.mark.timeout(900)
-def test_two_processes_with_a_thousand_reservations_each_get_disjoint_ranges(bench: Bench) -> None:
-    running = [start(bench, name, 1000) for name in ("left", "right")]
+def test_two_processes_that_reserve_all_the_time_get_disjoint_ranges(bench: Bench) -> None:
+    running = [start(bench, name, RESERVATIONS) for name in ("left", "right")]
     ranges = [tuple(r) for p in running for r in json.loads(p.communicate()[0])]
-    assert [p.returncode for p in running] == [0, 0] and len(ranges) == 2000
+    assert [p.returncode for p in running] == [0, 0] and len(ranges) == 2 * RESERVATIONS
     ordered = sorted(ranges)
     assert all(a[1] < b[0] for a, b in pairwise(ordered)), "two blocks share a number"
     assert ordered[-1][1] == bench.witness.read().highest
