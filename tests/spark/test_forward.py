@@ -6,6 +6,7 @@ Both ends are real and share this process's JVM; a relay between them loses answ
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 import time
 from collections import Counter
@@ -298,8 +299,9 @@ def test_a_restored_ledger_that_cuts_differently_sends_nothing_twice_and_forgets
         assert verdict.ok, verdict.findings
 
 
-def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
-    tmp_path: Path, make_home: MakeHome
+@pytest.mark.parametrize("warehouse", ["kept", "restored as well"])
+def test_a_receiver_whose_ledger_is_an_old_copy_finds_what_it_took_or_the_sender_stops(
+    tmp_path: Path, make_home: MakeHome, warehouse: str
 ) -> None:
     with pair_of_its_own(tmp_path, make_home) as way:
         way.add()
@@ -312,13 +314,32 @@ def test_a_receiver_whose_ledger_is_an_old_copy_is_noticed_and_the_sender_stops(
         way.ingest()
         way.deliver()
         assert way.arrived() == way.whole
+        way.ingest()
+        way.deliver()  # and this is in the spool
         way.to.stop()
         restore_ledger(way.to.lake, copy)
+        if warehouse != "kept":
+            folder = way.to.lake.config.warehouse_folder
+            assert folder is not None
+            for name in ("received", "spool"):
+                shutil.rmtree(folder / "_strandline" / name)
         way.to.start()
-        way.ingest()
         way.relay.forget()
+        way.ingest()
         report = way.tick()
-        assert report.did == "stopped" and "no longer knows of 11..20" in (report.reason or ""), report
+        assert report.did == "waiting" and way.relay.bodies() == [], "it says nothing before its ledger is opened"
+        way.to.lake.recover()
+        if warehouse == "kept":
+            way.deliver()
+            assert rows_in(way.relay.bodies()) == 10, "nothing that landed is sent again"
+            each_once(way)
+            verdict = way.verdict()
+            assert verdict.ok and verdict.rows == 40, verdict.findings
+            return
+        assert way.tick().did == "waiting", "nobody knows which bodies the table has: the receiver holds"
+        way.to.lake.receiver.accept(way.name, "a test looks at it")
+        report = way.tick()
+        assert report.did == "stopped" and "no longer knows of" in (report.reason or ""), report
         assert report.hint and "sink recover" in report.hint
         assert way.relay.bodies() == [], "nothing is sent to a receiver that has forgotten"
         assert not way.verdict().ok
