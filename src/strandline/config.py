@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -29,6 +30,17 @@ CONFIG_NAME = "strandline.toml"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
+def _without_secrets(address: str | None) -> str | None:
+    """Addresses are shown in messages and kept in logs."""
+    parsed = urlsplit(address or "")
+    if parsed.username is not None or parsed.password is not None or parsed.query:
+        raise ValueError(
+            "an address with a user, a password or a query would be shown in messages: name secrets in "
+            "warehouse.access_key and secret_key, or in catalog.options"
+        )
+    return address
+
+
 class WarehouseSettings(Section):
     """Where table files, the witness and the lake's own folders live."""
 
@@ -40,6 +52,8 @@ class WarehouseSettings(Section):
     region: str = Field(default="us-east-1", description="S3 only: the bucket's region.")
     access_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`. Without: AWS's usual chain.")
     secret_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`.")
+
+    _no_secret_in_endpoint = field_validator("endpoint")(_without_secrets)
 
     @property
     def is_s3(self) -> bool:
@@ -69,6 +83,8 @@ class CatalogSettings(Section):
         description="`rest` only: further options of Iceberg's REST client, such as `token`, or `warehouse` where the "
         "catalog wants a name there and not `warehouse.url`.",
     )
+
+    _no_secret_in_uri = field_validator("uri")(_without_secrets)
 
     @field_validator("kind", mode="before")
     @classmethod

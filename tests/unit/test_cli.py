@@ -231,6 +231,22 @@ def test_a_setting_that_does_not_exist_is_refused_with_those_that_look_like_it(
     assert said in e.value.message
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[catalog]\nkind = "rest"\nuri = "http://user:canary-1@host/x"\n',
+        '[catalog]\nkind = "rest"\nuri = "http://host/x?token=canary-1"\n',
+        '[warehouse]\nurl = "s3://bucket/lake"\nendpoint = "http://canary-1@host"\n',
+    ],
+)
+def test_an_address_that_holds_a_secret_is_refused_and_not_repeated(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "strandline.toml"
+    path.write_text(written)
+    with pytest.raises(ConfigError, match="a user, a password or a query") as refused:
+        load_config(path)
+    assert "canary-1" not in f"{refused.value.message} {refused.value.hint}"
+
+
 @pytest.mark.parametrize("variable", ["STRANDLINE_INGSET__REJECTS_MAX", "STRANDLINE_INGEST__REJECT_MAX"])
 def test_a_variable_that_is_no_setting_is_refused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str

@@ -61,7 +61,7 @@ def tick(report: TickReport, seconds: float) -> list[RenderableType]:
             lines.append(Text(f"  {s.hint}", "dim"))
         elif s.did == "stopped":
             lines.append(
-                Text(f"  `strandline sink show {s.name}` tells more; `strandline sink recover {s.name}` goes on", "dim")
+                Text(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on", "dim")
             )
     if rows := sum(s.rows for s in report.sinks):
         speed = f"{seconds:.1f} s{rate(rows, seconds)}"

@@ -98,8 +98,8 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
         why = reason(name, one.reason)
         if one.state == "stopped":
             lines.append(
-                f"sink {name} is stopped: {why}; look at it, then `strandline sink recover {name}` goes on from what "
-                "the destination says"
+                f"sink {name} is stopped: {why}; look at it, then `strandline sink resume {name}` tries it again; "
+                f"if the destination lost rows or holds others, `strandline sink recover {name}` says what can be done"
             )
         elif one.state == "waiting":
             tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
