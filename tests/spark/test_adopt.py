@@ -185,7 +185,7 @@ def test_a_pass_that_would_lose_a_row_is_refused_before_its_commit(
     before, pin = content(lake, name), stamp.pin
     with monkeypatch.context() as patched:
         patched.setattr(stamp, "pin", lambda spark, df, **how: pin(spark, df.where("n <> 5"), **how))
-        with pytest.raises(FailedError, match=f"{len(before)} rows were read, and {len(before) - 1} were written"):
+        with pytest.raises(FailedError, match=f"{len(before)} rows were read, and {len(before) - 1} rows were written"):
             lake.adopt_dataset(name)
     assert content(lake, name) == before and open_blocks(lake, name) == []
     assert lake.adopt_dataset(name).rows == len(before) == len(numbered(lake, name))

@@ -134,7 +134,7 @@ def test_a_delete_that_would_take_other_rows_with_it_is_refused_before_its_commi
     before, files, write = left(lake), data_files_hold(lake, b""), row_delete.write_files
     with monkeypatch.context() as patched:
         patched.setattr(row_delete, "write_files", lambda tables, group, df: write(tables, group, df.where("n <> 3")))
-        with pytest.raises(FailedError, match="4 were to be deleted"):
+        with pytest.raises(FailedError, match="4 rows were to be deleted"):
             purge(lake)
     assert left(lake) == before and data_files_hold(lake, b"") == files, "nothing of it is left"
     assert purge(lake).deleted_rows == 4 and left(lake) == [n for n in before if n % 5]

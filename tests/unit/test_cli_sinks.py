@@ -446,7 +446,7 @@ def test_a_tick_ends_with_3_where_a_sink_is_stopped_and_with_1_where_one_waits(
     with open_lake(home) as lake, lake.ledger.write() as connection:
         sinks.stop(connection, record.id, "out: it lost what it had")
     assert document(capsys, "tick", code=3)["sinks"][0]["reason"] == "out: it lost what it had"
-    assert "strandline sink recover out" in said(capsys, "tick", code=3)
+    assert "strandline sink show out" in said(capsys, "tick", code=3)
     run(["sink", "resume", "out"])
     run(["sink", "pause", "out"])
     assert document(capsys, "tick")["sinks"][0]["did"] == "paused"
