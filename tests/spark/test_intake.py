@@ -218,8 +218,8 @@ def test_a_ledger_that_was_restored_takes_back_what_was_received_since_the_copy(
     sender.bring_range(3, [4])
     restore_ledger(lake, copy)
     sender.ingest()
-    assert lake.receiver.adopt().rows >= 1
     sender.ingest()
+    assert lake.receiver.adopt().rows == 0, "the intake has recorded what lay in the spool"
     assert [n for _, n in table(sender)] == [1, 2, 3, 4]
     again = [KeyIdentity("k"), *(RangeIdentity(LANE, SeqRange(Seq(lo), Seq(hi))) for lo, hi in ((1, 2), (3, 3)))]
     with lake.ledger.read() as connection:
