@@ -90,6 +90,7 @@ POINTS: tuple[str, ...] = (
     "spool.after_clear",
     "adopt_body.before_record",
     "adopt_body.after_record",
+    "adopt_body.after_put_back",
     "settled.before_tag",
     "settled.after_tag",
     "maintain.after_begin",

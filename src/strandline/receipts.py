@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from strandline.config import LakeConfig, resolve_secret
 from strandline.durable import sync_data, sync_folder
 from strandline.errors import StorageError
+from strandline.storage.bucket import bucket_store
 from strandline.types import Seq, SeqRange
 from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
 
@@ -281,20 +282,7 @@ class S3Receipts:
         return f"{self.prefix}/{_plain(table_uuid)}/{name}"
 
     def _store(self) -> S3Store:
-        from obstore.store import S3Store
-
-        options = {
-            "region": self.region,
-            "endpoint": self.endpoint,
-            "access_key_id": self.access_key,
-            "secret_access_key": self.secret_key,
-        }
-        return S3Store(
-            self.bucket,
-            client_options={"allow_http": True, "timeout": "30s"},
-            virtual_hosted_style_request=False,
-            **{k: v for k, v in options.items() if v is not None},  # type: ignore[arg-type]
-        )
+        return bucket_store(self.bucket, self.region, self.endpoint, self.access_key, self.secret_key)
 
 
 def _plain(table_uuid: str) -> str:

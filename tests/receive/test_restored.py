@@ -87,7 +87,10 @@ def test_a_restore_under_a_running_receiver_is_noticed_later_and_a_repeat_meanwh
     assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5, 6] and len(bench.files()) == 2
 
 
-def test_a_restore_that_is_undone_finds_the_files_that_were_recorded_under_other_names(bench: Bench) -> None:
+@pytest.mark.parametrize("point", ["adopt_body.after_put_back"])
+def test_a_restore_that_is_undone_finds_the_files_that_were_recorded_under_other_names(
+    bench: Bench, armed: Callable[[str], None], point: str
+) -> None:
     client = bench.serve()
     without = _copied(bench)
     assert _said(client.send(some(3), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
@@ -95,8 +98,23 @@ def test_a_restore_that_is_undone_finds_the_files_that_were_recorded_under_other
     without()
     assert _adoption(bench).run() == Adopted(2, 5, 0), "as copies, and the files that they were in are gone"
     with_them()
+    armed(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        _adoption(bench).run()
+    armed("")
     assert _adoption(bench).run() == Adopted(0, 0, 0)
     assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5] and len(bench.files()) == 2
+
+
+def test_a_file_that_a_person_set_aside_is_not_put_back(bench: Bench) -> None:
+    """The table may have its rows, whatever other file of them is found."""
+    client, spool = bench.serve(), open_spool(bench.config)
+    assert _said(client.send(some(3), "k1")) == ACCEPTED
+    [(name, _)] = spool.bodies()
+    found, _ = spool.copy(name)
+    spool.set_aside(name)
+    assert _adoption(bench).run() == Adopted(0, 0, 0)
+    assert not spool.exists(name) and spool.exists(found)
 
 
 @pytest.mark.parametrize("point", ["adopt_body.before_record", "adopt_body.after_record"])

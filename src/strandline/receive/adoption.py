@@ -23,7 +23,7 @@ from strandline.ledger.engine import Ledger
 from strandline.ledger.owners import NotClaimed
 from strandline.ledger.received import New, Repeat
 from strandline.receipts import Note, Receipts
-from strandline.receive.spool import Spool
+from strandline.receive.spool import UNSURE_SUFFIX, Spool
 from strandline.types import Dataset
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Adoption:
     def _settle_repeat(self, name: str, dataset: Dataset, note: Note) -> None:
         """The ledger has the body by another file, so this one is not needed. But that file may be gone: another copy
         of the ledger was in use meanwhile, and its receiver has recorded a copy, as we do, and removed the original.
-        Then this file takes its place. Where that cannot be told, it stays."""
+        Then this file takes its place, unless a person has set that file aside. Otherwise it stays where it is."""
         with self.ledger.write() as connection:
             needed = files_of(connection, dataset.id, note)
         if name in needed:
@@ -107,13 +107,14 @@ class Adoption:
         gone = [spool for spool in needed if not self.spool.exists(spool)]
         if not gone:
             self.spool.remove([name])
-        elif len(needed) == 1 and needed[gone[0]]:
+        elif len(needed) == 1 and needed[gone[0]] and not self.spool.exists(gone[0] + UNSURE_SUFFIX):
             self.spool.copy(name, gone[0])
             self.spool.sync(gone)
+            failpoints.hit("adopt_body.after_put_back")
             self.spool.remove([name])
             log.warning("%s: its file was gone, and %s has taken its place", gone[0], name)
         else:
-            log.warning("%s stays: files of bodies with the same numbers are gone (%s)", name, ", ".join(gone[:3]))
+            log.warning("%s stays: other files of its rows are gone, or were set aside: %s", name, ", ".join(gone[:3]))
 
 
 def doubtful_files(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> set[str]:

@@ -21,13 +21,15 @@ from strandline.config import LakeConfig, resolve_key
 from strandline.durable import sync_data, sync_folder
 from strandline.errors import StorageError
 from strandline.receipts import BODY_SUFFIX, Note, parse_note
+from strandline.storage.bucket import bucket_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from obstore.store import S3Store
 
 FOLDER = "_strandline/spool"
-_UNSURE_SUFFIX = ".unsure"
+UNSURE_SUFFIX = ".unsure"
+"""Of a file that was set aside: the table may have its rows already."""
 _NOTE = b"strandline.body"
 _TEMPORARY = ".tmp"
 _BATCH_ROWS = 65_536
@@ -212,7 +214,7 @@ class LocalSpool(_Reading):
     def set_aside(self, name: str) -> None:
         path = self._path(name)
         try:
-            path.rename(path.with_name(path.name + _UNSURE_SUFFIX))
+            path.rename(path.with_name(path.name + UNSURE_SUFFIX))
             sync_folder(path.parent)
         except FileNotFoundError:
             pass
@@ -308,7 +310,7 @@ class S3Spool(_Reading):
 
         with _s3_told(f"the spool file {name} cannot be set aside"):
             try:
-                obstore.copy(self._store(), self._key(name), self._key(name) + _UNSURE_SUFFIX)
+                obstore.copy(self._store(), self._key(name), self._key(name) + UNSURE_SUFFIX)
             except (NotFoundError, FileNotFoundError):
                 return
             obstore.delete(self._store(), self._key(name))
@@ -317,31 +319,7 @@ class S3Spool(_Reading):
         return f"{self.prefix}/{_checked(name)}"
 
     def _store(self) -> S3Store:
-        store = _stores.get(self)
-        if store is None:
-            store = _stores.setdefault(self, _connect(self))
-        return store
-
-
-_stores: dict[S3Spool, S3Store] = {}
-"""A store keeps connections and cannot be pickled: one per process."""
-
-
-def _connect(spool: S3Spool) -> S3Store:
-    from obstore.store import S3Store
-
-    options = {
-        "region": spool.region,
-        "endpoint": spool.endpoint,
-        "access_key_id": spool.access_key,
-        "secret_access_key": spool.secret_key,
-    }
-    return S3Store(
-        spool.bucket,
-        client_options={"allow_http": True, "timeout": "30s"},
-        virtual_hosted_style_request=False,
-        **{k: v for k, v in options.items() if v is not None},  # type: ignore[arg-type]
-    )
+        return bucket_store(self.bucket, self.region, self.endpoint, self.access_key, self.secret_key)
 
 
 @contextmanager
@@ -361,7 +339,13 @@ def _new_name(table_uuid: str) -> str:
 def _checked(name: str) -> str:
     """Names come back out of a database; one that leads elsewhere must not be followed."""
     folder, _, file = name.partition("/")
-    if not folder or not file.endswith(".arrow") or "/" in file or ".." in name or folder.startswith("."):
+    if (
+        not folder
+        or not file.removesuffix(UNSURE_SUFFIX).endswith(".arrow")
+        or "/" in file
+        or ".." in name
+        or folder.startswith(".")
+    ):
         raise StorageError(f"not a name in the spool: {name!r}")
     return name
 

@@ -1,0 +1,1 @@
+"""Access to what lies in storage, for every room."""
