@@ -290,6 +290,16 @@ def test_a_proxy_that_refuses_before_it_has_read_the_body_is_heard(server: Misbe
     assert isinstance(outcome, Refused) and "413" in outcome.why
 
 
+def test_a_proxy_that_finds_a_single_row_too_large_quarantines_nothing(receiver: Misbehaving) -> None:
+    """Several rows are split, because smaller bodies may pass. Only the receiver itself refuses a row."""
+    made = sender(receiver.url(), peer=PeerKind.RECEIVER)
+    receiver.will(Act(413, body=b"limit"), Act(413, body=b"limit"), Act(413, OURS, b'{"outcome":"too_large"}'))
+    assert isinstance(made.send(parcel(1, 2)), Refused)
+    alone = made.send(parcel(1, 1))
+    assert isinstance(alone, TryLater) and "limit" in alone.why and "lacks the header" in alone.why
+    assert isinstance(made.send(parcel(1, 1)), Refused)
+
+
 def test_a_refusal_of_a_repeat_says_nothing_of_the_first_attempt_unless_a_receiver_said_it(
     server: Misbehaving, receiver: Misbehaving
 ) -> None:

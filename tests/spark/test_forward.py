@@ -705,8 +705,12 @@ def test_a_gateway_that_refuses_everything_stops_the_sink_and_quarantines_nothin
     assert report.did == "stopped" and "too large, all of them" in (report.reason or ""), report
     assert way.quarantined() == [] and way.status().state == "stopped"
     assert len(way.relay.bodies()) <= 1 + 2 + 4
-    way.relay.rule = lambda request: None
+    way.sender.delivery.update(way.sink, {"quarantine_rows_max": "100"})
     way.sender.delivery.resume(way.sink)
+    report = way.tick()  # split until the rows stand alone, and then they wait
+    assert report.did == "waiting" and "lacks the header" in (report.reason or ""), report
+    assert way.quarantined() == [] and min(len(b.numbers) for b in way.relay.bodies()) == 1
+    way.relay.rule = lambda request: None
     way.deliver()
     each_once(way)
     assert way.verdict().ok

@@ -35,8 +35,11 @@ def outcome_of(
     if answer.from_receiver:
         return _of_receiver(answer, rows, body, words) or TryLater(words, wait)
     if success is None:
-        # A proxy's limit is the one thing that splitting gets around.
-        return Refused(words) if answer.status == _TOO_LARGE else TryLater(f"{words} ({NOT_THE_RECEIVER})", wait)
+        # A proxy's limit is the one thing that splitting gets around. One row cannot be split, and a refusal would
+        # quarantine it, though the receiver never saw it.
+        if answer.status == _TOO_LARGE and body.rows > 1:
+            return Refused(words)
+        return TryLater(f"{words} ({NOT_THE_RECEIVER})", wait)
     if answer.status in success.statuses:
         if (lacking := success.lacking(answer)) is not None:
             return Unknown(f"{words} ({lacking})")
