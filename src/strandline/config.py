@@ -216,6 +216,13 @@ class DeliverSettings(Section):
         description="The longest wait where a sink fails in the same way for long: a tenth of that time, up to this. "
         "`strandline tick --sink NAME` tries at once.",
     )
+    idle_check_seconds: int = Field(
+        default=600,
+        ge=0,
+        le=86_400,
+        description="How often `strandline run` asks the table of a `postgres` sink with nothing to deliver whether it "
+        "was emptied or replaced. 0: never; then it is noticed with the next new row.",
+    )
     plan_rows_max: int = Field(
         default=16_000_000,
         ge=1,

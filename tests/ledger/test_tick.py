@@ -5,21 +5,30 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import NoReturn
 
+import psycopg
+import pyarrow as pa
 import pytest
 
 from strandline import sink_status
 from strandline.cli.render_sinks import problems
 from strandline.deliver.bench import DeliverBench
+from strandline.deliver.sink import Address, Claim, Landed, Parcel, SinkContext
+from strandline.deliver.sinks.postgres import KIND
 from strandline.deliver.tick import Deliverer, TickReport
+from strandline.delivery import SinkState
 from strandline.ledger import sinks
 from strandline.ledger.engine import utc_now
+from strandline.tables.schema import Column, Primitive
+from strandline.types import Seq, SeqRange
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
-from tests.servers import free_port
+from tests.servers import Postgres, free_port
 
 HOUR = timedelta(hours=1)
 
@@ -95,6 +104,48 @@ def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_stat
         sinks.pause(connection, delivery.sink.id)
     delivery.refresh()
     assert delivery.sink.failing_since is None
+
+
+def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
+    shared: Bench, bench: DeliverBench, postgres_server: Postgres
+) -> None:
+    url = postgres_server.create_database()
+    delivery = new_delivery(shared, settled=None, partitioned=False)
+    name, options = delivery.sink.name, {"dsn": url, "table": "events", "create": "true"}
+    sinks.release(shared.ledger, delivery.lease)
+    with shared.ledger.write() as connection:
+        connection.exec_driver_sql(f"UPDATE sink SET kind = 'postgres' WHERE id = {delivery.sink.id}")
+        sinks.set_options(connection, delivery.sink.id, options, url)
+    delivery.refresh()
+    sink = KIND.open(SinkContext(Path(), delivery.dataset.name, 1, options))
+    sink.prepare([Column("_ingest_seq", Primitive("long"), required=True)])
+    sink.claim(Claim(LAKE, delivery.sink.instance, delivery.dataset.name, delivery.dataset.table_uuid), 1)
+    address = Address(LAKE, delivery.sink.instance, 1, delivery.dataset.name, "")
+    with closing(sink), closing(sink.sender("t")) as sender:
+        rows = pa.table({"_ingest_seq": pa.array([1, 2], pa.int64()), "line": ["1", "2"]})
+        assert isinstance(sender.send(Parcel(address, SeqRange(Seq(1), Seq(2)), rows)), Landed)
+
+    now = [0.0]
+    deliverer = Deliverer(bench, clock=lambda: now[0])
+
+    def told_after(seconds: float) -> list[tuple[str, str]]:
+        now[0] += seconds
+        deliverer.keep_delivering()
+        wait([*deliverer._running.values()])
+        return [(s.name, s.did) for s in deliverer.keep_delivering().sinks if s.name == name]
+
+    try:
+        assert told_after(0) == [] and told_after(599) == [], "no sink is asked at every tick"
+        assert told_after(1) == [(name, "idle")]
+        with psycopg.connect(url, autocommit=True) as person:
+            person.execute("DELETE FROM events")
+        assert told_after(1) == []
+        assert told_after(600) == [(name, "stopped")]
+        delivery.refresh()
+        assert delivery.sink.state is SinkState.STOPPED and "was emptied" in str(delivery.sink.reason)
+    finally:
+        deliverer.close()
+        postgres_server.drop_database(url)
 
 
 def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(

@@ -172,7 +172,7 @@ class SinkRun:
                 f"{'none' if loss.there == 0 else f'at most {loss.there:,}'}",
                 hint=f"`strandline sink recover {self.record.name} --resend` sends them again, in a new generation; "
                 "`--accept-loss` goes on without them. Or bring them back, then `strandline sink resume "
-                f"{self.record.name}`.",
+                f"{self.record.name}`." + (f" {loss.hint.replace('NAME', self.record.name)}" if loss.hint else ""),
             )
 
     def close(self) -> None:

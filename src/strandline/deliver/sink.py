@@ -273,6 +273,8 @@ class SinkKind:
     """Checks the options and nothing else: no connection, no file. Raises UsageError."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Options that every sink has, where this kind begins with another value; stored with the sink when it is added."""
+    checked_when_idle: bool = False
+    """Whether the daemon now and then opens a sink that has nothing to deliver, and asks it for a loss (`NoticesLoss`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,8 @@ class Loss:
     given: int
     there: int
     """Of those that were given, as far as they were counted: not more than this."""
+    hint: str | None = None
+    """What else to do, where this may be no loss."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from time import monotonic
 
 from strandline import failpoints
 from strandline.deliver.bench import DeliverBench
+from strandline.deliver.idle_checks import IdleChecks
 from strandline.deliver.interruption import interrupted_by
 from strandline.deliver.options import parse_common
 from strandline.deliver.plan import batch_is_ready, fails_alike, retry_wait_seconds
@@ -63,6 +65,7 @@ class Deliverer:
         ready: Callable[[], None] = lambda: None,
         progress: Progress = lambda name, done, total: None,
         stopping: threading.Event | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.bench = bench
         self.ready = ready
@@ -73,6 +76,7 @@ class Deliverer:
         self._running: dict[SinkId, Future[SinkReport]] = {}
         self._suspects: set[SinkId] = set()
         self._served: tuple[str, ...] = ()
+        self._idle_checks = IdleChecks(bench.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
         """Until every sink has what is settled, or waits. One that is named is tried at once: somebody asks for it."""
@@ -118,9 +122,22 @@ class Deliverer:
             self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
                 self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
+                self._idle_checks.note(w.sink.id)
                 if _is_suspect(w):
                     self._suspects.add(w.sink.id)
+        self._check_an_idle_one(list(work.values()))
         return TickReport(tuple(reports), self._served)
+
+    def _check_an_idle_one(self, active: Sequence[SinkWork]) -> None:
+        """Never in the last place: its server may be silent, and whoever has rows to get would wait for it."""
+        if len(self._running) >= max(1, self.bench.settings.sinks_at_once_max - 1):
+            return
+        idle = {w.sink.id: w for w in active if w.sink.id not in self._running and not _is_suspect(w)}
+        record = self._idle_checks.next_due([w.sink for w in idle.values()])
+        if record is not None:
+            self._idle_checks.note(record.id)
+            self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
+            self._running[record.id] = self._pool.submit(self._deliver, idle[record.id], checks_only=True)
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
         """Sinks that failed the last time never take the last place: one of them may hang again, for as long as an
@@ -167,8 +184,9 @@ class Deliverer:
         with self.bench.ledger.read() as connection:
             return next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
 
-    def _deliver(self, work: SinkWork, *, plans_max: int | None = None) -> SinkReport:
-        """Whatever happens at this sink, the others go on."""
+    def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
+        """Whatever happens at this sink, the others go on. `checks_only`: the destination is asked whether it holds
+        what it was given, and gets nothing."""
         if self.stopping.is_set():
             return SinkReport(work.sink.name, "idle")
         record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
@@ -189,7 +207,7 @@ class Deliverer:
                     interrupted_by(self.stopping),
                     beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds),
                 ):
-                    return self._work_and_tell(run, work.sealed)
+                    return self._work_and_tell(run, work.sealed, checks_only=checks_only)
             finally:
                 run.close()
                 sinks.release(ledger, lease)
@@ -205,11 +223,11 @@ class Deliverer:
             log.exception("sink %s failed in a way that nobody foresaw", record.name)
             return SinkReport(record.name, "waiting", reason=_unforeseen(e))
 
-    def _work_and_tell(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
+    def _work_and_tell(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
         """How the sink fares is noted under the lease: one that was superseded has no say any more."""
         name = run.record.name
         try:
-            return self._work(run, sealed)
+            return _check(run) if checks_only else self._work(run, sealed)
         except LeaseLost as e:
             return SinkReport(name, "busy", reason=e.message)
         except (SinkStopped, MarkUnreadable) as e:
@@ -221,6 +239,9 @@ class Deliverer:
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
             if self.stopping.is_set():  # a question was cut short: nobody is to blame
+                return SinkReport(name, "idle")
+            if checks_only:  # nobody waits for rows, so there is nothing to try again soon
+                log.warning("sink %s is idle, and could not be checked: %s", name, e.message)
                 return SinkReport(name, "idle")
             return self._waits(run, SinkReport(name, "waiting", hint=_hint(e)), e.message, None)
         except failpoints.FailpointError:
@@ -302,6 +323,12 @@ class Deliverer:
                 return _superseded(report)
             sinks.failed(connection, run.record.id, reason, now + timedelta(seconds=seconds), since)
         return replace(report, did="waiting", reason=reason)
+
+
+def _check(run: SinkRun) -> SinkReport:
+    run.fence()
+    run.claim()
+    return SinkReport(run.record.name, "idle")
 
 
 def _is_suspect(work: SinkWork) -> bool:

@@ -6,7 +6,7 @@ A repeat finds the range and does nothing; the database itself refuses a range t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import psycopg
@@ -66,12 +66,14 @@ class PostgresSink:
         table: TableName,
         *,
         create: bool,
+        may_be_empty: bool,
         generation: int,
         builds_on: Callable[[], Sequence[OlderRows]] = tuple,
     ) -> None:
         self._server = server
         self._table = table
         self._create = create
+        self._may_be_empty = may_be_empty
         self._generation = generation
         self._builds_on = builds_on
         self._record = Record(table)
@@ -187,7 +189,7 @@ class PostgresSink:
             if not self._record.exists(connection) or self._record.claimed(connection) is None:
                 return None
             self._make_record(connection)
-            return settle_identity(connection, self._record, self._scope())
+            return settle_identity(connection, self._record, self._scope, may_be_empty=self._may_be_empty)
 
         return self._ask(ask, connecting.COUNT_SECONDS_MAX)
 
@@ -316,19 +318,25 @@ def _table_name(given: str) -> TableName:
     return TableName(parts[0], parts[1])
 
 
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    value = options.get(name) or "false"
+    if value not in ("true", "false"):
+        raise UsageError(f"option {name} is true or false, not {value!r}")
+    return value == "true"
+
+
 def open_sink(context: SinkContext) -> PostgresSink:
     options = context.options
     for name in ("dsn", "table"):
         if not options.get(name):
             raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
-    create = options.get("create") or "false"
-    if create not in ("true", "false"):
-        raise UsageError(f"option create is true or false, not {create!r}")
+    create, may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
     table = _table_name(options["table"])
     return PostgresSink(
         parse_server(options["dsn"]),
         table,
-        create=create == "true",
+        create=create,
+        may_be_empty=may_be_empty,
         generation=context.generation,
         builds_on=context.builds_on,
     )
@@ -344,6 +352,14 @@ KIND = SinkKind(
         ),
         Option("table", "The table: `name` (in the schema public) or `schema.name`.", required=True),
         Option("create", "Create the table, and columns that are new: `true` or `false`.", default="false"),
+        Option(
+            "may_be_empty",
+            "Whether consumers delete all rows of the table: `true` or `false`. If not, an empty table that rows were "
+            "delivered to stops the sink.",
+            default="false",
+            pinned=False,
+        ),
     ),
     open=open_sink,
+    checked_when_idle=True,
 )

@@ -1,14 +1,15 @@
 """Whether the table is still the one that rows were delivered to, and whether it holds what it was given.
 
-The record stands beside the table, so the table can lose its rows while the record keeps their ranges. A consumer may
-delete rows: that is no loss. A table that was dropped, made again or truncated is another thing: it gets another oid or
-other storage, which the record keeps. Where they differ, the rows decide: VACUUM FULL and a restored backup change
-them, too, and lose nothing.
+The record stands beside the table, so the table can lose its rows while the record keeps their ranges. Its owner may
+delete rows, by age or because they are done with: that is no loss. A table without any row is one, unless the owner
+said beforehand that it may be empty. A table that was dropped, made again or truncated gets another oid or other
+storage, which the record keeps. Where they differ, the rows decide: VACUUM FULL and a restored backup change them, too,
+and lose nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,15 @@ SELECT c.oid::bigint, coalesce(pg_relation_filenode(c.oid)::text,
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
+
+_COLUMN = """
+SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
+               AND i.indpred IS NULL)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s
+"""
+_EMPTY_HINT = "If its consumers delete all rows, `strandline sink update NAME --option may_be_empty=true` lets it be empty."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +87,32 @@ def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
     return kept is not None and (now is None or kept != (now.oid, now.storage))
 
 
-def settle_identity(connection: psycopg.Connection, record: Record, scope: Scope) -> Loss | None:
-    """What the table lacks of what it was given; where that is nothing, its identity of now is kept."""
+def settle_identity(
+    connection: psycopg.Connection, record: Record, scope: Callable[[], Scope], *, may_be_empty: bool
+) -> Loss | None:
+    """What the table lacks of what it was given; where that is nothing, its identity of now is kept. `scope` asks the
+    ledger: only where the first look is not enough."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
-    if now is not None and kept == (now.oid, now.storage):
+    same = now is not None and kept == (now.oid, now.storage)
+    if same and (may_be_empty or has_rows(connection, record.table)):
         return None
     with connection.transaction():
         now = _locked(connection, record.table)
-        loss = _compare(connection, record, scope, kept, now)
+        loss = _compare(connection, record, scope(), kept, now, may_be_empty=may_be_empty)
         if loss is None:
             _keep(connection, record, now)
         return loss
 
 
 def _compare(
-    connection: psycopg.Connection, record: Record, scope: Scope, kept: tuple[int, str] | None, now: Identity | None
+    connection: psycopg.Connection,
+    record: Record,
+    scope: Scope,
+    kept: tuple[int, str] | None,
+    now: Identity | None,
+    *,
+    may_be_empty: bool,
 ) -> Loss | None:
     rows, span = record.given(connection, scope)
     name = record.table.plain
@@ -103,9 +123,9 @@ def _compare(
     if kept is None:
         return None  # the record is of a time when nobody kept it
     if now.oid == kept[0]:
-        # A consumer may have deleted rows before a VACUUM FULL; a TRUNCATE leaves none.
-        is_there = _has_numbers(connection, record.table) and _any(connection, record.table, span)
-        return None if is_there else Loss(f"its table {name} was emptied", rows, 0)
+        # The owner may have deleted rows, before a VACUUM FULL, too. A TRUNCATE, or a DELETE of everything, leaves none.
+        is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
+        return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
     there = _count(connection, record.table, span) if _has_numbers(connection, record.table) else 0
     return Loss(f"its table {name} is not the one that it was", rows, there) if there < rows else None
 
@@ -152,6 +172,18 @@ def _locked(connection: psycopg.Connection, table: TableName) -> Identity | None
 def _has_numbers(connection: psycopg.Connection, table: TableName) -> bool:
     shape = read_shape(connection, table)
     return shape is not None and SEQ_COLUMN in shape.columns
+
+
+def has_rows(connection: psycopg.Connection, table: TableName) -> bool:
+    """Whether there is any row with a number. Through an index it asks for the newest one: rows that were deleted by age
+    stand at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the first row
+    that a scan meets. A table that has lost the column counts as filled: whoever prepares it names what is wrong."""
+    indexed = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
+    if indexed is None:
+        return True
+    newest = f"ORDER BY {_NUMBER} DESC" if indexed[0] else ""
+    found = connection.execute(f"SELECT FROM {table} WHERE {_NUMBER} IS NOT NULL {newest} LIMIT 1".encode())
+    return found.fetchone() is not None
 
 
 def _any(connection: psycopg.Connection, table: TableName, span: SeqRange) -> bool:
