@@ -19,9 +19,11 @@ from strandline import sink_status
 from strandline.cli.render_sinks import problems
 from strandline.deliver.bench import DeliverBench
 from strandline.deliver.sink import Address, Claim, Landed, Parcel, SinkContext
+from strandline.deliver.sink_recovery import recover_sink
 from strandline.deliver.sinks.postgres import KIND
 from strandline.deliver.tick import Deliverer, TickReport
 from strandline.delivery import SinkState
+from strandline.errors import RefusedError
 from strandline.ledger import sinks
 from strandline.ledger.engine import utc_now
 from strandline.tables.schema import Column, Primitive
@@ -143,6 +145,10 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
         assert told_after(600) == [(name, "stopped")]
         delivery.refresh()
         assert delivery.sink.state is SinkState.STOPPED and "was emptied" in str(delivery.sink.reason)
+        with pytest.raises(RefusedError, match="2 rows that it acknowledged are missing"):
+            recover_sink(bench, delivery.dataset, name, resend=False, accept_loss=False)
+        recover_sink(bench, delivery.dataset, name, resend=False, accept_loss=True)
+        assert told_after(600) == [(name, "idle")], "that loss was accepted"
     finally:
         deliverer.close()
         postgres_server.drop_database(url)

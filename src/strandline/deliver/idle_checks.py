@@ -1,7 +1,7 @@
 """Which idle sink the daemon asks next whether its destination still holds what it was given.
 
-A tick asks nothing where there is nothing to deliver, so a destination that lost its rows would be noticed with the next
-new row only. The daemon therefore asks one idle sink at a time, each of them rarely. It starts no JVM for that.
+A tick asks nothing where there is nothing to deliver, so a destination that lost its rows would be noticed with the
+next new row only. The daemon therefore asks one idle sink at a time, each of them rarely. It starts no JVM for that.
 """
 
 from __future__ import annotations

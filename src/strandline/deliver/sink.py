@@ -274,7 +274,7 @@ class SinkKind:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Options that every sink has, where this kind begins with another value; stored with the sink when it is added."""
     checked_when_idle: bool = False
-    """Whether the daemon now and then opens a sink that has nothing to deliver, and asks it for a loss (`NoticesLoss`)."""
+    """Whether the daemon asks a sink that has nothing to deliver for a loss (`NoticesLoss`), now and then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
 WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s
 """
-_EMPTY_HINT = "If its consumers delete all rows, `strandline sink update NAME --option may_be_empty=true` lets it be empty."
+_EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --option may_be_empty=true`, then resume it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _compare(
     if kept is None:
         return None  # the record is of a time when nobody kept it
     if now.oid == kept[0]:
-        # The owner may have deleted rows, before a VACUUM FULL, too. A TRUNCATE, or a DELETE of everything, leaves none.
+        # The owner may have deleted rows. A TRUNCATE, or a DELETE of everything, leaves none.
         is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
         return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
     there = _count(connection, record.table, span) if _has_numbers(connection, record.table) else 0
@@ -175,9 +175,9 @@ def _has_numbers(connection: psycopg.Connection, table: TableName) -> bool:
 
 
 def has_rows(connection: psycopg.Connection, table: TableName) -> bool:
-    """Whether there is any row with a number. Through an index it asks for the newest one: rows that were deleted by age
-    stand at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the first row
-    that a scan meets. A table that has lost the column counts as filled: whoever prepares it names what is wrong."""
+    """Whether there is any row with a number. Through an index it asks for the newest one: rows that were deleted by
+    age stand at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the first
+    row that a scan meets. A table that has lost the column counts as filled: `prepare` names what is wrong."""
     indexed = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
     if indexed is None:
         return True
