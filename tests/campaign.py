@@ -2,15 +2,33 @@
 
 A test whose length can be chosen takes it from `scaled`. A test that has no short form is marked `torture` and runs
 only there.
+
+A campaign that rolls dice takes its seed from `seed`. `make test` always rolls the same, `make torture` rolls anew each
+time. Every run says its seed, and `STRANDLINE_SEED` repeats it.
 """
 
 from __future__ import annotations
 
 import os
+import random
 
+_SEED = "STRANDLINE_SEED"
 TORTURE = os.environ.get("STRANDLINE_TORTURE", "").lower() not in ("", "0", "false")
 
 
 def scaled(short: int, long: int) -> int:
     """How many rounds, seeds or kills: `short` in `make test`, `long` in `make torture`."""
     return long if TORTURE else short
+
+
+def choose_seed() -> None:
+    """Once, before test processes start: they inherit it, so that one number repeats the whole run."""
+    if TORTURE:
+        os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(1 << 32)))
+
+
+def seed(default: int) -> int:
+    """Printed, so that pytest shows it beside a failure."""
+    chosen = int(os.environ.get(_SEED) or default)
+    print(f"{_SEED}={chosen}")
+    return chosen

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
 from strandline.config import CONFIG_NAME, LakeConfig, load_config
-from tests.campaign import TORTURE
+from tests.campaign import TORTURE, choose_seed
 from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres, start_s3, start_toxiproxy
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ def _use_memory_for_temporary_folders() -> None:
 
 
 _use_memory_for_temporary_folders()
+choose_seed()
+
+
+def pytest_report_header() -> str | None:
+    return f"STRANDLINE_SEED={os.environ['STRANDLINE_SEED']}" if "STRANDLINE_SEED" in os.environ else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ def live_files(catalog: LightCatalog) -> set[str]:
             for manifest in snapshot.manifests(table.io):
                 found.add(manifest.manifest_path)
                 found |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
-    return {path.removeprefix("file://") for path in found}
+    return {re.sub("^file:/+", "/", path) for path in found}
 
 
 def acted_on(findings: Iterator[Finding]) -> list[str]:

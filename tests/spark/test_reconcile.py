@@ -4,6 +4,7 @@ entries are dropped, and Spark reads what is left."""
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,7 +20,9 @@ from strandline.reconcile.model import Content, Finding, Protection
 from strandline.reconcile.paths import canonical, key
 from strandline.tables import light_drop, spark_drop
 from strandline.tables.schema_file import parse_columns
-from strandline.types import SEQ_COLUMN
+from strandline.types import SEQ_COLUMN, SeqRange
+from tests.campaign import scaled, seed
+from tests.reconcile.flipping import FlippedLake, quick_runs
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.reconcile.test_superseded import days_later
 from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, frame, ids, restore_ledger
@@ -195,6 +198,25 @@ def test_of_a_table_of_version_3_data_entries_are_dropped_and_deletion_vectors_o
     assert gone not in files(lake, "events")
 
 
+def test_a_location_with_a_literal_percent_sign_is_read_as_spark_wrote_it(lake: Lake) -> None:
+    for name, written_as in (("odd%20name", "{}"), ("50%", "file:{}"), ("a%2Fb", "file://{}")):
+        table = f"t{len(name)}"
+        place = Path(lake.config.warehouse_folder or "") / "default" / name
+        lake.spark.sql(
+            f"CREATE TABLE lake.default.{table} (id long, k string) USING iceberg PARTITIONED BY (k) "
+            f"LOCATION '{written_as.format(place)}'"
+        )
+        lake.spark.sql(f"INSERT INTO lake.default.{table} VALUES (1, 'a%41'), (2, 'b')")
+        live = [path for path in place.rglob("*") if path.is_file()]
+        assert any(path.name.endswith(".parquet") for path in live) and any("/metadata/" in str(path) for path in live)
+        orphan = place / "data" / "k=b" / "stray%41.parquet"
+        orphan.write_bytes(b"x")
+        os.utime(orphan, (1e9, 1e9))
+        run = lake.reconcile(act=True)
+        assert (run.aborted, run.outcome.found.missing, run.outcome.done.orphans) == (None, 0, 1), (name, run)
+        assert not orphan.exists() and all(path.exists() for path in live) and count(lake, table) == 2
+
+
 def test_a_missing_delete_file_is_only_told(lake: Lake) -> None:
     lake.spark.sql("ALTER TABLE lake.default.events SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
     lake.append("events", frame(lake, 0, partitions=1), batch_id="b")
@@ -220,3 +242,43 @@ def test_a_ledger_that_was_restored_is_opened_before_a_run_acts(lake: Lake) -> N
     run = lake.reconcile(act=True)
     assert run.aborted is None and run.outcome.done.orphans == 1 and run.outcome.found.missing == 0
     assert len(ids(lake)) == 20 and lake.sealed("events") == 20, "the copy knew of 10"
+
+
+class JavaWroteIt(FlippedLake):
+    """As Iceberg's own library for Java writes it: manifests of its own make, delete files, and a checksum of Hadoop's
+    beside each metadata file."""
+
+    def append(self, rows: int = 3, *, publish: bool = True) -> SeqRange:
+        values = self.lake.spark.range(0, rows, 1, 1).selectExpr("id", "'k' AS kind")
+        appended = self.lake.append("events", values).rows
+        assert appended is not None
+        return appended
+
+    def _make_other(self) -> None:
+        spark = self.lake.spark
+        spark.sql("CREATE NAMESPACE lake.other")
+        spark.sql(
+            "CREATE TABLE lake.other.t (p int, v string) USING iceberg PARTITIONED BY (p) "
+            "TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')"
+        )
+        for letter in "ab":
+            spark.sql(f"INSERT INTO lake.other.t SELECT id % 3, concat('{letter}', id) FROM range(0, 6, 1, 1)")
+        spark.sql("ALTER TABLE lake.other.t CREATE TAG kept")
+        spark.sql("DELETE FROM lake.other.t WHERE v = 'a1'")
+
+    def without_checksums(self) -> None:
+        checksums = [path for at in self.metadata if (path := Path(at).with_name(f".{Path(at).name}.crc")).exists()]
+        assert len(checksums) > len(self.metadata) / 2, checksums
+        for path in checksums:
+            path.unlink()
+
+
+def test_no_flipped_bit_in_what_spark_wrote_moves_a_live_file_or_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = JavaWroteIt(tmp_path / "lake")
+    dice = random.Random(seed(1453))
+    with quick_runs(lake, monkeypatch):
+        lake.flips(dice, scaled(20, 300))
+        lake.without_checksums()
+        lake.flips(dice, scaled(40, 900))
