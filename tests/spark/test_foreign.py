@@ -106,6 +106,21 @@ def test_new_rows_get_numbers_above_those_that_others_made_up(lake: Lake) -> Non
     assert lake.read_since("reached").df.count() == 15 and status(lake, "reached").foreign == 1
 
 
+def test_verify_names_rows_that_a_plain_insert_brought(lake: Lake, tmp_path: Path) -> None:
+    create(lake, "inserted", {"n": "long"})
+    lake.append("inserted", numbers(lake, 1, 5))
+    lake.delivery.add("clean", "inserted", "files", {"path": str(tmp_path / "clean"), "format": "jsonl"})
+    lake.tick("clean")
+    [verdict] = lake.delivery.verify("clean").sinks
+    assert verdict.ok and verdict.findings == ()
+    sql(lake, f"INSERT INTO lake.default.inserted VALUES ({counter(lake) + 5}, 666), ({counter(lake) + 9}, 667)")
+    [verdict] = lake.delivery.verify("clean").sinks
+    [note] = verdict.findings
+    assert verdict.ok and (note.kind, note.what) == (Kind.NOTE, "default.inserted")
+    assert note.detail == "foreign rows, which no sink gets: 2"
+    lake.delivery.remove("clean")
+
+
 def test_a_foreign_number_that_is_one_of_ours_is_counted_and_every_way_to_read_refuses_it(
     lake: Lake, tmp_path: Path
 ) -> None:

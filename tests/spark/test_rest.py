@@ -200,6 +200,21 @@ def test_files_that_were_written_anew_are_in_the_table_whatever_becomes_of_the_c
     between.is_sound(name)
 
 
+def test_a_purge_of_which_every_commit_arrives_twice_takes_its_rows_and_no_live_file(between: Between) -> None:
+    name = between.create()
+    sql(between.lake, f"ALTER TABLE lake.default.{name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    between.append(name)
+    between.append(name)
+    sql(between.lake, f"DELETE FROM lake.default.{name} WHERE n = 20")
+    between.way.heal()
+    between.way.fail(Twice(), "POST", f"/tables/{name}", times=1000)
+    done = between.lake.maintenance.purge(name, "n = 19").result
+    assert between.way.fired >= 2 and done.deleted_rows == 1
+    between.way.heal()
+    between.rows[name] = 18
+    between.is_sound(name)
+
+
 def test_snapshots_that_were_expired_without_an_answer_are_expired_and_nothing_else_is(between: Between) -> None:
     name = between.create()
     between.append(name)

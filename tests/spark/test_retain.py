@@ -12,13 +12,14 @@ import pytest
 
 from strandline import counting
 from strandline.deliver.layout import Kind
-from strandline.errors import RefusedError, SchemaError, Skipped
+from strandline.errors import FailedError, RefusedError, SchemaError, Skipped
 from strandline.failpoints import FailpointError
 from strandline.ledger import audit, blocks, datasets, floors, holds, losses, sinks
 from strandline.ledger.losses import Reason
 from strandline.maintain import rows
 from strandline.maintain.retain import retain
 from strandline.maintain.retain_rule import Retained, RetainRule
+from strandline.tables import row_delete
 from strandline.types import Reserved
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, objects, tick
@@ -430,6 +431,20 @@ def test_compaction_and_expiry_of_everything_else_leave_a_retained_table_readabl
     append(lake, 11, 20)
     lake.tick()
     assert proved(lake) == {"out": (20, 10, 0)}
+
+
+def test_a_run_that_would_take_a_young_row_with_it_is_refused_before_its_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = numbers(lake, 1, 20, partitions=1)
+    lake.append("events", frame.selectExpr("n", "IF(n <= 10, timestamp '2020-01-01', timestamp '2999-01-01') AS at"))
+    before, main, write = left(lake), lake.tables().view("default.events").main, row_delete.write_files
+    with monkeypatch.context() as patched:
+        patched.setattr(row_delete, "write_files", lambda tables, group, df: write(tables, group, df.where("n <> 19")))
+        with pytest.raises(FailedError, match="10 rows were to be deleted"):
+            run(lake, timedelta(0), column="at")
+    assert left(lake) == before and lake.tables().view("default.events").main == main
+    assert run(lake, timedelta(0), column="at").deleted_rows == 10 and left(lake) == list(range(11, 21))
 
 
 def test_each_of_them_tells_how_far_it_is(lake: Lake, tmp_path: Path) -> None:
