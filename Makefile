@@ -29,10 +29,10 @@ help:
 
 install: $(STAMP)/bytecode
 	@scripts/java.sh $(PYTHON)
-	@$(PYTHON) -m strandline.tables.runtime
+	@$(PYTHON) -m strandline.iceberg.session.runtime
 
 install-s3: install
-	@$(PYTHON) -m strandline.tables.runtime --s3
+	@$(PYTHON) -m strandline.iceberg.session.runtime --s3
 
 $(STAMP)/venv: pyproject.toml requirements-dev.lock scripts/venv.sh
 	@scripts/venv.sh

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.founding import init_lake
 from strandline.lake import Lake
+from strandline.lake_admin import init_lake
 
 if TYPE_CHECKING:
-    from strandline.types import Dataset
+    from strandline.core.types import Dataset
 
 
 def new_lake(home: Path, *, ledger: str = "ledger.db") -> Lake:
@@ -18,14 +18,14 @@ def new_lake(home: Path, *, ledger: str = "ledger.db") -> Lake:
 
 
 def create(lake: Lake, name: str, columns: list[dict[str, Any]]) -> Dataset:
-    from strandline.tables.schema_file import parse_columns
+    from strandline.iceberg.schema.schema_file import parse_columns
 
     return lake.create_dataset(name, parse_columns(columns))
 
 
 def plain_table(lake: Lake, name: str, like: Dataset) -> str:
     """An Iceberg table with the dataset's columns and write settings, and nothing of ours."""
-    from strandline.types import INTERNAL_COLUMNS
+    from strandline.core.types import INTERNAL_COLUMNS
 
     source = lake.catalog.load(like.name)
     kept = {

@@ -16,9 +16,9 @@ from typing import Any
 import typer
 from generated import write_or_check
 
-from strandline import errors
 from strandline.cli.main import app
-from strandline.errors import StrandlineError
+from strandline.core import errors
+from strandline.core.errors import StrandlineError
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "cli.md"
@@ -29,7 +29,7 @@ EVERYWHERE = ("config", "json")
 INTRODUCTION = """\
 # The command line
 
-<!-- Made from src/strandline/cli and src/strandline/errors.py by `make docs`. Do not edit. -->
+<!-- Made from src/strandline/cli and src/strandline/core/errors.py by `make docs`. Do not edit. -->
 
 Every command takes `--config FILE`: the lake's settings file, or its folder. Without it, the environment variable
 `STRANDLINE_CONFIG` says it; without that, it is `strandline.toml` in the current folder.

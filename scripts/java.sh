@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 
-if "$python" -m strandline.tables.runtime --java >/dev/null 2>&1; then
+if "$python" -m strandline.iceberg.session.runtime --java >/dev/null 2>&1; then
   exit 0
 fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -18,4 +18,4 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   done
 fi
 # Says what is missing and what to install, if something still is.
-"$python" -m strandline.tables.runtime --java >/dev/null
+"$python" -m strandline.iceberg.session.runtime --java >/dev/null

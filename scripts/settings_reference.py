@@ -17,9 +17,9 @@ from generated import write_or_check
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from strandline import duration
-from strandline.config import CONFIG_NAME, Settings
-from strandline.schedule import Cron
+from strandline.core import duration
+from strandline.core.schedule import Cron
+from strandline.core.settings import CONFIG_NAME, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"
@@ -27,7 +27,7 @@ TARGET = ROOT / "docs" / "settings.md"
 INTRODUCTION = f"""\
 # Settings
 
-<!-- Made from src/strandline/config.py by `make docs`. Do not edit. -->
+<!-- Made from src/strandline/core/settings.py by `make docs`. Do not edit. -->
 
 One TOML file holds the settings of a lake: `{CONFIG_NAME}`, which `strandline init` writes. Everything has a default,
 so the file may be empty. A command uses the file that `--config` names (a file, or a folder that has one), else the one
@@ -60,7 +60,7 @@ OTHER_VARIABLES = (
     (
         "STRANDLINE_FAILPOINT",
         "Kills, stops or fails the process at a named point, to see that it recovers. The points are listed in "
-        "`src/strandline/failpoints.py`.",
+        "`src/strandline/core/failpoints.py`.",
     ),
     ("JAVA_HOME", "The Java to use. Without it, the first fit one that is found."),
 )

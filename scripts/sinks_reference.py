@@ -11,10 +11,10 @@ from pathlib import Path
 
 from generated import write_or_check
 
-from strandline.deliver.kinds import find_kind
-from strandline.deliver.options import COMMON
 from strandline.deliver.sink import Option
-from strandline.deliver.sinks.postgres_schema import TYPE_RULES
+from strandline.deliver.sink_kinds import find_kind
+from strandline.deliver.sink_options import COMMON
+from strandline.deliver.sinks.postgres.columns import TYPE_RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "sinks-options.md"

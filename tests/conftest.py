@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
-from strandline.config import CONFIG_NAME, LakeConfig, load_config
+from strandline.core.settings import CONFIG_NAME, LakeConfig, load_config
 from tests.campaign import TORTURE, choose_seed
 from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres, start_s3, start_toxiproxy
 
@@ -201,7 +201,7 @@ def upgrade() -> None:
 @pytest.fixture(scope="session")
 def spark_started(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[SparkSession]:
     """The one JVM of this process, with S3 on its class path, so that any lake can be opened in it later."""
-    from strandline.tables.session import open_session, stop_spark
+    from strandline.iceberg.session.lake_session import open_session, stop_spark
 
     quick = {"spark": {"options": QUICK_SPARK}}
     session = open_session(make_home(tmp_path_factory.mktemp("shared"), quick), with_s3=True)

@@ -54,7 +54,7 @@ def attach(*_: object) -> Any:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from strandline.tables.launch import _name_packages
+    from strandline.iceberg.session.launch import _name_packages
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_GATEWAY_PORT"], _, os.environ["PYSPARK_GATEWAY_SECRET"] = os.environ[JVM].partition(":")
@@ -67,7 +67,7 @@ def attach(*_: object) -> Any:
 
 def use_the_jvm_of_the_test_run() -> None:
     """From now on, starting Spark means attaching to it, and nothing stops it."""
-    from strandline.tables import launch
+    from strandline.iceberg.session import launch
 
     launch.start_context = attach
     launch.stop_context = lambda: None

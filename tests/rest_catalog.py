@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from strandline.errors import RuntimeMissing
-from strandline.tables.jars import Jar, ensure_jars, exclusive, needed_jars, sha256_of, spark_home
-from strandline.tables.java import JavaFound, find_java
-from strandline.tables.runtime import cache_folder
+from strandline.core.errors import RuntimeMissing
+from strandline.iceberg.session.jars import Jar, ensure_jars, exclusive, needed_jars, sha256_of, spark_home
+from strandline.iceberg.session.java import JavaFound, find_java
+from strandline.iceberg.session.runtime import cache_folder
 from tests.servers import ROOT, S3, Server, ServerMissing, _answers, _die_with_parent, _folder, free_port
 
 FOLDER = ROOT / ".cache" / "rest-catalog"

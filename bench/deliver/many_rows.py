@@ -93,7 +93,7 @@ def measure(bench: Bench) -> dict[str, Samples]:
 
 def measure_s3(bench: Bench) -> dict[str, Samples]:
     """The peer writes an Iceberg table: Spark has no other way to S3 here, and the files are the same Parquet."""
-    from strandline.tables.session import open_session
+    from strandline.iceberg.session.lake_session import open_session
     from tests.servers import start_s3
 
     rows = bench.sized(4_000_000, 20_000)

@@ -55,7 +55,7 @@ def task(bench: Bench) -> dict[str, Samples]:
 
 
 def driver(bench: Bench) -> dict[str, Samples]:
-    from strandline.tables.session import stop_spark
+    from strandline.iceberg.session.lake_session import stop_spark
 
     small = bench.sized(200_000, 20_000)
     home = bench.work / "lake"
@@ -86,8 +86,8 @@ def driver(bench: Bench) -> dict[str, Samples]:
 
 
 def drive(home: str, sink: str) -> None:
+    from strandline.iceberg.session.lake_session import stop_spark
     from strandline.lake import open_lake
-    from strandline.tables.session import stop_spark
 
     with open_lake(Path(home)) as lake:
         report = lake.tick(sink).sinks[0]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Parcel, Sender, SinkContext
-from strandline.types import Seq, SeqRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +35,8 @@ def main(work: str, way: str, rows: str, n: str) -> None:
 
 
 def _sender(work: Path, folder: str) -> Sender:
-    from strandline.deliver.sinks import files
-    from strandline.tables.schema import Column, Primitive
+    from strandline.deliver.sinks.files import sink as files
+    from strandline.iceberg.schema.columns import Column, Primitive
 
     options = {"path": str(work / folder), "format": "parquet"}
     sink = files.KIND.open(SinkContext(work, "default.events", 1, options))
@@ -63,8 +63,8 @@ def _range(index: int, rows: int) -> SeqRange:
 def _chunk(work: Path, index: int, rows: int) -> pa.Table:
     import pyarrow as pa
 
-    from strandline.deliver import data_files
-    from strandline.deliver.data_files import Reach
+    from strandline.deliver.send import data_files
+    from strandline.deliver.send.data_files import Reach
 
     wanted = _range(index, rows)
     here = Reach(None, "", None, None)
@@ -88,7 +88,7 @@ def _direct(work: Path, sender: Sender, rows: int) -> int:
 
 
 def _spark(work: Path, sender: Sender, rows: int) -> int:
-    from strandline.deliver.build import by_chunk
+    from strandline.deliver.send.build_spark import by_chunk
 
     names = _schema(work).names
     largest = 0
@@ -114,7 +114,7 @@ def _pack(work: Path, rows: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from strandline.deliver.gather import _packed
+    from strandline.deliver.send.build_gather import _packed
 
     for index in range(CHUNKS):
         table = _chunk(work, index, rows)
@@ -134,8 +134,8 @@ def _pack(work: Path, rows: int) -> None:
 
 
 def _gathered(work: Path, sender: Sender, rows: int) -> int:
-    from strandline.deliver.build import Shipment
-    from strandline.deliver.gather import _Gathering
+    from strandline.deliver.send.build_gather import _Gathering
+    from strandline.deliver.send.build_spark import Shipment
 
     largest = 0
     for index in range(CHUNKS):

@@ -75,7 +75,7 @@ def _forward(lake: Lake, rows: int, form: str) -> float:
 
 
 def _post(lake: Lake, to: Receiver, form: str) -> float:
-    from strandline.types import INTERNAL_COLUMNS
+    from strandline.core.types import INTERNAL_COLUMNS
 
     frame = lake.spark.table(f"lake.default.{DATASET}").drop(*INTERNAL_COLUMNS)
     lake.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))

@@ -21,8 +21,8 @@ _PACKAGE = "org.apache.spark.deploy"
 @contextmanager
 def cluster(work: Path, *, workers: int, memory: str) -> Iterator[str]:
     """Gives the address of the master; everything ends with the block."""
-    from strandline.tables.jars import spark_home
-    from strandline.tables.java import find_java
+    from strandline.iceberg.session.jars import spark_home
+    from strandline.iceberg.session.java import find_java
 
     home, port = spark_home(), free_port()
     environ = os.environ | {

@@ -51,7 +51,7 @@ def measure(bench: Bench) -> dict[str, Samples]:
 
 
 def _prepare(bench: Bench, home: Path, small: int) -> None:
-    from strandline.tables.session import stop_spark
+    from strandline.iceberg.session.lake_session import stop_spark
 
     with lakes.new_lake(home) as lake:
         lakes.create(lake, "events", frames.EVENT_COLUMNS)
@@ -62,8 +62,8 @@ def _prepare(bench: Bench, home: Path, small: int) -> None:
 
 
 def drive(home: str, source: str) -> None:
+    from strandline.iceberg.session.lake_session import stop_spark
     from strandline.lake import open_lake
-    from strandline.tables.session import stop_spark
 
     with open_lake(home) as lake:
         done = lake.append("events", lake.spark.read.parquet(source))

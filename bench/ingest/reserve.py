@@ -12,9 +12,9 @@ from typing import Any
 from bench import lakes
 from bench.measure import Bench, Measurement, in_turn, settle_disk
 from bench.results import Figure, Goal, Samples
+from strandline.core.types import Dataset
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks, datasets
-from strandline.types import Dataset
+from strandline.ledger.ingest import blocks, datasets
 
 _PEER = "bare transactions on the same tables"
 ON_SQLITE = Figure("reserve on SQLite, one process", "blocks/s", _PEER, Goal(0.5, "at least"))

@@ -68,7 +68,7 @@ def measure(bench: Bench) -> dict[str, Samples]:
 
 
 def _fill(home: Path, rows: int) -> None:
-    from strandline.tables.session import stop_spark
+    from strandline.iceberg.session.lake_session import stop_spark
 
     with lakes.new_lake(home) as lake:
         dataset = lakes.create(lake, "events", frames.EVENT_COLUMNS)
@@ -77,7 +77,7 @@ def _fill(home: Path, rows: int) -> None:
 
 
 def _packages() -> str:
-    from strandline.tables.jars import needed_jars
+    from strandline.iceberg.session.jars import needed_jars
 
     return ",".join(jar.coordinates for jar in needed_jars(s3=False))
 

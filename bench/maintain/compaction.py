@@ -50,7 +50,7 @@ class Small:
 
     def compact(self) -> None:
         """With the table's own target size, as the peer does."""
-        compact(self.lake.maintenance.bench, self.lake.dataset(self.name))
+        compact(self.lake.maintenance.context, self.lake.dataset(self.name))
 
     def compact_plainly(self) -> None:
         self.lake.spark.sql(f"CALL lake.system.rewrite_data_files(table => 'default.{self.name}')").collect()

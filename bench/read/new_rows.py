@@ -51,7 +51,7 @@ class Table:
 
     def files_with_new_rows(self, token: str) -> int:
         """From the rows themselves, not from what is known about files."""
-        from strandline.continuation import decode
+        from strandline.core.read_token import decode
 
         after = decode(token).after
         found = self.lake.spark.sql(

@@ -148,7 +148,7 @@ def _forget(home: Path) -> None:
 
 
 def _from_the_shell(bench: Bench, home: Path, name: str, files: int) -> Samples:
-    from strandline.tables.session import stop_spark
+    from strandline.iceberg.session.lake_session import stop_spark
 
     stop_spark()
     ours = [str(_STRANDLINE), "reconcile", "--json", "--config", str(home)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import strandline
-from strandline.tables.schema_file import parse_columns
+from strandline.iceberg.schema.schema_file import parse_columns
 
 if TYPE_CHECKING:
     from strandline import Lake

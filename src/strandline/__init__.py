@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strandline.founding import init_lake
     from strandline.lake import Lake
     from strandline.lake import open_lake as open
+    from strandline.lake_admin import init_lake
 
 __all__ = ["Lake", "init_lake", "open"]
 __version__ = "0.1.0"
 
-_DOORS = {"Lake": ("lake", "Lake"), "init_lake": ("founding", "init_lake"), "open": ("lake", "open_lake")}
+_DOORS = {"Lake": ("lake", "Lake"), "init_lake": ("lake_admin", "init_lake"), "open": ("lake", "open_lake")}
 
 
 def __getattr__(name: str) -> Any:

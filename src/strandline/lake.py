@@ -15,41 +15,43 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline import continuation as tokens
-from strandline import failpoints, status
-from strandline.config import LakeConfig, find_config, load_config
-from strandline.drift import Asked, Run
-from strandline.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
-from strandline.ledger import audit, blocks, datasets, sequence, table_states
+from strandline.core import failpoints
+from strandline.core import read_token as tokens
+from strandline.core.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
+from strandline.core.reconcile_records import Asked, Run
+from strandline.core.settings import LakeConfig, find_config, load_config
+from strandline.core.types import Dataset, History, Numbered, Seq, Staged
+from strandline.iceberg.metadata.identifier import full_name
+from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
+from strandline.ledger import audit
 from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, datasets, sequence, table_states
 from strandline.ledger.witness import Witness, open_witness
-from strandline.receipts import open_receipts
-from strandline.seal import SealedWatermark
-from strandline.tables.identifier import full_name
-from strandline.tables.trailers import send_no_trailers
-from strandline.types import Dataset, History, Numbered, Seq, Staged
+from strandline.read.seal import SealedWatermark
+from strandline.status import report as status
+from strandline.storage.receipts import open_receipts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from strandline.dataset_care import DatasetCare
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.schema.alteration import Alteration
+    from strandline.iceberg.schema.columns import Column
+    from strandline.iceberg.spark.tables import SparkTables
     from strandline.ingest.append import Appended, Progress
-    from strandline.ingest.files import FileBytes, FileOutcome, FileProgress
-    from strandline.ingest.opening import Opened
+    from strandline.ingest.context import IngestContext
+    from strandline.ingest.datasets import DatasetCare
+    from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.workbench import Workbench
-    from strandline.maintain.bench import RefusedRow
+    from strandline.ingest.resync import Opened
+    from strandline.maintain.context import RefusedRow
     from strandline.maintain.facade import Maintenance
-    from strandline.read import Rows
+    from strandline.read.scan import Rows
+    from strandline.receive.body.json_lines import ReadLines
     from strandline.receive.facade import Receiver
-    from strandline.receive.json_body import ReadLines
     from strandline.reconcile.facade import Reconciler
-    from strandline.tables.alteration import Alteration
-    from strandline.tables.light import LightCatalog
-    from strandline.tables.schema import Column
-    from strandline.tables.spark_tables import SparkTables
 
 
 SETTLE_AGAIN_SECONDS = 60
@@ -84,7 +86,7 @@ class Lake:
         """When recovery is tried again, after it could not settle some dataset."""
         self._recovering: set[int] = set()
         """The threads that are at it: what they need of the lake is not settled first."""
-        self._work: Workbench | None = None
+        self._work: IngestContext | None = None
         self.on_start: Callable[[str], None] | None = None
         """Told what a slow first start does (fetching the runtime, starting Spark)."""
 
@@ -129,28 +131,28 @@ class Lake:
 
     @cached_property
     def catalog(self) -> LightCatalog:
-        from strandline.tables.light import open_catalog
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         return open_catalog(self.config)
 
-    def _bench(self) -> Workbench:
+    def _bench(self) -> IngestContext:
         with self._starting:
             if self._work is None:
-                from strandline.ingest.workbench import Workbench
-                from strandline.tables.session import open_session
-                from strandline.tables.spark_tables import SparkTables
+                from strandline.iceberg.session.lake_session import open_session
+                from strandline.iceberg.spark.tables import SparkTables
+                from strandline.ingest.context import IngestContext
 
                 settings = self.config.settings.ingest
                 tables = SparkTables(
                     open_session(self.config, progress=self.on_start), attempts_max=settings.commit_attempts_max
                 )
-                self._work = Workbench(
+                self._work = IngestContext(
                     self.id, self.ledger, self.witness, tables, settings, open_receipts(self.config), self._delivered
                 )
             return self._work
 
     @property
-    def work(self) -> Workbench:
+    def work(self) -> IngestContext:
         """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
         work = self._bench()
         if threading.get_ident() in self._recovering:
@@ -200,7 +202,7 @@ class Lake:
 
     @property
     def _datasets(self) -> DatasetCare:
-        from strandline.dataset_care import DatasetCare
+        from strandline.ingest.datasets import DatasetCare
 
         return DatasetCare(self.id, self.ledger, self.catalog)
 
@@ -220,7 +222,7 @@ class Lake:
         says that this is meant.
         """
         from strandline.ingest.adopt import number_rows
-        from strandline.ingest.register import Terms, register
+        from strandline.ingest.register_table import Terms, register
 
         name = full_name(name)
         known = register(
@@ -307,22 +309,22 @@ class Lake:
     ) -> list[FileOutcome]:
         """Files, each a batch of its own, or all of them one batch with an id. Says how each one went; what dead
         writers left is settled first, where Spark has to start at all."""
-        from strandline.ingest import files
+        from strandline.ingest import ingest_files
 
         self._catch_up()
         target = self.dataset(dataset)
         rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
 
-        def ready() -> Workbench:
+        def ready() -> IngestContext:
             self.recover()
             return self.work
 
-        outcomes = files.ingest_files(
+        outcomes = ingest_files.ingest_files(
             ready,
             self.ledger,
             target,
             [Path(p) for p in paths],
-            files.Options(batch_id, again, strict, format, rejects, on_bytes),
+            ingest_files.Options(batch_id, again, strict, format, rejects, on_bytes),
             files_at_once_max=self.config.settings.ingest.files_at_once_max,
             progress=progress or (lambda path, step, rows: None),
             on_done=on_done or (lambda outcome: None),
@@ -345,8 +347,8 @@ class Lake:
 
     def recover(self) -> Recovered:
         """Settle what dead writers left; the ledger is opened first if the witness says so."""
-        from strandline.ingest.opening import open_ledger, open_postponed, with_opening
         from strandline.ingest.recover import recover
+        from strandline.ingest.resync import open_ledger, open_postponed, with_opening
 
         work = self._bench()
         with self._recovers():
@@ -361,27 +363,27 @@ class Lake:
     # Ways out.
 
     def _delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        from strandline.deliver.reach import highest_delivered
+        from strandline.deliver.sink_records import highest_delivered
 
-        return highest_delivered(self.delivery.bench, connection, dataset)
+        return highest_delivered(self.delivery.context, connection, dataset)
 
     @cached_property
     def delivery(self) -> Delivery:
         """Sinks, and what brings rows to them."""
-        from strandline.deliver.bench import DeliverBench
+        from strandline.deliver.context import DeliverContext
         from strandline.deliver.facade import Delivery
 
-        bench = DeliverBench(self.id, self.config, self.ledger, lambda: self.work.tables)
-        return Delivery(bench, self._columns, self._catch_up, self.recover)
+        context = DeliverContext(self.id, self.config, self.ledger, lambda: self.work.tables)
+        return Delivery(context, self._columns, self._catch_up, self.recover)
 
     @cached_property
     def receiver(self) -> Receiver:
         """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
         from strandline.receive.facade import Receiver
-        from strandline.receive.intake import IntakeBench
+        from strandline.receive.intake import IntakeContext
         from strandline.receive.spool import open_spool
 
-        bench = IntakeBench(
+        context = IntakeContext(
             self.config,
             self.ledger,
             open_spool(self.config),
@@ -393,15 +395,15 @@ class Lake:
             open_receipts(self.config),
             self.witness,
         )
-        return Receiver(bench, self._columns, _read_lines)
+        return Receiver(context, self._columns, _read_lines)
 
     @cached_property
     def maintenance(self) -> Maintenance:
         """Compaction, retention, expiry and purge."""
-        from strandline.maintain.bench import MaintainBench
+        from strandline.maintain.context import MaintainContext
         from strandline.maintain.facade import Maintenance
 
-        bench = MaintainBench(
+        context = MaintainContext(
             self.id,
             self.config,
             self.ledger,
@@ -414,12 +416,12 @@ class Lake:
             self._discard,
             self._number,
         )
-        return Maintenance(bench, self._catch_up)
+        return Maintenance(context, self._catch_up)
 
     def _take_in(self, dataset: Dataset) -> int:
         from strandline.receive.drain import drain
 
-        return drain(self.receiver.bench, dataset)
+        return drain(self.receiver.context, dataset)
 
     def _number(self, dataset: Dataset) -> Numbered:
         from strandline.ingest.adopt import number_rows
@@ -429,24 +431,24 @@ class Lake:
         return done
 
     def _quarantined(self, dataset: Dataset) -> list[RefusedRow]:
-        from strandline.deliver.quarantine import content_of, kept_aside
-        from strandline.ledger.quarantine import QuarantineState
-        from strandline.maintain.bench import RefusedRow
+        from strandline.deliver.quarantine.rows import content_of, kept_aside
+        from strandline.ledger.deliver.quarantine import QuarantineState
+        from strandline.maintain.context import RefusedRow
 
-        bench = self.delivery.bench
+        context = self.delivery.context
         return [
             RefusedRow(
                 a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
-                a.row.state is QuarantineState.REPLAYING, partial(content_of, bench, a.row),
+                a.row.state is QuarantineState.REPLAYING, partial(content_of, context, a.row),
             )
-            for a in kept_aside(bench, dataset)
+            for a in kept_aside(context, dataset)
         ]  # fmt: skip
 
     def _discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
-        from strandline.deliver.quarantine import forget, remove_leftovers
+        from strandline.deliver.quarantine.rows import forget, remove_leftovers
 
-        left = forget(self.delivery.bench, dataset, ids)
-        remove_leftovers(self.delivery.bench, dataset)
+        left = forget(self.delivery.context, dataset, ids)
+        remove_leftovers(self.delivery.context, dataset)
         return [
             f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
             f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
@@ -454,7 +456,7 @@ class Lake:
         ]
 
     def _columns(self, dataset: Dataset) -> Sequence[Column]:
-        from strandline.tables.light_schema import columns_of
+        from strandline.iceberg.pyiceberg.schema import columns_of
 
         return columns_of(self.catalog.load(dataset.name).schema())
 
@@ -503,14 +505,14 @@ class Lake:
         internal: bool = False,
     ) -> Rows:
         """The settled rows behind a token, or from the beginning, and the token to go on with."""
-        from strandline import reading
+        from strandline.read import request
 
         token = None if continuation is None else tokens.decode(continuation)
-        wanted = reading.Wanted(token, until, partition, columns, limit, internal)
+        wanted = request.Wanted(token, until, partition, columns, limit, internal)
         self._catch_up()
         target = self.dataset(dataset)
-        reading.bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
-        return reading.rows(self.config, self.ledger, self.id, self.work.tables, target, wanted)
+        request.bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
+        return request.rows(self.config, self.ledger, self.id, self.work.tables, target, wanted)
 
     # The ledger itself.
 
@@ -519,14 +521,14 @@ class Lake:
 
     def open_ledger(self, *, rebuild: bool = False) -> Opened | None:
         """The opening procedure: None if witness and counter agree, which they nearly always do."""
-        from strandline.ingest.opening import open_ledger
+        from strandline.ingest.resync import open_ledger
 
         with self._recovers():
             return open_ledger(self._bench(), rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. One that can be is published instead."""
-        from strandline.ingest.opening import with_opening
+        from strandline.ingest.resync import with_opening
         from strandline.ingest.settle import void_staged
 
         with self.ledger.read() as connection:
@@ -539,7 +541,7 @@ class Lake:
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""
-        from strandline.tables.settled_tag import accept
+        from strandline.iceberg.spark.settled_tag import accept
 
         dataset = self.dataset(name)
         anchor = accept(self.tables(), dataset.name)  # the table first: a crash in between leaves it refused

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import strandline
-from strandline.deliver import kinds
+from strandline.deliver import sink_kinds
 from strandline.deliver.sink import Outcome, Parcel, Sender, Sink, SinkContext, SinkKind
-from strandline.deliver.sinks import files, names
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.files import sink as files
 
 TAKEN = "taken"
 """The file that says that the consumer has taken everything."""
@@ -80,7 +81,7 @@ KIND = SinkKind(files.KIND.options, _open)
 
 
 def main(home: Path, ways: list[str]) -> None:
-    kinds._BUILT_IN["twice"] = "tests.e2e.deliverer:KIND"
+    sink_kinds._BUILT_IN["twice"] = "tests.e2e.deliverer:KIND"
     with strandline.open(home) as lake:
         for how in ways:
             options = {"path": str(home.parent / how), "chunk_rows_max": "25"}

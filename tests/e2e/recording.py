@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from strandline import wire
+from strandline.core import forward_protocol
 
 WAIT_SECONDS_MAX = 300
 
@@ -45,13 +45,15 @@ def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
             answer = _ask(upstream_port, self.command, self.path, content, dict(self.headers))
             if self.command == "POST" and self.path.endswith("/rows"):
                 said = None if answer is None else json.loads(answer[1])
-                posted.append(Posted(self.headers[wire.KEY], self.headers[wire.DIGEST], content, said))
+                posted.append(
+                    Posted(self.headers[forward_protocol.KEY], self.headers[forward_protocol.DIGEST], content, said)
+                )
             if answer is None:
                 self.close_connection = True
                 return
             response, payload = answer
             self.send_response_only(response.status)
-            for name in ("Content-Type", "Retry-After", wire.RECEIVER):
+            for name in ("Content-Type", "Retry-After", forward_protocol.RECEIVER):
                 if value := response.headers[name]:
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(payload)))

@@ -16,12 +16,12 @@ import pytest
 import sqlalchemy as sa
 
 import strandline
-from strandline.delivery import Chunk, ChunkState
+from strandline.core.delivery_types import Chunk, ChunkState
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake
-from strandline.ledger import intents
-from strandline.ledger import lanes as lane_records
-from strandline.ledger.schema_receive import received as bodies_table
-from strandline.tables.schema_file import parse_columns
+from strandline.ledger.deliver import intents
+from strandline.ledger.deliver import lanes as lane_records
+from strandline.ledger.schema.receive import received as bodies_table
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver
 from tests.processes import python

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import strandline
-from strandline.tables.jars import spark_home
-from strandline.tables.java import find_java
-from strandline.tables.schema_file import parse_columns
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.session.jars import spark_home
+from strandline.iceberg.session.java import find_java
 from tests.conftest import MakeHome
 from tests.servers import Server, _answers, _die_with_parent, free_port
 

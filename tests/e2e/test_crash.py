@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strandline import Lake, failpoints
-from strandline.config import LakeConfig
-from strandline.tables.schema_file import parse_columns
+from strandline import Lake
+from strandline.core import failpoints
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.campaign import scaled
 from tests.processes import own_jvm, python
 from tests.spark.protocol import (

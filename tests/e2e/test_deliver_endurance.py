@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.ledger import sinks
+from strandline.ledger.deliver import sinks
 from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.processes import python

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import strandline
-from strandline.errors import FailedError, StorageError
-from strandline.tables.schema_file import parse_columns
+from strandline.core.errors import FailedError, StorageError
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.spark.protocol import outlive_lease
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.tables.alteration import WidenColumn
-from strandline.tables.schema import Primitive
+from strandline.iceberg.schema.alteration import WidenColumn
+from strandline.iceberg.schema.columns import Primitive
 from tests.conftest import MakeHome
 from tests.e2e.route import SINK, WAIT_SECONDS_MAX, Route, route
 from tests.sinks.misbehaving import Act, misbehaving

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 from strandline.cli.main import run
-from strandline.deliver.digests import bare
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.send.digests import bare
 from strandline.lake import Lake
-from strandline.ledger import quarantine, received
-from strandline.types import Seq, SeqRange
+from strandline.ledger.deliver import quarantine
+from strandline.ledger.receive import received
 from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.e2e.recording import recording

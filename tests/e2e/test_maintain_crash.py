@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline import failpoints
-from strandline.errors import AlreadyRunning
-from strandline.ledger import losses, maintenance
+from strandline.core import failpoints
+from strandline.core.errors import AlreadyRunning
+from strandline.ledger.deliver import losses
+from strandline.ledger.maintain import runs
 from tests.conftest import MakeHome
 from tests.processes import python
 from tests.servers import S3, Postgres
@@ -85,7 +86,7 @@ STEPS = [
 
 def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as dead:
-        dead.setattr(maintenance, "end", lambda *_, **__: None)
+        dead.setattr(runs, "end", lambda *_, **__: None)
         failpoints.arm(f"{point}=fail")
         try:
             with pytest.raises(failpoints.FailpointError, match=point):
@@ -126,7 +127,7 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     silent_for_long(shore)
     work_of(shore, kind)()
     outcomes = [run.outcome for run in shore.lake.maintenance.runs("events", kind, runs_max=2)]
-    assert outcomes == [maintenance.Outcome.DONE, maintenance.Outcome.DIED]
+    assert outcomes == [runs.Outcome.DONE, runs.Outcome.DIED]
     if kind == "retain":
         assert shore.left() == [], "every sink has every row"
     if kind == "purge":

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 import strandline
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake
-from strandline.tables.schema_file import parse_columns
 from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver, post, receiving

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from strandline.tables.runtime import cache_folder
+from strandline.iceberg.session.runtime import cache_folder
 from tests.conftest import QUICK_SPARK, MakeHome
 from tests.e2e.cli import TIMEOUT_SECONDS
 from tests.e2e.receiver import receiving

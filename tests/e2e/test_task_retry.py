@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import strandline
-from strandline.tables.schema_file import parse_columns
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.conftest import MakeHome
 
 PARTITIONS = 4

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import strandline
-from strandline.errors import StrandlineError
+from strandline.core.errors import StrandlineError
 
 
 def main(home: str, what: str, *arguments: str) -> int:

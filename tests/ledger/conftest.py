@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import LakeConfig
-from strandline.ledger import blocks, datasets
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Published, Reserved, SnapshotId
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.witness import Mark, Witness, open_witness
-from strandline.types import Dataset, Published, Reserved, SnapshotId
 
 LAKE = "lake-under-test"
 

@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from strandline.continuation import Continuation
-from strandline.delivery import (
+from strandline.core.delivery_types import (
     Acknowledged,
     Chunk,
     ChunkPlan,
@@ -24,9 +23,11 @@ from strandline.delivery import (
     Lease,
     SinkRecord,
 )
-from strandline.ledger import blocks, datasets, intents, lanes, sinks
+from strandline.core.read_token import Continuation
+from strandline.core.types import BlockKind, Dataset, Seq, SeqRange
+from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.engine import Ledger
-from strandline.types import BlockKind, Dataset, Seq, SeqRange
+from strandline.ledger.ingest import blocks, datasets
 from tests.ledger.conftest import LAKE, Bench, open_bench
 
 _numbers = count(1)

@@ -12,14 +12,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger import batches, received, senders, tokens
-from strandline.ledger.batches import Batch
+from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.types import Dataset, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.received import Body, Decision, New
-from strandline.ledger.tokens import Token
+from strandline.ledger.receive import batches, received, senders, tokens
+from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.received import Body, Decision, New
+from strandline.ledger.receive.tokens import Token
 from strandline.ledger.witness import Witness
-from strandline.types import Dataset, DatasetId, Seq, SeqRange
-from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
 from tests.ledger.conftest import Bench
 
 _numbers = count(1)

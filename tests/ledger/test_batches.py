@@ -8,10 +8,11 @@ from itertools import accumulate
 
 import pytest
 
-from strandline.errors import BlockLost
-from strandline.ledger import batches, datasets, receive_report
-from strandline.ledger.batches import Batch
+from strandline.core.errors import BlockLost
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import batches, receive_report
+from strandline.ledger.receive.batches import Batch
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span

@@ -8,11 +8,12 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from strandline.errors import BatchConflict, OpeningNeeded, WitnessUnreadable
-from strandline.ledger import blocks, engine, sequence
+from strandline.core.errors import BatchConflict, OpeningNeeded, WitnessUnreadable
+from strandline.core.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
+from strandline.ledger import engine
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.witness import LocalWitness
-from strandline.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
 from tests.ledger.conftest import Bench
 
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from strandline.errors import Skipped
-from strandline.ledger import audit, clocks, maintenance
-from strandline.ledger.maintenance import Kind, NewRun, Outcome
-from strandline.ledger.schema import micros
+from strandline.core.errors import Skipped
+from strandline.ledger import audit
+from strandline.ledger.maintain import clocks, runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.schema.core import micros
 from strandline.maintain import clock
 from strandline.maintain.clock import Moment
 from tests.ledger.conftest import Bench
@@ -32,7 +33,7 @@ def record_run(bench: Bench, at: timedelta, outcome: Outcome) -> None:
     with bench.ledger.write() as connection:
         new = NewRun(bench.dataset.id, Kind.RETAIN, "here:1")
         values = {"started_at": NOON + at, "heartbeat_at": NOON + at, "ended_at": NOON + at}
-        maintenance._insert(connection, new, dry_run=False, outcome=outcome.value, reason="why", **values)
+        runs._insert(connection, new, dry_run=False, outcome=outcome.value, reason="why", **values)
 
 
 def seen(bench: Bench, since: timedelta | None, now: timedelta) -> list[timedelta]:

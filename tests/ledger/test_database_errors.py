@@ -10,8 +10,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from strandline.config import LakeConfig
-from strandline.errors import StorageError
+from strandline.core.errors import StorageError
+from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
 from tests.ledger.conftest import LAKE, Bench, open_bench
 

@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import event
 
-from strandline import sink_status
-from strandline.delivery import LanePlan
-from strandline.ledger import datasets, delivery_report, sinks
-from strandline.ledger.delivery_report import Pace
+from strandline.core.delivery_types import LanePlan
+from strandline.core.types import Seq
+from strandline.ledger.deliver import delivery_report, sinks
+from strandline.ledger.deliver.delivery_report import Pace
 from strandline.ledger.engine import utc_now
-from strandline.sink_status import SinkStatus
-from strandline.types import Seq
+from strandline.ledger.ingest import datasets
+from strandline.status import sinks as sink_status
+from strandline.status.sinks import SinkStatus
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
 

@@ -10,16 +10,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from strandline import failpoints
-from strandline.deliver.bench import DeliverBench
-from strandline.deliver.run import SinkRun
+from strandline.core import failpoints
+from strandline.core.delivery_types import LanePlan
+from strandline.core.errors import RefusedError, SinkStopped
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink import Landed, Parcel
-from strandline.deliver.sink_recovery import SinkRecovered, recover_sink
-from strandline.delivery import LanePlan
-from strandline.errors import RefusedError, SinkStopped
-from strandline.ledger import sinks
-from strandline.tables.schema import Column, Primitive
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sink_session import SinkRun
+from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.ledger.deliver import sinks
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
 
@@ -33,8 +33,8 @@ def no_tables() -> NoReturn:
     raise AssertionError("recovery reads no table")
 
 
-def bench_of(shared: Bench) -> DeliverBench:
-    return DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+def bench_of(shared: Bench) -> DeliverContext:
+    return DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
 
 
 def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:

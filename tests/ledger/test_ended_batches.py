@@ -12,19 +12,21 @@ from typing import Any, cast
 
 import pytest
 
-from strandline import failpoints
-from strandline.batch_names import can_share_rows, new_name, part_name, wholes_of
-from strandline.errors import BatchEnded, FailedError, RefusedError, StorageError, UsageError
-from strandline.ledger import audit, batch_receipts, batches, blocks, datasets, ended_batches, receive_report, received
-from strandline.ledger.batches import Batch
-from strandline.ledger.ended_batches import Standing
+from strandline.core import failpoints
+from strandline.core.batch_names import can_share_rows, new_name, part_name, wholes_of
+from strandline.core.errors import BatchEnded, FailedError, RefusedError, StorageError, UsageError
+from strandline.core.types import Published, Reserved, SeqRange, SnapshotId, Staged
+from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.received import Repeat
+from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_report, received
+from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.ended_batches import Standing
+from strandline.ledger.receive.received import Repeat
 from strandline.ledger.witness import Mark, Witness
-from strandline.receipts import open_receipts
-from strandline.receive.intake import Intake, IntakeBench
-from strandline.receive.trouble import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
-from strandline.types import Published, Reserved, SeqRange, SnapshotId, Staged
+from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
+from strandline.receive.intake import Intake, IntakeContext
+from strandline.storage.receipts import open_receipts
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span
@@ -425,7 +427,7 @@ def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.Monk
     monkeypatch.setattr(Intake, "_frame", lambda self, dataset, batch: batch)
     receipts = open_receipts(bench.config)
     parts: Any = (bench.config, bench.ledger, spool, lambda: None, door, lambda: None, receipts, bench.witness)
-    made = IntakeBench(*parts)
+    made = IntakeContext(*parts)
     return Intake(made)
 
 

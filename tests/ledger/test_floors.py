@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from strandline.delivery import ChunkState, LanePlan
-from strandline.errors import OpeningNeeded
-from strandline.ledger import drops, floors, holds, intents, losses, sinks
-from strandline.ledger.drops import LaneDrop
+from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.errors import OpeningNeeded
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.deliver import intents, losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import utc_now
-from strandline.ledger.losses import NewLoss, Reason
+from strandline.ledger.maintain import floors, retention_holds, skipped_rows
+from strandline.ledger.maintain.skipped_rows import LaneDrop
 from strandline.maintain.retain_plan import drop_point
-from strandline.types import Seq, SeqRange
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import Delivery, add_sink, landed, new_delivery, one_chunk, open_shared, planned
 
@@ -173,16 +174,16 @@ def test_a_hold_keeps_its_beginning_and_goes_when_it_is_released_or_the_sink_is_
     first = datetime(2026, 1, 1, tzinfo=UTC)
     with delivery.ledger.write() as connection:
         of = (connection, delivery.dataset.id, delivery.sink.id)
-        assert holds.keep(*of, rows=5, up_to=Seq(9), now=first)
-        assert not holds.keep(*of, rows=8, up_to=Seq(12), now=first + timedelta(days=1))
+        assert retention_holds.keep(*of, rows=5, up_to=Seq(9), now=first)
+        assert not retention_holds.keep(*of, rows=8, up_to=Seq(12), now=first + timedelta(days=1))
     with delivery.ledger.read() as connection:
-        (held,) = holds.of_dataset(connection, delivery.dataset.id)
+        (held,) = retention_holds.of_dataset(connection, delivery.dataset.id)
     assert (held.rows, held.since, held.up_to, held.name) == (8, first, 12, delivery.sink.name)
     with delivery.ledger.write() as connection:
-        assert holds.release(connection, delivery.dataset.id, but=[delivery.sink.id]) == []
+        assert retention_holds.release(connection, delivery.dataset.id, but=[delivery.sink.id]) == []
         sinks.remove(connection, delivery.sink.id)
-        assert holds.of_dataset(connection, delivery.dataset.id) == []
-        assert holds.release(connection, delivery.dataset.id) == [delivery.sink.name]
+        assert retention_holds.of_dataset(connection, delivery.dataset.id) == []
+        assert retention_holds.release(connection, delivery.dataset.id) == [delivery.sink.name]
 
 
 def test_a_loss_is_never_changed_nor_taken_back_and_the_forgotten_has_no_count(delivery: Delivery) -> None:
@@ -215,9 +216,11 @@ def test_a_loss_is_never_changed_nor_taken_back_and_the_forgotten_has_no_count(d
 
 def drop(delivery: Delivery, target: int) -> bool:
     with delivery.ledger.write() as connection:
-        standings = drops.standings(connection, delivery.sink)
+        standings = skipped_rows.standings(connection, delivery.sink)
         moved = [LaneDrop(s, p) for s in standings if (p := drop_point(s, Seq(target))) is not None]
-        done = drops.move(connection, delivery.sink, delivery.lease, moved, planned=Seq(target), token=delivery.token)
+        done = skipped_rows.move(
+            connection, delivery.sink, delivery.lease, moved, planned=Seq(target), token=delivery.token
+        )
     delivery.refresh()
     return done
 
@@ -266,11 +269,11 @@ def test_no_mark_comes_to_stand_inside_a_chunk_that_may_still_land(delivery: Del
     delivery.settle(1, 300)
     (stored,) = delivery.plan(100, LanePlan("", None, Seq(100), (planned(1, 60), planned(61, 100)))) or []
     with delivery.ledger.read() as connection:
-        (standing,) = drops.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.standings(connection, delivery.sink)
     assert [drop_point(standing, Seq(n)) for n in (30, 60, 80, 100, 150)] == [None, 60, 60, 100, 150]
     delivery.acknowledge(landed(stored.chunks[1]))
     with delivery.ledger.read() as connection:
-        (standing,) = drops.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.standings(connection, delivery.sink)
     assert drop_point(standing, Seq(80)) == 100, "it landed as a whole"
 
 

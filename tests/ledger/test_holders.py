@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.ledger import batches, holders, quarantine, reject_folders, sinks
-from strandline.ledger.holders import Holder, LanePast, Span
-from strandline.ledger.quarantine import NOT_THERE, SetAside
-from strandline.ledger.reject_folders import RejectFolder
-from strandline.types import Seq
+from strandline.core.types import Seq
+from strandline.ledger.deliver import quarantine, sink_exposure, sinks
+from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
+from strandline.ledger.deliver.sink_exposure import Holder, LanePast, Span
+from strandline.ledger.ingest import reject_folders
+from strandline.ledger.ingest.reject_folders import RejectFolder
+from strandline.ledger.receive import batches
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared
 from tests.ledger.receive_bench import new_receiving
@@ -28,7 +30,7 @@ def delivery(shared: Bench) -> Delivery:
 
 def of(delivery: Delivery) -> list[Holder]:
     with delivery.ledger.read() as connection:
-        return holders.of_dataset(connection, delivery.dataset.id)
+        return sink_exposure.of_dataset(connection, delivery.dataset.id)
 
 
 def deliver(delivery: Delivery, after: int | None, until: int, **options: str) -> None:

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from strandline.continuation import Continuation
-from strandline.delivery import ChunkId, ChunkPlan, ChunkState, LanePlan
-from strandline.errors import MarkMoved, MarkUnreadable
-from strandline.ledger import intents, lanes, sinks, splits
-from strandline.ledger.splits import Split
-from strandline.types import Seq, SeqRange
+from strandline.core.delivery_types import ChunkId, ChunkPlan, ChunkState, LanePlan
+from strandline.core.errors import MarkMoved, MarkUnreadable
+from strandline.core.read_token import Continuation
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.deliver import intents, lanes, sinks, splits
+from strandline.ledger.deliver.splits import Split
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import (
     Delivery,

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from strandline.ledger import clocks, maintenance
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, NewRun, Outcome
+from strandline.ledger.maintain import clocks, runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
 from tests.ledger.conftest import Bench
 
 
 def test_a_job_that_died_lately_counts_as_long_as_it_is_spared_and_is_not_forgotten(bench: Bench) -> None:
     new = NewRun(bench.dataset.id, Kind.COMPACT, "here:1")
     with bench.ledger.write() as connection:
-        run = maintenance.begin(connection, new, lease_seconds=60)
+        run = runs.begin(connection, new, lease_seconds=60)
         assert run is not None
-        began = maintenance.get(connection, run).started_at
-        assert maintenance.close_dead(connection, utc_now() + timedelta(hours=1), lease_seconds=60) == 1
-        assert maintenance.oldest_running_since(connection) is None
+        began = runs.get(connection, run).started_at
+        assert runs.close_dead(connection, utc_now() + timedelta(hours=1), lease_seconds=60) == 1
+        assert runs.oldest_running_since(connection) is None
         minute, now = timedelta(minutes=1), utc_now()
-        assert maintenance.oldest_running_since(connection, died_since=now - minute) == began
-        assert maintenance.oldest_running_since(connection, died_since=now + minute) is None
+        assert runs.oldest_running_since(connection, died_since=now - minute) == began
+        assert runs.oldest_running_since(connection, died_since=now + minute) is None
         for _ in range(3):
-            done = maintenance.begin(connection, new, lease_seconds=60)
-            assert done is not None and maintenance.end(connection, done, Outcome.DONE, reason=None, result=None)
-        assert maintenance.forget_old(connection, bench.dataset.id, Kind.COMPACT, runs_kept=1) == 2
-        assert maintenance.get(connection, run).outcome is Outcome.DIED
-        assert not maintenance.beat(connection, run)
+            done = runs.begin(connection, new, lease_seconds=60)
+            assert done is not None and runs.end(connection, done, Outcome.DONE, reason=None, result=None)
+        assert runs.forget_old(connection, bench.dataset.id, Kind.COMPACT, runs_kept=1) == 2
+        assert runs.get(connection, run).outcome is Outcome.DIED
+        assert not runs.beat(connection, run)
 
 
 def test_a_database_that_may_be_another_machines_says_what_time_it_has(bench: Bench) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from strandline.config import LakeConfig
-from strandline.errors import ConfigError, LedgerBusy, StorageError, StrandlineError, WitnessUnreadable
-from strandline.ledger import sequence
+from strandline.core.errors import ConfigError, LedgerBusy, StorageError, StrandlineError, WitnessUnreadable
+from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import sequence
 from strandline.ledger.witness import LocalWitness, Mark, open_witness
 from tests.ledger.conftest import LAKE, Bench
 

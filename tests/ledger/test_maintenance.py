@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from strandline.errors import AlreadyRunning, NoSuchRun
-from strandline.ledger import maintenance
+from strandline.core.errors import AlreadyRunning, NoSuchRun
+from strandline.core.types import Dataset
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
-from strandline.types import Dataset
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, RunId
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import at_once
@@ -44,19 +44,19 @@ def begin(
 ) -> RunId | None:
     with bench.ledger.write() as connection:
         new = NewRun(dataset.id, kind, "here:1", by_schedule)
-        return maintenance.begin(connection, new, lease_seconds=lease_seconds, after=after)
+        return runs.begin(connection, new, lease_seconds=lease_seconds, after=after)
 
 
 def end(bench: Bench, run: RunId | None, outcome: Outcome = Outcome.DONE, reason: str | None = None) -> bool:
     assert run is not None
     with bench.ledger.write() as connection:
-        return maintenance.end(connection, run, outcome, reason=reason, result={"rows": 7})
+        return runs.end(connection, run, outcome, reason=reason, result={"rows": 7})
 
 
-def get(bench: Bench, run: RunId | None) -> maintenance.Run:
+def get(bench: Bench, run: RunId | None) -> runs.Run:
     assert run is not None
     with bench.ledger.read() as connection:
-        return maintenance.get(connection, run)
+        return runs.get(connection, run)
 
 
 def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset: Dataset) -> None:
@@ -68,10 +68,10 @@ def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset:
     assert (found.dataset, found.kind, found.outcome, found.result) == (dataset.name, "compact", "done", {"rows": 7})
     assert found.seconds is not None and found.seconds >= 0 and not found.dry_run and not found.by_schedule
     with shared.ledger.read() as connection:
-        assert maintenance.latest(connection, dataset=dataset.id) == [found]
-        assert maintenance.latest(connection, dataset=dataset.id, kind=Kind.EXPIRE) == []
+        assert runs.latest(connection, dataset=dataset.id) == [found]
+        assert runs.latest(connection, dataset=dataset.id, kind=Kind.EXPIRE) == []
         with pytest.raises(NoSuchRun, match="999999"):
-            maintenance.get(connection, 999_999)
+            runs.get(connection, 999_999)
 
 
 def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench, dataset: Dataset) -> None:
@@ -90,7 +90,7 @@ def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench
 def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(shared: Bench, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     with pytest.raises(DBAPIError), shared.ledger.write() as connection:
-        maintenance._insert(
+        runs._insert(
             connection,
             NewRun(dataset.id, Kind.COMPACT, "there:2"),
             dry_run=False,
@@ -114,8 +114,8 @@ def test_whoever_gives_no_sign_of_life_is_closed_as_dead_and_cannot_end_its_run(
     assert dead.outcome == "died" and dead.reason is not None and "no sign of life" in dead.reason
     assert run is not None
     with shared.ledger.write() as connection:
-        assert not maintenance.beat(connection, run)
-        assert maintenance.beat(connection, next_one)
+        assert not runs.beat(connection, run)
+        assert runs.beat(connection, next_one)
     assert not end(shared, run)
     assert get(shared, run).outcome == "died"
     assert end(shared, next_one)
@@ -126,8 +126,8 @@ def test_a_run_that_gives_signs_of_life_is_not_taken_for_dead(shared: Bench, dat
     assert run is not None
     began = get(shared, run).heartbeat_at
     with shared.ledger.write() as connection:
-        assert maintenance.beat(connection, run)
-        assert maintenance.close_dead(connection, began + timedelta(seconds=LEASE), lease_seconds=LEASE) == 0
+        assert runs.beat(connection, run)
+        assert runs.close_dead(connection, began + timedelta(seconds=LEASE), lease_seconds=LEASE) == 0
     assert get(shared, run).heartbeat_at > began
     assert end(shared, run)
 
@@ -137,13 +137,13 @@ def test_a_run_whose_clock_was_ahead_keeps_nobody_away_once_the_clock_is_set_rig
 ) -> None:
     """Its process was killed, so its last sign of life stays a day ahead."""
     with monkeypatch.context() as ahead:
-        ahead.setattr(maintenance, "utc_now", lambda: utc_now() + timedelta(days=1))
+        ahead.setattr(runs, "utc_now", lambda: utc_now() + timedelta(days=1))
         run = begin(shared, dataset)
     next_one = begin(shared, dataset)
     assert next_one is not None and get(shared, run).outcome == "died"
     assert end(shared, next_one)
     with monkeypatch.context() as ahead:
-        ahead.setattr(maintenance, "utc_now", lambda: utc_now() + timedelta(seconds=LEASE / 2))
+        ahead.setattr(runs, "utc_now", lambda: utc_now() + timedelta(seconds=LEASE / 2))
         run = begin(shared, dataset)
     with pytest.raises(AlreadyRunning):
         begin(shared, dataset)  # clocks of machines differ by a little
@@ -153,7 +153,7 @@ def test_a_run_whose_clock_was_ahead_keeps_nobody_away_once_the_clock_is_set_rig
 def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared: Bench, dataset: Dataset) -> None:
     def take(ledger: Ledger) -> RunId | None:
         with ledger.write() as connection:
-            return maintenance.begin(
+            return runs.begin(
                 connection, NewRun(dataset.id, Kind.COMPACT, "here:1", by_schedule=True), lease_seconds=LEASE
             )
 
@@ -168,14 +168,14 @@ def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared
     by_hand = begin(shared, dataset)
     end(shared, by_hand)
     with shared.ledger.read() as connection:
-        last = maintenance.last_scheduled(connection, dataset.id, Kind.COMPACT)
+        last = runs.last_scheduled(connection, dataset.id, Kind.COMPACT)
     assert last is not None and last.id == following, "what is done by hand takes no turn"
 
 
 def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     with shared.ledger.write() as connection:
-        dry = maintenance.record_rehearsal(
+        dry = runs.record_rehearsal(
             connection,
             NewRun(dataset.id, Kind.COMPACT, "here:1"),
             started_at=utc_now() - timedelta(seconds=2),
@@ -186,7 +186,7 @@ def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: D
     found = get(shared, dry)
     assert found.dry_run and found.result == {"rows": 3} and found.seconds is not None and found.seconds >= 2
     with shared.ledger.read() as connection:
-        assert [r.id for r in maintenance.last_of_each_kind(connection, dataset.id)] == [run]
+        assert [r.id for r in runs.last_of_each_kind(connection, dataset.id)] == [run]
     assert end(shared, run)
 
 
@@ -200,20 +200,20 @@ def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from
         made.append(begin(shared, dataset))
         end(shared, made[-1])
     with shared.ledger.write() as connection:
-        assert maintenance.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 3
-        left = [r.id for r in maintenance.latest(connection, dataset=dataset.id)]
+        assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 3
+        left = [r.id for r in runs.latest(connection, dataset=dataset.id)]
         assert left == [made[4], made[3], turn]
-        assert maintenance.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 0
+        assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 0
 
 
 def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Bench, dataset: Dataset) -> None:
     with shared.ledger.read() as connection:
-        assert maintenance.oldest_running_since(connection) is None
+        assert runs.oldest_running_since(connection) is None
     first = begin(shared, dataset)
     second = begin(shared, dataset, Kind.EXPIRE)
     with shared.ledger.read() as connection:
-        assert maintenance.oldest_running_since(connection) == get(shared, first).started_at
+        assert runs.oldest_running_since(connection) == get(shared, first).started_at
     end(shared, first)
     with shared.ledger.read() as connection:
-        assert maintenance.oldest_running_since(connection) == get(shared, second).started_at
+        assert runs.oldest_running_since(connection) == get(shared, second).started_at
     end(shared, second)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import CONFIG_NAME
-from strandline.errors import OpeningNeeded
-from strandline.types import SeqRange
+from strandline.core.errors import OpeningNeeded
+from strandline.core.settings import CONFIG_NAME
+from strandline.core.types import SeqRange
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 
@@ -24,7 +24,7 @@ RESERVER = """
 import json, os, sys
 from pathlib import Path
 from strandline import failpoints
-from strandline.config import load_config
+from strandline.core.settings import load_config
 from strandline.ledger import blocks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import open_witness

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from strandline import sink_status
-from strandline.delivery import ChunkState, Intent, LanePlan
-from strandline.errors import MarkMoved
-from strandline.ledger import quarantine, sinks
-from strandline.ledger.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState, SetAside
-from strandline.types import Seq
+from strandline.core.delivery_types import ChunkState, Intent, LanePlan
+from strandline.core.errors import MarkMoved
+from strandline.core.types import Seq
+from strandline.ledger.deliver import quarantine, sinks
+from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState, SetAside
+from strandline.status import sinks as sink_status
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
 from tests.ledger.receive_bench import at_once

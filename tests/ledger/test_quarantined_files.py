@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from strandline.drift import SweptState
-from strandline.ledger import quarantined_files, reconcile_runs
+from strandline.core.reconcile_records import SweptState
 from strandline.ledger.engine import utc_now
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from tests.ledger.conftest import Bench
 from tests.ledger.test_reconcile_record import ended_run, swept
 

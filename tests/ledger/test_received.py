@@ -19,14 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from strandline.config import CONFIG_NAME
-from strandline.ledger import batches, datasets, receive_report, received, senders, tokens
+from strandline.core.forward_protocol import KeyIdentity, LaneName
+from strandline.core.settings import CONFIG_NAME
+from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.owners import NotClaimed, NotOwner
-from strandline.ledger.received import Body, Gone, New, OtherBody, Overlaps, Repeat
-from strandline.ledger.senders import PlacedBody
-from strandline.types import Seq, SeqRange, merge_ranges
-from strandline.wire import KeyIdentity, LaneName
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import batches, receive_report, received, senders, tokens
+from strandline.ledger.receive.owners import NotClaimed, NotOwner
+from strandline.ledger.receive.received import Body, Gone, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.senders import PlacedBody
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
@@ -409,12 +410,12 @@ def test_groups_with_many_lanes_and_keys_in_any_order_never_wait_for_each_other(
 RECORDER = """
 import json, sys
 from pathlib import Path
-from strandline.config import load_config
+from strandline.core.settings import load_config
 from strandline.ledger import received
 from strandline.ledger.engine import Ledger
-from strandline.ledger.received import Body, New
-from strandline.types import SeqRange
-from strandline.wire import KeyIdentity, LaneName, RangeIdentity
+from strandline.ledger.receive.received import Body, New
+from strandline.core.types import SeqRange
+from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
 
 ledger = Ledger(load_config(Path(sys.argv[1])))
 name, dataset, token = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

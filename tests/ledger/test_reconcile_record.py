@@ -5,15 +5,27 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from strandline.delivery import SinkId
-from strandline.drift import AbortReason, Asked, Counts, Done, FindingKind, Outcome, RunId, StorageKind, SweptState
-from strandline.errors import UsageError
-from strandline.ledger import audit, delivered, dropped_entries, losses, quarantined_files, reconcile_runs, sinks
-from strandline.ledger.delivered import SinkMark
-from strandline.ledger.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
-from strandline.ledger.quarantined_files import NewSwept
-from strandline.ledger.schema import partition_hash
-from strandline.types import Seq, SeqRange
+from strandline.core.delivery_types import SinkId
+from strandline.core.errors import UsageError
+from strandline.core.reconcile_records import (
+    AbortReason,
+    Asked,
+    Counts,
+    Done,
+    FindingKind,
+    Outcome,
+    RunId,
+    StorageKind,
+    SweptState,
+)
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, sink_watermarks, sinks
+from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
+from strandline.ledger.reconcile.quarantined_files import NewSwept
+from strandline.ledger.schema.core import partition_hash
 from tests.ledger.conftest import Bench
 
 ASKED = Asked(act=True)
@@ -289,6 +301,6 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     lane(stuck, "a", None)
     lane(stuck, "b", 30)
     with bench.ledger.read() as connection:
-        assert delivered.certain(connection, bench.dataset.id) == {
+        assert sink_watermarks.certain(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip

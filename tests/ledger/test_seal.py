@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.config import LakeConfig
-from strandline.errors import LedgerBusy, StrandlineError
-from strandline.ledger import blocks, floors
-from strandline.seal import SealedWatermark
-from strandline.types import Dataset, Reserved, Seq, SnapshotId, Staged
+from strandline.core.errors import LedgerBusy, StrandlineError
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Reserved, Seq, SnapshotId, Staged
+from strandline.ledger.ingest import blocks
+from strandline.ledger.maintain import floors
+from strandline.read.seal import SealedWatermark
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench, open_bench
 

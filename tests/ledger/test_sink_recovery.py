@@ -8,18 +8,19 @@ from typing import NoReturn
 
 import pytest
 
-from strandline.deliver.began import find_beginning
-from strandline.deliver.bench import DeliverBench
-from strandline.deliver.layout import Finding, Kind
-from strandline.deliver.manage import add_sink, remove_sink, reset_sink
-from strandline.deliver.older_generations import check_foundations, compare_older
-from strandline.deliver.run import SinkRun
-from strandline.deliver.sink_recovery import SinkRecovered, recover_sink
-from strandline.delivery import ChunkState, LanePlan, PeerKind, SinkRecord
-from strandline.errors import RefusedError, SinkStopped, StorageError
-from strandline.ledger import floors, intents, losses, sinks
-from strandline.tables.schema import Column, Primitive
-from strandline.types import Dataset, Seq, SeqRange
+from strandline.core.delivery_types import ChunkState, LanePlan, PeerKind, SinkRecord
+from strandline.core.errors import RefusedError, SinkStopped, StorageError
+from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.generation_start import find_beginning
+from strandline.deliver.manage_sinks import add_sink, remove_sink, reset_sink
+from strandline.deliver.plan.older_generations import check_foundations, compare_older
+from strandline.deliver.recover_sink import SinkRecovered, recover_sink
+from strandline.deliver.sink_session import SinkRun
+from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.ledger.deliver import intents, losses, sinks
+from strandline.ledger.maintain import floors
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
 from tests.sinks.misbehaving import Misbehaving, misbehaving
@@ -51,7 +52,7 @@ def no_tables() -> NoReturn:
 
 def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
     sinks.release(shared.ledger, delivery.lease)
-    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
     done = recover_sink(bench, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss)
     delivery.refresh()
     delivery.lease = delivery.take()
@@ -158,7 +159,7 @@ def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays
     shared: Bench, tmp_path: Path
 ) -> None:
     made = new_delivery(shared, partitioned=False)
-    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
 
     def add(name: str, server: Misbehaving) -> SinkRecord:
         options = {"url": server.url(), "success_status": "2xx"}
@@ -208,7 +209,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
         finally:
             run.close()
 
-    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
     with misbehaving(receiver=True) as receiver:
         delivery = forwarding(shared, receiver)
         delivery.deliver(40, one_chunk("", None, 40))
@@ -248,7 +249,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
 
 def test_a_generation_that_began_anew_builds_on_nothing(shared: Bench) -> None:
     """A person may have emptied the destination before the reset."""
-    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
     with misbehaving(receiver=True) as receiver:
         delivery = forwarding(shared, receiver)
         delivery.deliver(40, one_chunk("", None, 40))
@@ -262,7 +263,7 @@ def test_a_generation_that_began_anew_builds_on_nothing(shared: Bench) -> None:
 def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     shared: Bench, delivery: Delivery, began_by: str
 ) -> None:
-    bench = DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
 
     def claim() -> None:
         run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from strandline.delivery import Lease, SinkState
-from strandline.errors import NoSuchSink, RefusedError
-from strandline.ledger import blocks, intents, sinks
+from strandline.core.delivery_types import Lease, SinkState
+from strandline.core.errors import NoSuchSink, RefusedError
+from strandline.core.types import Seq
+from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.types import Seq
+from strandline.ledger.ingest import blocks
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk, open_shared
 

@@ -15,19 +15,19 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from strandline import sink_status
-from strandline.cli.render_sinks import problems
-from strandline.deliver.bench import DeliverBench
+from strandline.cli.render.sinks import problems
+from strandline.core.delivery_types import SinkState
+from strandline.core.errors import RefusedError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.recover_sink import recover_sink
 from strandline.deliver.sink import Address, Claim, Landed, Parcel, SinkContext
-from strandline.deliver.sink_recovery import recover_sink
-from strandline.deliver.sinks.postgres import KIND
+from strandline.deliver.sinks.postgres.sink import KIND
 from strandline.deliver.tick import Deliverer, TickReport
-from strandline.delivery import SinkState
-from strandline.errors import RefusedError
-from strandline.ledger import sinks
+from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
-from strandline.tables.schema import Column, Primitive
-from strandline.types import Seq, SeqRange
+from strandline.status import sinks as sink_status
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
 from tests.servers import Postgres, free_port
@@ -43,11 +43,11 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def bench(shared: Bench) -> DeliverBench:
+def bench(shared: Bench) -> DeliverContext:
     def no_tables() -> NoReturn:
         raise AssertionError("nothing is to be read")
 
-    return DeliverBench(LAKE, shared.config, shared.ledger, no_tables)
+    return DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
 
 
 def forwarding_to(shared: Bench, port: int) -> Delivery:
@@ -74,7 +74,7 @@ def fail_since(delivery: Delivery, age: timedelta) -> None:
 
 
 def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_status_says_so(
-    shared: Bench, bench: DeliverBench
+    shared: Bench, bench: DeliverContext
 ) -> None:
     delivery = forwarding_to(shared, free_port())
     name = delivery.sink.name
@@ -109,7 +109,7 @@ def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_stat
 
 
 def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
-    shared: Bench, bench: DeliverBench, postgres_server: Postgres
+    shared: Bench, bench: DeliverContext, postgres_server: Postgres
 ) -> None:
     url = postgres_server.create_database()
     delivery = new_delivery(shared, settled=None, partitioned=False)
@@ -155,7 +155,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
 
 
 def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
-    shared: Bench, bench: DeliverBench
+    shared: Bench, bench: DeliverContext
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         delivery = forwarding_to(shared, silent.getsockname()[1])
@@ -179,7 +179,7 @@ def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
 
 
 def test_sinks_that_failed_the_last_time_leave_a_place_to_those_that_did_not(
-    shared: Bench, bench: DeliverBench, monkeypatch: pytest.MonkeyPatch
+    shared: Bench, bench: DeliverContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = [forwarding_to(shared, 1) for _ in range(4)]
     for delivery in hanging:

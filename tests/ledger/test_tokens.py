@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from strandline.errors import RefusedError, UsageError
-from strandline.ledger import tokens
+from strandline.core.errors import RefusedError, UsageError
 from strandline.ledger.engine import Ledger
+from strandline.ledger.receive import tokens
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import at_once

@@ -14,21 +14,23 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
-from strandline.config import LakeConfig
-from strandline.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
-from strandline.ledger import (  # noqa: F401  # all tables
-    blocks,
-    lanes,
-    ranges,
-    schema_maintain,
-    schema_receive,
-    schema_reconcile,
-    sinks,
-)
+from strandline.core.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
+from strandline.core.forward_protocol import LaneName
+from strandline.core.settings import LakeConfig
 from strandline.ledger.backup import copy_ledger
+from strandline.ledger.deliver import (
+    lanes,  # noqa: F401  # all tables
+    sinks,  # noqa: F401  # all tables
+)
 from strandline.ledger.engine import REVISIONS, Ledger
-from strandline.ledger.schema import metadata
-from strandline.wire import LaneName
+from strandline.ledger.ingest import blocks  # all tables
+from strandline.ledger.receive import ranges  # all tables
+from strandline.ledger.schema import (
+    maintain,  # noqa: F401  # all tables
+    receive,  # noqa: F401  # all tables
+    reconcile,  # noqa: F401  # all tables
+)
+from strandline.ledger.schema.core import metadata
 from tests.ledger.conftest import LAKE, Bench
 
 

@@ -14,20 +14,23 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.dataset_care import DatasetCare
-from strandline.errors import LeaseLost, NoSuchDataset, RefusedError
-from strandline.ingest.opening import _take_floor
-from strandline.ledger import datasets, drops, floors, losses, received, sequence, sinks
-from strandline.ledger.drops import LaneDrop
+from strandline.core.errors import LeaseLost, NoSuchDataset, RefusedError
+from strandline.core.types import Dataset, Seq
+from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ingest.datasets import DatasetCare
+from strandline.ingest.resync import _take_floor
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.engine import utc_now
-from strandline.ledger.losses import NewLoss
-from strandline.ledger.received import Decision, Gone, New
-from strandline.maintain.bench import MaintainBench, quiet
+from strandline.ledger.ingest import datasets, sequence
+from strandline.ledger.maintain import floors, skipped_rows
+from strandline.ledger.maintain.skipped_rows import LaneDrop
+from strandline.ledger.receive import received
+from strandline.ledger.receive.received import Decision, Gone, New
+from strandline.maintain.context import MaintainContext, quiet
 from strandline.maintain.retain import _Drop, _Passed, _Retention
 from strandline.maintain.retain_rule import RetainRule
-from strandline.tables.light import LightCatalog, open_catalog
-from strandline.tables.schema_file import parse_columns
-from strandline.types import Dataset, Seq
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
 from tests.ledger.receive_bench import Receiving, new_receiving
@@ -56,12 +59,12 @@ def is_waiting(work: Future[Any]) -> bool:
 def retention(bench: Bench, dataset: Dataset) -> _Retention:
     """Raising a floor needs the ledger and the witness only."""
     upkeep = SimpleNamespace(lake_id=LAKE, ledger=bench.ledger, witness=bench.witness)
-    return _Retention(cast(MaintainBench, upkeep), dataset, RetainRule(timedelta(days=1)), utc_now(), quiet)
+    return _Retention(cast(MaintainContext, upkeep), dataset, RetainRule(timedelta(days=1)), utc_now(), quiet)
 
 
 def passing_over(delivery: Delivery, until: int) -> _Drop:
     with delivery.ledger.read() as connection:
-        (standing,) = drops.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.standings(connection, delivery.sink)
     lost = NewLoss(standing.partition, standing.mark, Seq(until), 50)
     passed = _Passed(delivery.sink, delivery.lease, (standing,))
     return _Drop(passed, (LaneDrop(standing, Seq(until)),), (lost,), (), False)

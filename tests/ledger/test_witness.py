@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import LakeConfig
-from strandline.errors import OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.errors import OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.settings import LakeConfig
 from strandline.ledger.witness import LocalWitness, Mark, Witness, open_witness
 from tests.servers import S3
 

@@ -1,7 +1,7 @@
 """Numbers that others write into a table, as a small state machine: two writers with a batch of one row each, either
 free to stop for ever, somebody who inserts rows with any number at any moment, recovery, and readers.
 
-Where a block is placed is decided by `tables/placement.py` itself, with a small reach.
+Where a block is placed is decided by `iceberg/metadata/block_placement.py` itself, with a small reach.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strandline.tables.placement import Span, is_near, place
-from strandline.types import Checked, Place
+from strandline.core.types import Checked, Place
+from strandline.iceberg.metadata.block_placement import Span, is_near, place
 from tests.model.explore import Explored, explore
 
 FOREIGN = -1

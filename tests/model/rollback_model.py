@@ -12,19 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 
-from strandline.tables.lineage import Holds, Links, Memory, NotKnown, RolledBack, Verdict, judge
-from strandline.tables.metadata import SETTLED_TAG, SnapshotView, TableView
-from strandline.types import (
-    Anchor,
-    BlockHead,
-    BlockId,
-    BlockKind,
-    DatasetId,
-    Published,
-    Seq,
-    SeqRange,
-    SnapshotId,
-)
+from strandline.core.types import Anchor, BlockHead, BlockId, BlockKind, DatasetId, Published, Seq, SeqRange, SnapshotId
+from strandline.iceberg.metadata.lineage import Holds, Links, Memory, NotKnown, RolledBack, Verdict, judge
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, SnapshotView, TableView
 from tests.model.explore import Explored, explore
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import RefusedError
-from strandline.tables.placement import Span, is_near, place
-from strandline.types import SEQ_MAX, Checked, SnapshotId
+from strandline.core.errors import RefusedError
+from strandline.core.types import SEQ_MAX, Checked, SnapshotId
+from strandline.iceberg.metadata.block_placement import Span, is_near, place
 from tests.model.foreign_model import Rules, explored
 
 

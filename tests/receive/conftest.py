@@ -19,22 +19,23 @@ import pytest
 import sqlalchemy as sa
 import uvicorn
 
-from strandline import failpoints, wire
-from strandline.config import LakeConfig
-from strandline.errors import NoSuchDataset
+from strandline.core import failpoints, forward_protocol
+from strandline.core.errors import NoSuchDataset
+from strandline.core.forward_protocol import LaneName, RangeIdentity
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.iceberg.schema.columns import Column
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
-from strandline.ledger import datasets, senders, tokens
 from strandline.ledger.engine import Ledger
-from strandline.ledger.schema_receive import received
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import senders, tokens
+from strandline.ledger.schema.receive import received
 from strandline.ledger.witness import Mark, open_witness
-from strandline.receipts import open_receipts
-from strandline.receive.app import create_app
-from strandline.receive.parts import ReceiverParts
+from strandline.receive.context import ReceiverContext
+from strandline.receive.http.app import create_app
 from strandline.receive.spool import open_spool
-from strandline.tables.schema import Column
-from strandline.tables.schema_file import parse_columns
-from strandline.types import Dataset, Seq, SeqRange
-from strandline.wire import LaneName, RangeIdentity
+from strandline.storage.receipts import open_receipts
 from tests.conftest import MakeHome
 
 COLUMNS = parse_columns([{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}])
@@ -53,7 +54,7 @@ class Bench:
     inspected: list[tuple[str, LaneName, Seq, Seq]] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def parts(self, **other: Any) -> ReceiverParts:
+    def parts(self, **other: Any) -> ReceiverContext:
         known: dict[str, Any] = {
             "config": self.config,
             "ledger": self.ledger,
@@ -64,7 +65,7 @@ class Bench:
             "read_lines": read_json_lines,
             "inspect": self.inspect,
         }
-        return ReceiverParts(**(known | other))
+        return ReceiverContext(**(known | other))
 
     def schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         with self.ledger.read() as connection:
@@ -120,11 +121,11 @@ class Client:
         return f"{self.base}/v1/datasets/events/rows"
 
     def headers(self, key: str | None = None, rows: SeqRange | None = None, **other: str) -> dict[str, str]:
-        found = {"Authorization": f"Bearer {self.token}", "Content-Type": wire.JSON_LINES}
+        found = {"Authorization": f"Bearer {self.token}", "Content-Type": forward_protocol.JSON_LINES}
         if key is not None:
-            found[wire.KEY] = key
+            found[forward_protocol.KEY] = key
         if rows is not None:
-            found |= wire.identity_headers(RangeIdentity(LANE, rows))
+            found |= forward_protocol.identity_headers(RangeIdentity(LANE, rows))
         return found | {name.replace("_", "-"): value for name, value in other.items()}
 
     def send(
@@ -167,7 +168,7 @@ def arrow(table: pa.Table, **options: Any) -> bytes:
 
 
 @contextmanager
-def running(parts: ReceiverParts) -> Iterator[str]:
+def running(parts: ReceiverContext) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(128)

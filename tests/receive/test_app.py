@@ -18,20 +18,22 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from strandline import wire
-from strandline.errors import BadRow, StorageError
-from strandline.ledger import datasets, received, tokens
-from strandline.receive import questions, targets
-from strandline.receive.taking import Taking
-from strandline.tables.schema_file import parse_columns
-from strandline.wire import Answer, RangeIdentity
+from strandline.core import forward_protocol
+from strandline.core.errors import BadRow, StorageError
+from strandline.core.forward_protocol import Answer, RangeIdentity
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import received, tokens
+from strandline.receive import schema_cache
+from strandline.receive.http import questions
+from strandline.receive.http.request_handler import Taking
 from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
 
 
 def _said(answer: httpx.Response, status: int, outcome: Answer) -> dict[str, Any]:
     told = answer.json()
     assert (answer.status_code, told["outcome"]) == (status, outcome.value), answer.text
-    assert answer.headers[wire.RECEIVER] == wire.VERSION and "why" in told
+    assert answer.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION and "why" in told
     return dict(told)
 
 
@@ -71,7 +73,7 @@ def test_every_encoding_is_read(bench: Bench, client: Client, encoding: str | No
 
 def test_an_arrow_stream_is_taken_as_json_lines_are(bench: Bench, client: Client) -> None:
     body = zstandard.compress(arrow(pa.Table.from_pylist(some(4))))
-    _said(client.send(body, "k", Content_Type=wire.ARROW, Content_Encoding="zstd"), 202, Answer.ACCEPTED)
+    _said(client.send(body, "k", Content_Type=forward_protocol.ARROW, Content_Encoding="zstd"), 202, Answer.ACCEPTED)
     assert bench.rows() == some(4)
 
 
@@ -88,7 +90,7 @@ def test_the_number_of_a_strandline_sender_is_taken_off_and_refused_from_anyone_
     assert why["line"] == 1 and "_ingest_seq" in why["why"]
     _said(client.send(some(1), rows=span(7, 7)), 202, Answer.ACCEPTED)
     table = pa.Table.from_pylist([{"_ingest_seq": 8} | row for row in some(1, 2)])
-    _said(client.send(arrow(table), rows=span(8, 8), Content_Type=wire.ARROW), 202, Answer.ACCEPTED)
+    _said(client.send(arrow(table), rows=span(8, 8), Content_Type=forward_protocol.ARROW), 202, Answer.ACCEPTED)
     assert bench.rows() == some(2)
 
 
@@ -159,7 +161,7 @@ def test_ranges_of_two_lakes_do_not_meet(bench: Bench, client: Client) -> None:
     own = {"dataset": LANE.dataset, "instance": LANE.instance, "table_uuid": "u", "generation": 1}
     for lake in ("lake-a", "lake-ü"):
         _said(client.ask("claim", lake=lake, **own), 200, Answer.ACCEPTED)
-        headers = wire.identity_headers(RangeIdentity(replace(LANE, lake=lake), span(1, 2)))
+        headers = forward_protocol.identity_headers(RangeIdentity(replace(LANE, lake=lake), span(1, 2)))
         sent = client.headers() | headers
         raw = [(name.encode(), value.encode()) for name, value in sent.items()]
         answer = client.http.post(client.url, content=lines(numbered(some(2), span(1, 2))), headers=raw)
@@ -198,7 +200,7 @@ def test_a_key_that_is_being_taken_in_is_told_so(bench: Bench) -> None:
 
 
 def test_without_a_good_token_nothing_is_told(bench: Bench, client: Client) -> None:
-    answer = client.http.post(client.url, content=lines(some(1)), headers={wire.KEY: "k"})
+    answer = client.http.post(client.url, content=lines(some(1)), headers={forward_protocol.KEY: "k"})
     assert _said(answer, 401, Answer.NO_TOKEN) and "Bearer" in answer.headers["WWW-Authenticate"]
     for header in ("Bearer wrong", "Bearer", f"Basic {client.token}", client.token, "Bearer " + "x" * 5000):
         _said(client.send(some(1), "k", Authorization=header), 401, Answer.NO_TOKEN)
@@ -228,7 +230,7 @@ def test_a_token_is_for_its_datasets_only(bench: Bench, client: Client) -> None:
 def test_a_dataset_that_is_not_there_is_told(bench: Bench, client: Client) -> None:
     for name in ("nowhere", "a.b.c", "%2e%2e", "..", "ü", "a..b"):
         answer = client.send(some(1), "k", url=f"{client.base}/v1/datasets/{name}/rows")
-        assert answer.status_code == 404 and answer.headers[wire.RECEIVER] == wire.VERSION
+        assert answer.status_code == 404 and answer.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION
     _said(client.send(some(1), "k", url=client.url.replace("events", "nowhere")), 404, Answer.NO_DATASET)
     with bench.ledger.write() as connection:
         datasets.mark_dropped(connection, bench.dataset.id)
@@ -269,10 +271,10 @@ def test_the_bad_line_of_many_is_found(client: Client) -> None:
 
 def test_a_damaged_body_is_told_from_a_bad_one(bench: Bench, client: Client) -> None:
     body = lines(some(2))
-    wrong = wire.content_digest(body[:-1])
+    wrong = forward_protocol.content_digest(body[:-1])
     _said(client.send(body, "k", Content_Digest=wrong), 400, Answer.BAD_DIGEST)
     assert bench.recorded() == []
-    _said(client.send(body, "k", Content_Digest=wire.content_digest(body)), 202, Answer.ACCEPTED)
+    _said(client.send(body, "k", Content_Digest=forward_protocol.content_digest(body)), 202, Answer.ACCEPTED)
     _said(client.send(body, "k2", Content_Digest="unixsum=30637"), 202, Answer.ACCEPTED)
 
 
@@ -280,11 +282,11 @@ def test_a_damaged_body_is_told_from_a_bad_one(bench: Bench, client: Client) -> 
     "headers",
     [
         {},
-        {wire.KEY: ""},
-        {wire.KEY: "k" * 256},
-        {wire.LAKE: "a"},
-        wire.identity_headers(RangeIdentity(LANE, span(1, 2))) | {wire.RANGE: "2-1"},
-        wire.identity_headers(RangeIdentity(LANE, span(1, 2))) | {wire.GENERATION: "0"},
+        {forward_protocol.KEY: ""},
+        {forward_protocol.KEY: "k" * 256},
+        {forward_protocol.LAKE: "a"},
+        forward_protocol.identity_headers(RangeIdentity(LANE, span(1, 2))) | {forward_protocol.RANGE: "2-1"},
+        forward_protocol.identity_headers(RangeIdentity(LANE, span(1, 2))) | {forward_protocol.GENERATION: "0"},
     ],
 )
 def test_headers_that_make_no_sense_are_a_bad_request(bench: Bench, client: Client, headers: dict[str, str]) -> None:
@@ -306,7 +308,10 @@ def test_types_and_encodings_that_are_not_known_are_told(client: Client) -> None
 
 def test_other_paths_and_methods_are_answered_in_the_same_form(client: Client) -> None:
     for answer in (client.http.get(client.url), client.http.post(f"{client.base}/v1/nowhere")):
-        assert answer.json()["outcome"] == Answer.BAD_REQUEST and answer.headers[wire.RECEIVER] == wire.VERSION
+        assert (
+            answer.json()["outcome"] == Answer.BAD_REQUEST
+            and answer.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION
+        )
 
 
 # --- busy ---
@@ -445,7 +450,7 @@ def test_a_column_that_was_just_added_is_not_refused_by_what_was_read_before(ben
 def test_a_column_that_became_required_is_seen_soon(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "READ_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(schema_cache, "READ_AGAIN_SECONDS", 0.0)
     _said(client.send([{"id": 1}], "k"), 202, Answer.ACCEPTED)
     bench.columns["default.events"] = [replace(c, required=True) for c in bench.columns["default.events"]]
     _said(client.send([{"id": 1}], "k2"), 400, Answer.BAD_BODY)
@@ -512,7 +517,9 @@ def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench,
     _said(client.send(some(2), rows=span(1, 2)), 202, Answer.ACCEPTED)
 
     def send(generation: int, lo: int) -> httpx.Response:
-        headers = wire.identity_headers(RangeIdentity(replace(LANE, generation=generation), span(lo, lo + 1)))
+        headers = forward_protocol.identity_headers(
+            RangeIdentity(replace(LANE, generation=generation), span(lo, lo + 1))
+        )
         body = lines(numbered(some(2, lo), span(lo, lo)))
         return client.http.post(client.url, content=body, headers=client.headers() | headers)
 
@@ -525,7 +532,7 @@ def test_a_generation_that_was_not_claimed_last_brings_nothing_new(bench: Bench,
     assert bench.rows() == some(4)
 
 
-@pytest.mark.parametrize("form", [wire.JSON_LINES, wire.ARROW])
+@pytest.mark.parametrize("form", [forward_protocol.JSON_LINES, forward_protocol.ARROW])
 @pytest.mark.parametrize(
     ("numbers", "row"),
     [([], None), ([4, 5], 1), ([5, 5], 2), ([6, 5], 2), ([5, 9], 2), ([5, 6, 9], 3), ([None, 5], 1), (None, None)],
@@ -538,7 +545,7 @@ def test_a_range_has_rows_whose_numbers_strictly_increase_inside_it(
     ]  # fmt: skip
     schema = pa.schema({"_ingest_seq": pa.int64(), "id": pa.int64(), "text": pa.string()})
     table = pa.Table.from_pylist(rows, None if numbers is None else schema)
-    body = lines(rows) if form == wire.JSON_LINES else arrow(table)
+    body = lines(rows) if form == forward_protocol.JSON_LINES else arrow(table)
     told = _said(client.send(body, rows=span(5, 8), Content_Type=form), 400, Answer.BAD_BODY)
     assert told["line"] in (row, 1 if numbers is None else row)
     assert bench.recorded() == [] and bench.files() == []
@@ -603,7 +610,7 @@ def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench
 
 def test_health_needs_no_token_and_every_path_is_described(client: Client) -> None:
     health = client.http.get(f"{client.base}/v1/health")
-    assert health.json() == {"ok": True} and health.headers[wire.RECEIVER] == wire.VERSION
+    assert health.json() == {"ok": True} and health.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION
     described = client.http.get(f"{client.base}/v1/openapi.json").json()
     rows = "/v1/datasets/{dataset}/rows"
     paths = {rows, *(f"{rows}/{what}" for what in ("claimed", "claim", "held", "inspect"))}

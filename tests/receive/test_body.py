@@ -18,14 +18,14 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from strandline import wire
-from strandline.errors import BadRow
+from strandline.core import forward_protocol
+from strandline.core.errors import BadRow
+from strandline.iceberg.schema.columns import Column
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
-from strandline.receive.body import Packed, read_body
-from strandline.receive.columns import arrow_schema, arrow_type
-from strandline.receive.unpack import TooLarge, unpack
-from strandline.tables.schema import Column
-from strandline.tables.schema_file import parse_columns
+from strandline.receive.body.columns import arrow_schema, arrow_type
+from strandline.receive.body.decompress import TooLarge, unpack
+from strandline.receive.body.parse import Packed, read_body
 from tests.receive.conftest import arrow
 
 MIB = 1 << 20
@@ -38,7 +38,7 @@ def _columns(*types: str) -> tuple[Column, ...]:
     return tuple(parse_columns([{"name": f"c{i}", "type": kind} for i, kind in enumerate(types)]))
 
 
-def _read(body: bytes, columns: tuple[Column, ...], form: str = wire.JSON_LINES, **other: Any) -> pa.Table:
+def _read(body: bytes, columns: tuple[Column, ...], form: str = forward_protocol.JSON_LINES, **other: Any) -> pa.Table:
     packed = Packed(body, form, other.get("encoding", "identity"), other.get("numbers"))
     return read_body(packed, columns, other.get("bytes_max", 64 * MIB), read_json_lines)
 
@@ -173,7 +173,7 @@ def test_null_where_a_value_is_required_inside_is_found_in_both_forms(bad: str) 
     row = json.loads(bad) | ({"m": [("k", None)]} if "m" in bad else {})
     table = pa.Table.from_pylist([{"l": [1], "m": [("k", 1)], "s": {"a": 1}}, row], arrow_schema(REQUIRED))
     with pytest.raises(BadRow) as found:
-        _read(arrow(table), REQUIRED, wire.ARROW)
+        _read(arrow(table), REQUIRED, forward_protocol.ARROW)
     assert found.value.line == 2 and "required" in found.value.message
 
 
@@ -193,7 +193,7 @@ def test_arrow_of_every_type_comes_back_as_it_is() -> None:
     table = pa.Table.from_pylist(
         [{f"c{i}": v for i, (_, _, v) in enumerate(SPELLED)}, {}], schema=arrow_schema(columns)
     )
-    assert _read(arrow(table), columns, wire.ARROW).equals(table)
+    assert _read(arrow(table), columns, forward_protocol.ARROW).equals(table)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_arrow_of_every_type_comes_back_as_it_is() -> None:
     ],
 )
 def test_arrow_is_cast_where_nothing_is_lost(kind: str, given: Any, expected: list[Any]) -> None:
-    found = _read(arrow(pa.table({"c0": given})), _columns(kind), wire.ARROW)
+    found = _read(arrow(pa.table({"c0": given})), _columns(kind), forward_protocol.ARROW)
     assert found.column("c0").type == arrow_type(_columns(kind)[0].type)
     assert found.column("c0").to_pylist() == expected
 
@@ -253,22 +253,24 @@ def test_arrow_is_cast_where_nothing_is_lost(kind: str, given: Any, expected: li
 )
 def test_arrow_that_would_lose_something_is_refused_with_its_row(kind: str, given: Any, line: int | None) -> None:
     with pytest.raises(BadRow) as found:
-        _read(arrow(pa.table({"c0": given})), _columns(kind), wire.ARROW)
+        _read(arrow(pa.table({"c0": given})), _columns(kind), forward_protocol.ARROW)
     assert found.value.line == line
 
 
 def test_columns_of_arrow_are_found_by_name_and_must_be_known() -> None:
     columns = tuple(parse_columns([{"name": "a", "type": "int", "required": True}, {"name": "b", "type": "int"}]))
-    assert _read(arrow(pa.table({"b": [2], "a": [1]})), columns, wire.ARROW).to_pylist() == [{"a": 1, "b": 2}]
-    assert _read(arrow(pa.table({"a": [1]})), columns, wire.ARROW).to_pylist() == [{"a": 1, "b": None}]
+    assert _read(arrow(pa.table({"b": [2], "a": [1]})), columns, forward_protocol.ARROW).to_pylist() == [
+        {"a": 1, "b": 2}
+    ]
+    assert _read(arrow(pa.table({"a": [1]})), columns, forward_protocol.ARROW).to_pylist() == [{"a": 1, "b": None}]
     for bad in (pa.table({"b": [2]}), pa.table({"a": [1], "c": [1]}), pa.table({"a": pa.array([1, None])})):
         with pytest.raises(BadRow):
-            _read(arrow(bad), columns, wire.ARROW)
+            _read(arrow(bad), columns, forward_protocol.ARROW)
     with pytest.raises(BadRow, match="Strandline's own"):
-        _read(arrow(pa.table({"a": [1], "_ingest_seq": [1]})), columns, wire.ARROW)
+        _read(arrow(pa.table({"a": [1], "_ingest_seq": [1]})), columns, forward_protocol.ARROW)
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([1])], names=["a", "a"])
     with pytest.raises(BadRow, match="twice"):
-        _read(arrow(twice), columns, wire.ARROW)
+        _read(arrow(twice), columns, forward_protocol.ARROW)
 
 
 def test_many_batches_are_one_body_and_the_row_is_counted_over_them() -> None:
@@ -278,9 +280,9 @@ def test_many_batches_are_one_body_and_the_row_is_counted_over_them() -> None:
         for batch in batches:
             writer.write_batch(batch)
     body = out.getvalue().to_pybytes()
-    assert _read(body, _columns("long"), wire.ARROW).num_rows == 4
+    assert _read(body, _columns("long"), forward_protocol.ARROW).num_rows == 4
     with pytest.raises(BadRow) as found:
-        _read(body, _columns("int"), wire.ARROW)
+        _read(body, _columns("int"), forward_protocol.ARROW)
     assert found.value.line == 4
 
 
@@ -292,12 +294,12 @@ def test_damaged_arrow_is_refused_or_read_and_never_worse(seed: int) -> None:
         body[at] = random.integers(0, 256)
     columns = _columns("string", "list<long>")
     try:
-        _read(bytes(body), columns, wire.ARROW).validate(full=True)
+        _read(bytes(body), columns, forward_protocol.ARROW).validate(full=True)
     except (BadRow, TooLarge):
         pass
     for cut in random.integers(0, len(body), 5):
         try:
-            _read(bytes(body[:cut]), columns, wire.ARROW)
+            _read(bytes(body[:cut]), columns, forward_protocol.ARROW)
         except (BadRow, TooLarge):
             pass
 
@@ -341,13 +343,13 @@ def test_arrow_that_stands_for_more_than_it_is_is_refused_unread() -> None:
     zeros = pa.table({"c1": pa.array(np.zeros(1_000_000, np.int64))})
     for compression in ("zstd", "lz4"):
         with pytest.raises(BadRow, match="compressed"):
-            _read(arrow(zeros, compression=compression), columns, wire.ARROW)
+            _read(arrow(zeros, compression=compression), columns, forward_protocol.ARROW)
     # A column of nulls takes no bytes, however many rows it has.
     nulls = pa.table({"c0": pa.Array.from_buffers(pa.null(), 2**31 - 1, [None])})
     with pytest.raises(TooLarge):
-        _read(arrow(nulls), columns, wire.ARROW)
+        _read(arrow(nulls), columns, forward_protocol.ARROW)
     with pytest.raises(TooLarge):
-        _read(arrow(zeros), columns, wire.ARROW, bytes_max=MIB)
+        _read(arrow(zeros), columns, forward_protocol.ARROW, bytes_max=MIB)
 
 
 def test_rows_of_nothing_but_braces_take_room_too() -> None:

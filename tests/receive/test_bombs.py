@@ -22,16 +22,15 @@ import pytest
 import zstandard
 
 import strandline
-from strandline import wire
-from strandline.errors import BadRow, StrandlineError
+from strandline.core.errors import BadRow, StrandlineError
+from strandline.core.forward_protocol import ARROW, JSON_LINES, KeyIdentity
+from strandline.iceberg.schema.columns import Column
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
-from strandline.receipts import Note, TokenMark
-from strandline.receive.body import Packed, read_body
+from strandline.receive.body.decompress import TooLarge
+from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.spool import LocalSpool
-from strandline.receive.unpack import TooLarge
-from strandline.tables.schema import Column
-from strandline.tables.schema_file import parse_columns
-from strandline.wire import KeyIdentity
+from strandline.storage.receipts import Note, TokenMark
 from tests.campaign import TORTURE, scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import receiving
@@ -97,36 +96,36 @@ def stream(batches: list[Any], **options: Any) -> bytes:
 
 BOMBS: dict[str, tuple[bytes, tuple[Column, ...], str]] = {
     "a list of nulls": (
-        arrow(pa.table({"c": one_list(nulls(50_000_000))})), columns_of(c=list_of("long")), wire.ARROW
+        arrow(pa.table({"c": one_list(nulls(50_000_000))})), columns_of(c=list_of("long")), ARROW
     ),
     "a list of nulls that are wide": (
-        arrow(pa.table({"c": one_list(nulls(200_000))})), columns_of(c=list_of(WIDE)), wire.ARROW
+        arrow(pa.table({"c": one_list(nulls(200_000))})), columns_of(c=list_of(WIDE)), ARROW
     ),
     "structs without fields": (
-        arrow(pa.table({"c": one_list(hollow(200_000))})), columns_of(c=list_of(WIDE)), wire.ARROW
+        arrow(pa.table({"c": one_list(hollow(200_000))})), columns_of(c=list_of(WIDE)), ARROW
     ),
-    "rows of structs without fields": (arrow(pa.table({"c": hollow(200_000)})), columns_of(c=WIDE), wire.ARROW),
+    "rows of structs without fields": (arrow(pa.table({"c": hollow(200_000)})), columns_of(c=WIDE), ARROW),
     "20,000 batches, most of them empty": (
         stream([pa.record_batch({"c0": pa.array([1] * (n % 2), pa.int8())}) for n in range(20_000)]),
-        columns_of(**{f"c{i}": "long" for i in range(30)}), wire.ARROW
+        columns_of(**{f"c{i}": "long" for i in range(30)}), ARROW
     ),
     "small numbers that become decimals": (
-        arrow(pa.table({"c": pa.array(np.zeros(16 * MIB, np.int8))})), columns_of(c="decimal(38,0)"), wire.ARROW
+        arrow(pa.table({"c": pa.array(np.zeros(16 * MIB, np.int8))})), columns_of(c="decimal(38,0)"), ARROW
     ),
     "bytes that become uuids": (
-        arrow(pa.table({"c": pa.array([bytes(16)] * 800_000, pa.binary(16))})), columns_of(c="uuid"), wire.ARROW
+        arrow(pa.table({"c": pa.array([bytes(16)] * 800_000, pa.binary(16))})), columns_of(c="uuid"), ARROW
     ),
     "nulls in a list of wide structs": (
-        b'{"c":[' + b"null," * 200_000 + b"null]}\n", columns_of(c=list_of(WIDE)), wire.JSON_LINES
+        b'{"c":[' + b"null," * 200_000 + b"null]}\n", columns_of(c=list_of(WIDE)), JSON_LINES
     ),
     "lists of nulls in many lines": (
-        b'{"c":[' + b"null," * 200 + b"null]}\n" * 1000, columns_of(c=list_of(WIDE)), wire.JSON_LINES
+        b'{"c":[' + b"null," * 200 + b"null]}\n" * 1000, columns_of(c=list_of(WIDE)), JSON_LINES
     ),
-    "braces": (b"{}\n" * 1_000_000, columns_of(**{f"c{i}": "long" for i in range(100)}), wire.JSON_LINES),
+    "braces": (b"{}\n" * 1_000_000, columns_of(**{f"c{i}": "long" for i in range(100)}), JSON_LINES),
     "lists in lists for the judge": (
-        b'{"c":[' + b"[]," * 3_000_000 + b"[]],\"d\":1}\n", columns_of(c=list_of(list_of("long"))), wire.JSON_LINES
+        b'{"c":[' + b"[]," * 3_000_000 + b"[]],\"d\":1}\n", columns_of(c=list_of(list_of("long"))), JSON_LINES
     ),
-    "one long line": (b'{"c":"' + b"x" * (15 * MIB) + b'"}\n', columns_of(c="string"), wire.JSON_LINES),
+    "one long line": (b'{"c":"' + b"x" * (15 * MIB) + b'"}\n', columns_of(c="string"), JSON_LINES),
 }  # fmt: skip
 
 
@@ -142,7 +141,7 @@ def test_compression_that_an_old_version_hides_is_refused() -> None:
     options = pa.ipc.IpcWriteOptions(metadata_version=pa.MetadataVersion.V4)
     with pa.ipc.new_stream(out, batch.schema, options=options) as writer:
         writer.write_batch(batch, custom_metadata={"ARROW:experimental_compression": "zstd"})
-    body = Packed(out.getvalue().to_pybytes(), wire.ARROW, "identity", None)
+    body = Packed(out.getvalue().to_pybytes(), ARROW, "identity", None)
     with pytest.raises(BadRow, match="compressed"):
         read_body(body, columns_of(n="long"), BYTES_MAX, read_json_lines)
 
@@ -264,9 +263,9 @@ def test_whatever_comes_memory_stays_within_twice_the_limit(tmp_path: Path) -> N
     chance = random.Random(seed)
     taken = 0
     for n in range(scaled(30, 3_000)):
-        form = wire.JSON_LINES if n % 4 == 3 else wire.ARROW
+        form = JSON_LINES if n % 4 == 3 else ARROW
         try:
-            body, columns = a_json_body(chance) if form == wire.JSON_LINES else an_arrow_body(chance)
+            body, columns = a_json_body(chance) if form == JSON_LINES else an_arrow_body(chance)
         except (pa.ArrowException, NotImplementedError):
             continue  # pyarrow itself cannot make one of these
         packed, encoding = (zstandard.compress(body), "zstd") if chance.random() < 0.3 else (body, "identity")
@@ -302,7 +301,7 @@ def test_a_whole_receiver_stays_within_twice_the_limit_for_each_body_at_once(
     answers: Counter[int] = Counter()
     with receiving(tmp_path, tmp_path / "log", "--no-ingest") as receiver:
         base, pid = receiver.url, receiver.process.pid
-        _post(base, secret, 0, b"{}\n", wire.JSON_LINES, "identity")  # whatever is loaded with the first one
+        _post(base, secret, 0, b"{}\n", JSON_LINES, "identity")  # whatever is loaded with the first one
         before = _resident("VmRSS", pid)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         with ThreadPoolExecutor(AT_ONCE) as senders:
@@ -331,9 +330,9 @@ def _columns_with_a_type(chance: random.Random, n: int) -> tuple[Column, ...]:
 
 def _a_body_for(chance: random.Random, kinds: list[Any]) -> tuple[int, bytes, str, str] | None:
     n = chance.randrange(len(kinds))
-    form = chance.choice([wire.ARROW, wire.ARROW, wire.JSON_LINES])
+    form = chance.choice([ARROW, ARROW, JSON_LINES])
     try:
-        body = _json_text(chance) if form == wire.JSON_LINES else _arrow_stream(chance, kinds[n])
+        body = _json_text(chance) if form == JSON_LINES else _arrow_stream(chance, kinds[n])
     except (pa.ArrowException, NotImplementedError):
         return None
     if chance.random() < 0.3:

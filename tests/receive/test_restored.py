@@ -10,21 +10,23 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from strandline import failpoints
-from strandline.errors import RefusedError
-from strandline.ledger import audit, batch_receipts, batches, receive_holds, received, sequence, tokens
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError
+from strandline.core.forward_protocol import Answer, KeyIdentity
+from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.received import Body
+from strandline.ledger.ingest import sequence
+from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
+from strandline.ledger.receive.received import Body
 from strandline.ledger.witness import open_witness
-from strandline.receipts import Note, open_receipts
 from strandline.receive import ledger_watch
-from strandline.receive.adoption import Adopted, Adoption
 from strandline.receive.committer import Committer
 from strandline.receive.facade import Receiver
-from strandline.receive.intake import IntakeBench
+from strandline.receive.intake import IntakeContext
+from strandline.receive.record_found import Adopted, Adoption
 from strandline.receive.spool import open_spool
-from strandline.receive.turns import Turns
-from strandline.wire import Answer, KeyIdentity
+from strandline.receive.sqlite_lock import Turns
+from strandline.storage.receipts import Note, open_receipts
 from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
 
 
@@ -175,7 +177,7 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
 ) -> None:
     """Also one that does not ingest. It asks for the ledger to be opened."""
     monkeypatch.setattr(ledger_watch, "LOOK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("strandline.receive.callers._KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("strandline.receive.http.auth_cache._KEPT_SECONDS", 0.0)
     asked: list[int] = []
     client = bench.serve(on_behind=lambda: asked.append(1))
     assert _said(client.send(some(1), "before")) == ACCEPTED
@@ -192,7 +194,7 @@ def _receiver(bench: Bench) -> Receiver:
     spool, receipts = open_spool(bench.config), open_receipts(bench.config)
     unused = cast("Any", None)
     parts = (bench.config, bench.ledger, spool, unused, unused, lambda: None, receipts, open_witness(bench.config))
-    return Receiver(IntakeBench(*parts), unused, unused)
+    return Receiver(IntakeContext(*parts), unused, unused)
 
 
 def test_a_receiver_that_holds_refuses_bodies_and_questions_until_a_person_accepts(bench: Bench) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import zstandard
 
-from strandline import wire
+from strandline.core import forward_protocol
 from tests.conftest import MakeHome
 from tests.receive.conftest import Bench, Client, eventually, lines, numbered, open_bench, running, some, span
 
@@ -178,19 +178,21 @@ def test_no_header_of_a_client_can_break_a_group(shared: Bench) -> None:
     client = shared.serve()
     for key in ("ü", "'; DROP TABLE received; --", "a b", "%00", "k" * 255):
         raw: list[tuple[bytes, bytes]] = [(n.encode(), v.encode()) for n, v in client.headers().items()]
-        answer = client.http.post(client.url, content=lines(some(1)), headers=[*raw, (wire.KEY.encode(), key.encode())])
+        answer = client.http.post(
+            client.url, content=lines(some(1)), headers=[*raw, (forward_protocol.KEY.encode(), key.encode())]
+        )
         assert answer.status_code == 202, answer.text
 
 
 @pytest.mark.parametrize(
     "header, value",
     [
-        (wire.DATASET, "a%00b"),
-        (wire.DATASET, "%FF"),
-        (wire.DATASET, "x" * 513),
-        (wire.LAKE, "x" * 513),
-        (wire.INSTANCE, "%C3%BC" * 300),
-        (wire.PARTITION, "x" * 16_385),
+        (forward_protocol.DATASET, "a%00b"),
+        (forward_protocol.DATASET, "%FF"),
+        (forward_protocol.DATASET, "x" * 513),
+        (forward_protocol.LAKE, "x" * 513),
+        (forward_protocol.INSTANCE, "%C3%BC" * 300),
+        (forward_protocol.PARTITION, "x" * 16_385),
     ],
 )
 def test_a_name_that_no_ledger_keeps_is_refused_at_the_door(client: Client, header: str, value: str) -> None:
@@ -210,6 +212,6 @@ def test_no_question_and_no_path_carries_what_a_ledger_cannot_keep(client: Clien
     for name in ("a%00b", "x" * 600):
         answer = client.send(some(1), "key", url=f"{client.base}/v1/datasets/{name}/rows")
         assert answer.status_code == 400, answer.text
-    long = client.headers(rows=span(1, 1)) | {wire.PARTITION: "k=" + "x" * 8_000}
+    long = client.headers(rows=span(1, 1)) | {forward_protocol.PARTITION: "k=" + "x" * 8_000}
     body = lines(numbered(some(1), span(1, 1)))
     assert client.http.post(client.url, content=body, headers=long).status_code == 202, "long, and allowed"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from strandline.config import ReceiveSettings
-from strandline.receive.connections import HEAD_BYTES_MAX
-from strandline.receive.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
+from strandline.core.settings import ReceiveSettings
+from strandline.receive.http.connections import HEAD_BYTES_MAX
+from strandline.receive.http.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
 from tests.tls import certificate
 
 SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX * 0.8

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.config import LakeConfig
-from strandline.errors import StorageError
-from strandline.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
+from strandline.core.errors import StorageError
+from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Seq, SeqRange
 from strandline.receive.spool import LocalSpool, S3Spool, open_spool
-from strandline.types import Seq, SeqRange
-from strandline.wire import KeyIdentity, LaneName, RangeIdentity
+from strandline.storage.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
 from tests.conftest import MakeHome
 
 ROWS = pa.table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import obstore
 from obstore.store import S3Store
 
-from strandline.config import WarehouseSettings
+from strandline.core.settings import WarehouseSettings
 from tests.servers import S3
 
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from strandline.config import LakeConfig, Settings
-from strandline.reconcile.model import Context, Finding, Phase, Survey, TableSeal
+from strandline.core.settings import LakeConfig, Settings
+from strandline.core.types import SEQ_COLUMN, Seq
+from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.reconcile.model import Finding, LedgerContext, Phase, Survey, TableSeal
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.survey import LakeSurveyor
-from strandline.tables.light import LightCatalog, open_catalog
-from strandline.tables.schema_file import parse_columns
-from strandline.types import SEQ_COLUMN, Seq
 from tests.reconcile.whole_lakes import MakeLake, WholeLake
 
 DAY_NS = 86_400 * 1_000_000_000
@@ -82,15 +82,15 @@ class SomeLake:
         os.utime(path, (at, at))
         return str(path)
 
-    def context(self, **values: Any) -> Context:
+    def context(self, **values: Any) -> LedgerContext:
         seals = {name: TableSeal(name, Seq(self.seq) if self.seq else None) for name in self.catalog.table_names()}
         given = {"now_ns": time.time_ns(), "grace_seconds": 86_400, "clock_skew_seconds": 300, "seals": seals}
-        return Context(**(given | values))
+        return LedgerContext(**(given | values))
 
     def surveyor(self, **options: Any) -> LakeSurveyor:
         return LakeSurveyor(self.config, self.catalog, LocalStore().look, **options)
 
-    def survey(self, context: Context | None = None, **options: Any) -> Survey:
+    def survey(self, context: LedgerContext | None = None, **options: Any) -> Survey:
         return self.surveyor(**options).survey(context or self.context(), Watching())
 
     def live(self) -> set[str]:

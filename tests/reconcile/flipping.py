@@ -18,9 +18,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType
 
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.reconcile import survey
 from strandline.reconcile.storage.pool import Pool
-from strandline.tables.light import LightCatalog
 from tests.reconcile.conftest import live_files
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 

@@ -1,8 +1,8 @@
 """Importing this makes a grace window of one hour one of none: a commit of a moment ago is old enough. The settings
 allow no such thing. Other windows are what they say."""
 
+from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.reconcile import grace
-from strandline.reconcile_settings import ReconcileSettings
 
 NO_GRACE_HOURS = 1
 

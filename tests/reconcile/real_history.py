@@ -17,9 +17,9 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 
-from strandline.errors import StorageError
-from strandline.reconcile.bench import QUARANTINE_FOLDER
-from strandline.tables.schema_file import parse_columns
+from strandline.core.errors import StorageError
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.reconcile.context import QUARANTINE_FOLDER
 from tests.reconcile.whole_lakes import COLUMNS, WholeLake
 
 HOUR = 3_600

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import strandline
-from strandline import failpoints
-from strandline.drift import Asked
+from strandline.core import failpoints
+from strandline.core.reconcile_records import Asked
 from strandline.ledger.engine import Ledger
 from tests.reconcile import no_grace  # noqa: F401
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from strandline.errors import StorageError
-from strandline.reconcile.bench import QUARANTINE_FOLDER
+from strandline.core.errors import StorageError
+from strandline.reconcile.context import QUARANTINE_FOLDER
 from strandline.reconcile.paths import canonical
-from strandline.reconcile.storage.aside import kept_without_record
 from strandline.reconcile.storage.local_store import LocalStore
+from strandline.reconcile.storage.quarantine_listing import kept_without_record
 from strandline.reconcile.storage.s3_store import S3Store
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, MakeLake, WholeLake

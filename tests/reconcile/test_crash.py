@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline import failpoints
-from strandline.drift import AbortReason, Asked, SweptState
-from strandline.ledger import losses, sinks
+from strandline.core import failpoints
+from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.ledger.deliver import losses, sinks
 from strandline.reconcile import settle
 from tests.reconcile.buckets import put_object
 from tests.reconcile.test_kept import set_aside

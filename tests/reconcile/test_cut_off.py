@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.reconcile.model import Protection
-from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
-from strandline.reconcile.reach.references import entries_said
+from strandline.reconcile.references.collect import entries_said
+from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestReading
 from strandline.reconcile.storage.pool import Pool
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
 

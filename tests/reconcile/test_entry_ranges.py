@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.reconcile.model import Protection, TableSeal
-from strandline.reconcile.reach.entries import _range
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.reconcile.references.missing_entries import _range
 from tests.reconcile.conftest import DAY_NS, SomeLake, data_files
 
 

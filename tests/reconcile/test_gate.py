@@ -15,15 +15,17 @@ import pyarrow as pa
 import pytest
 
 import strandline
-from strandline.drift import AbortReason, Asked, SweptState
-from strandline.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
-from strandline.ledger import maintenance, reconcile_runs, sequence
+from strandline.core.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
+from strandline.core.forward_protocol import KeyIdentity
+from strandline.core.reconcile_records import AbortReason, Asked, SweptState
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, NewRun, Outcome, RunId
-from strandline.receipts import Note, TokenMark
+from strandline.ledger.ingest import sequence
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, RunId
+from strandline.ledger.reconcile import reconcile_runs
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
-from strandline.wire import KeyIdentity
+from strandline.storage.receipts import Note, TokenMark
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, after_survey, there
 
 
@@ -177,7 +179,7 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
     def begin() -> RunId:
         with lake.lake.ledger.write() as connection:
             new = NewRun(lake.dataset.id, Kind.COMPACT, "elsewhere:1")
-            run = maintenance.begin(connection, new, lease_seconds=600)
+            run = runs.begin(connection, new, lease_seconds=600)
         assert run is not None
         return run
 
@@ -185,20 +187,20 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
     run = lake.run(ACT)
     assert run.outcome.protected == {"open_job": 1} and there([older, younger]) == [False, True]
     with lake.lake.ledger.write() as connection:
-        assert maintenance.end(connection, job, Outcome.DONE, reason=None, result=None)
+        assert runs.end(connection, job, Outcome.DONE, reason=None, result=None)
     assert lake.run(ACT).outcome.done.orphans == 1 and not Path(younger).exists()
 
     dead, left = begin(), lake.put("left.parquet", days_old=0)
     assert lake.run(ACT).outcome.protected == {"open_job": 1}
     later = utc_now() + timedelta(hours=1)
-    monkeypatch.setattr("strandline.reconcile.ground.utc_now", lambda: later)
+    monkeypatch.setattr("strandline.reconcile.ledger_context.utc_now", lambda: later)
     assert lake.run(REPORT).outcome.protected == {"open_job": 1}
     with lake.lake.ledger.read() as connection:  # a report closes nothing
-        assert maintenance.get(connection, dead).outcome is None
+        assert runs.get(connection, dead).outcome is None
     assert lake.run(ACT).outcome.protected == {"open_job": 1} and Path(left).exists()
     with lake.lake.ledger.read() as connection:
-        assert maintenance.get(connection, dead).outcome is Outcome.DIED
-    monkeypatch.setattr("strandline.reconcile.ground.utc_now", lambda: later + maintenance.DIED_SPARED)
+        assert runs.get(connection, dead).outcome is Outcome.DIED
+    monkeypatch.setattr("strandline.reconcile.ledger_context.utc_now", lambda: later + runs.DIED_SPARED)
     assert lake.run(ACT).outcome.done.orphans == 1 and not Path(left).exists()
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.compare import guard
-from strandline.reconcile.model import Content, Context, Protection, TableSeal
+from strandline.reconcile.model import Content, LedgerContext, Protection, TableSeal
 from strandline.reconcile.storage.discovery import discover
-from strandline.types import Seq, SeqRange
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND
 GRACE, SKEW = 86_400, 300
 
 
-def context(**values: Any) -> Context:
-    return Context(**({"now_ns": NOW, "grace_seconds": GRACE, "clock_skew_seconds": SKEW} | values))
+def context(**values: Any) -> LedgerContext:
+    return LedgerContext(**({"now_ns": NOW, "grace_seconds": GRACE, "clock_skew_seconds": SKEW} | values))
 
 
 def test_the_age_limit_is_exact() -> None:

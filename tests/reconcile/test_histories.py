@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from strandline.config import LakeConfig, Settings
-from strandline.drift import Asked, SweptState
-from strandline.errors import StorageError
-from strandline.ledger import quarantined_files, reconcile_runs, suspect_files
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import Asked, SweptState
+from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.ledger.engine import Ledger
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.reconcile import quarantine
-from strandline.reconcile.bench import SweepBench
+from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Finding
 from strandline.reconcile.sweep import sweep
-from strandline.reconcile_settings import ReconcileSettings
 from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
 from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, ModelSurveyor, World
@@ -59,9 +59,9 @@ def ledgers() -> Iterator[Ledgers]:
         yield Ledgers(Path(home))
 
 
-def bench_of(ledger: Ledger, world: World) -> SweepBench:
+def bench_of(ledger: Ledger, world: World) -> SweepContext:
     storage, catalog = ModelStorage(world), ModelCatalog(world)
-    return SweepBench(
+    return SweepContext(
         ledger,
         SETTINGS,
         storage,
@@ -74,7 +74,7 @@ def bench_of(ledger: Ledger, world: World) -> SweepBench:
     )
 
 
-def work(bench: SweepBench, world: World, monkeypatch: pytest.MonkeyPatch) -> Ended:
+def work(bench: SweepContext, world: World, monkeypatch: pytest.MonkeyPatch) -> Ended:
     """One run, restore or purge, in a process that may be killed. From then on it writes nothing, not even on its way
     out."""
     write, dice, unanswered = Ledger.write, world.random, world.unanswered
@@ -132,12 +132,12 @@ def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
         return [run.id for run in reconcile_runs.latest(connection, runs_max=count)]
 
 
-def suspected(bench: SweepBench) -> list[str]:
+def suspected(bench: SweepContext) -> list[str]:
     with bench.ledger.read() as connection:
         return [suspect.path for suspect in suspect_files.every(connection) if not suspect.released]
 
 
-def give_up(bench: SweepBench, world: World) -> None:
+def give_up(bench: SweepContext, world: World) -> None:
     """What is missing, by a person who says which files are orphans. Until then no orphan beside it goes."""
     sweep(bench, Asked(act=True))
     found = suspected(bench)
@@ -150,7 +150,7 @@ def give_up(bench: SweepBench, world: World) -> None:
     world.now_ns += 30 * HOUR_NS
 
 
-def settle_down(bench: SweepBench, world: World) -> None:
+def settle_down(bench: SweepContext, world: World) -> None:
     """No more faults, and nobody else: everything that is old is found, and what is needed is where it belongs."""
     world.busy = False
     while world.in_flight:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
 from strandline.reconcile.on_spark.listing import FILE, InventoryLister
 from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows, read_inventory
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from strandline.drift import AbortReason, SweptState
-from strandline.errors import StorageError
-from strandline.reconcile import kept as kept_module
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import AbortReason, SweptState
+from strandline.reconcile import quarantine_lookup as kept_module
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from strandline.ledger import blocks
+from strandline.core.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
+from strandline.ledger.ingest import blocks
 from strandline.reconcile.compare import guard
 from strandline.reconcile.model import LastPublished, Lineage, Protection, TableSeal
-from strandline.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake
 

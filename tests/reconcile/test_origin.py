@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from strandline.config import LakeConfig, Settings
+from strandline.core.settings import LakeConfig, Settings
 from strandline.reconcile.compare import guard
-from strandline.reconcile.ground import LakeGround
-from strandline.reconcile.model import Context, Protection
+from strandline.reconcile.ledger_context import LakeGround
+from strandline.reconcile.model import LedgerContext, Protection
 from tests.reconcile.conftest import SomeLake, acted_on, by_path, data_files
 
 REST = {"kind": "rest", "uri": "http://127.0.0.1:1"}
@@ -30,7 +30,7 @@ def test_a_folder_is_this_nodes_own_only_with_a_catalog_of_this_machine(
 
 @pytest.mark.parametrize(("own", "reason"), [(True, None), (False, Protection.ORIGIN)])
 def test_what_cannot_be_attributed_is_only_reported(own: bool, reason: Protection | None) -> None:
-    context = Context(10**18, 0, 0, own_origin=own, delete_foreign=True)
+    context = LedgerContext(10**18, 0, 0, own_origin=own, delete_foreign=True)
     place = {"stopped": None, "in_layout": True, "failed_prefix": False, "any_unread": False}
     assert guard.by_place(context, known_root=False, **place) is reason  # type: ignore[arg-type]
     assert guard.by_place(context, known_root=True, **place) is None  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from strandline.errors import StorageError, TableUnfit
+from strandline.core.errors import StorageError, TableUnfit
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import Protection, Stat
-from strandline.reconcile.reach.real_paths import other_spellings
+from strandline.reconcile.references.real_paths import other_spellings
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.survey import LakeSurveyor
 from tests.reconcile.conftest import SomeLake, Watching, acted_on, by_path, data_files

@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.table import Table
 
 import strandline
-from strandline.drift import FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.errors import LeaseLost, RefusedError, StorageError
-from strandline.ledger import reconcile_runs
+from strandline.core.errors import LeaseLost, RefusedError, StorageError
+from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import utc_now
-from strandline.reconcile.ground import LakeGround
+from strandline.ledger.reconcile import reconcile_runs
+from strandline.reconcile.ledger_context import LakeGround
 from strandline.reconcile.model import Stat
 from strandline.reconcile.quarantine import Fate, fate
 from strandline.reconcile.settle import Seen

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from strandline import failpoints
-from strandline.drift import Asked
-from strandline.errors import RefusedError, StorageError
-from strandline.ledger import datasets
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.reconcile_records import Asked
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.ledger.engine import Ledger
-from strandline.reconcile.ground import LakeGround
+from strandline.ledger.ingest import datasets
+from strandline.reconcile.ledger_context import LakeGround
 from strandline.reconcile.model import Finding
-from strandline.reconcile.reach.lake_catalog import LakeCatalog
+from strandline.reconcile.references.lake_catalog import LakeCatalog
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.pool import Pool
-from strandline.tables.light import LightCatalog
 from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
 from tests.reconcile.real_history import HOUR, History, Killed

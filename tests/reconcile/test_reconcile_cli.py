@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from strandline.cli import render_reconcile
 from strandline.cli.main import run as cli
-from strandline.drift import AbortReason, RunId
-from strandline.errors import StorageError
+from strandline.cli.render import reconcile
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import AbortReason, RunId
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.reconcile.quarantine import Purged, Restored
-from strandline.tables.light import LightCatalog
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
 
@@ -357,7 +357,7 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
 @pytest.mark.parametrize("count", [1, 2])
 def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
     purged, restored = Purged(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
-    shown = [*render_reconcile.purged(purged), *render_reconcile.restored(restored)]
+    shown = [*reconcile.purged(purged), *reconcile.restored(restored)]
     said = "\n".join(str(line) for line in shown)
     files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")
     for words in (f"{files} deleted", f"{files} brought back", f"{files} {stays}:", f"{files} {was} in place already"):

@@ -12,10 +12,10 @@ import pytest
 from pydantic import ValidationError
 
 import strandline
-from strandline.drift import AbortReason, Asked, Run
-from strandline.errors import LedgerBusy, StrandlineError
-from strandline.ledger import reconcile_runs
-from strandline.reconcile_settings import BOUNDS, ReconcileSettings
+from strandline.core.errors import LedgerBusy, StrandlineError
+from strandline.core.reconcile_records import AbortReason, Asked, Run
+from strandline.core.settings_reconcile import BOUNDS, ReconcileSettings
+from strandline.ledger.reconcile import reconcile_runs
 from tests.reconcile.whole_lakes import WholeLake
 
 

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.reconcile.reach import avro_reader, manifests, remembered
-from strandline.reconcile.reach.avro_reader import AvroUnreadable
-from strandline.reconcile.reach.manifests import LivePart
+from strandline.reconcile.references import avro_reader, manifest_cache, manifests
+from strandline.reconcile.references.avro_reader import AvroUnreadable
+from strandline.reconcile.references.manifests import LivePart
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 
-CONTENT = os.urandom(remembered.WORTH_BYTES)
+CONTENT = os.urandom(manifest_cache.WORTH_BYTES)
 PARTS: list[LivePart] = [(2, ["/t/a", "/t/b"], []), (1, [], [(1, "PUFFIN", "/t/dv \udcff")])]
 
 
@@ -49,10 +49,10 @@ def test_what_was_read_to_its_end_is_not_read_again(tmp_path: Path) -> None:
     reader = Reader(*PARTS)
     folder = tmp_path / "not" / "made yet"
     for _ in range(3):
-        assert list(remembered.read(CONTENT, str(folder), reader)) == PARTS
+        assert list(manifest_cache.read(CONTENT, str(folder), reader)) == PARTS
     assert reader.times == 1
-    assert list(remembered.read(CONTENT[:-1] + b"x", str(folder), reader)) == PARTS
-    assert list(remembered.read(CONTENT + b"x", str(folder), reader)) == PARTS
+    assert list(manifest_cache.read(CONTENT[:-1] + b"x", str(folder), reader)) == PARTS
+    assert list(manifest_cache.read(CONTENT + b"x", str(folder), reader)) == PARTS
     assert reader.times == 3 and len(names(folder)) == 3
 
 
@@ -62,18 +62,18 @@ def test_it_comes_back_as_it_was(
 ) -> None:
     parts: list[LivePart] = [(len(data) + len(others), data, others) for data, others in found]
     folder = str(tmp_path_factory.mktemp("memory"))
-    assert list(remembered.read(CONTENT, folder, Reader(*parts))) == parts
-    assert list(remembered.read(CONTENT, folder, Reader(AssertionError("read again")))) == parts
+    assert list(manifest_cache.read(CONTENT, folder, Reader(*parts))) == parts
+    assert list(manifest_cache.read(CONTENT, folder, Reader(AssertionError("read again")))) == parts
 
 
 def test_neither_half_a_manifest_nor_a_damaged_one_is_remembered(tmp_path: Path) -> None:
-    half = remembered.read(CONTENT, str(tmp_path), Reader(*PARTS))
+    half = manifest_cache.read(CONTENT, str(tmp_path), Reader(*PARTS))
     next(half)
     half.close()
     damaged = Reader(PARTS[0], AvroUnreadable("cut"))
     for _ in range(2):
         with pytest.raises(AvroUnreadable):
-            list(remembered.read(CONTENT, str(tmp_path), damaged))
+            list(manifest_cache.read(CONTENT, str(tmp_path), damaged))
     assert damaged.times == 2 and names(tmp_path) == []
 
 
@@ -95,91 +95,91 @@ ODD = {
 @pytest.mark.parametrize("damage", [*ODD, "cut", "flipped"])
 def test_a_memory_that_is_damaged_is_none_and_is_replaced(tmp_path: Path, damage: str) -> None:
     reader = Reader(*PARTS)
-    list(remembered.read(CONTENT, str(tmp_path), reader))
+    list(manifest_cache.read(CONTENT, str(tmp_path), reader))
     (name,) = names(tmp_path)
     file = tmp_path / name
     kept = file.read_bytes()
     cut = {"cut": kept[:-1], "flipped": kept[:-3] + bytes([kept[-3] ^ 1]) + kept[-2:]}
     file.write_bytes((ODD | cut)[damage])
     for _ in range(2):
-        assert list(remembered.read(CONTENT, str(tmp_path), reader)) == PARTS
+        assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS
     assert reader.times == 2 and file.read_bytes() == kept
 
 
 def test_nothing_is_left_where_it_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(*PARTS)
-    list(remembered.read(CONTENT, str(tmp_path), reader))
+    list(manifest_cache.read(CONTENT, str(tmp_path), reader))
     (name,) = names(tmp_path)
     (tmp_path / name).unlink()
     (tmp_path / name).mkdir()
-    assert list(remembered.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == [name]
+    assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == [name]
     (tmp_path / name).rmdir()
 
     def full(at: str, to: str) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert list(remembered.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == []
+    assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == []
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    list(remembered.read(CONTENT, str(folder), Reader(*PARTS)))
+    list(manifest_cache.read(CONTENT, str(folder), Reader(*PARTS)))
     (name,) = names(folder)
     assert folder.stat().st_mode & 0o777 == 0o700 and (folder / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_another_way_of_reading_remembers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that reads manifests better must not repeat what an older one made of them."""
-    list(remembered.read(CONTENT, str(tmp_path), Reader((0, [], []))))
+    list(manifest_cache.read(CONTENT, str(tmp_path), Reader((0, [], []))))
     file = tmp_path / "paths.py"
     file.write_text("# better\n", "utf-8")
     better = ModuleType("paths")
     better.__file__ = str(file)
-    ways = {remembered.way_of_reading(), remembered.way_of_reading((avro_reader, manifests, better))}
-    assert len(ways) == 2 and None not in ways and remembered.WAY_OF_READING in ways
-    monkeypatch.setattr(remembered, "version", lambda package: f"{version(package)}.1")
-    assert remembered.way_of_reading() not in ways
-    monkeypatch.setattr(remembered, "WAY_OF_READING", remembered.way_of_reading())
-    assert list(remembered.read(CONTENT, str(tmp_path), Reader(*PARTS))) == PARTS
+    ways = {manifest_cache.way_of_reading(), manifest_cache.way_of_reading((avro_reader, manifests, better))}
+    assert len(ways) == 2 and None not in ways and manifest_cache.WAY_OF_READING in ways
+    monkeypatch.setattr(manifest_cache, "version", lambda package: f"{version(package)}.1")
+    assert manifest_cache.way_of_reading() not in ways
+    monkeypatch.setattr(manifest_cache, "WAY_OF_READING", manifest_cache.way_of_reading())
+    assert list(manifest_cache.read(CONTENT, str(tmp_path), Reader(*PARTS))) == PARTS
     # Not at hand.
     file.unlink()
-    assert remembered.way_of_reading((better,)) is None
-    monkeypatch.setattr(remembered, "WAY_OF_READING", None)
+    assert manifest_cache.way_of_reading((better,)) is None
+    monkeypatch.setattr(manifest_cache, "WAY_OF_READING", None)
     reader = Reader(*PARTS)
     for _ in range(2):
-        assert list(remembered.read(CONTENT, str(tmp_path), reader)) == PARTS
+        assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS
     assert reader.times == 2
 
 
 def test_small_ones_and_folders_that_cannot_be_written_to_are_simply_read(tmp_path: Path) -> None:
     reader = Reader(*PARTS)
-    assert list(remembered.read(CONTENT[1:], str(tmp_path), reader)) == PARTS and names(tmp_path) == []
+    assert list(manifest_cache.read(CONTENT[1:], str(tmp_path), reader)) == PARTS and names(tmp_path) == []
     (tmp_path / "file").write_bytes(b"")
     for _ in range(2):
-        assert list(remembered.read(CONTENT, str(tmp_path / "file"), reader)) == PARTS
+        assert list(manifest_cache.read(CONTENT, str(tmp_path / "file"), reader)) == PARTS
     assert reader.times == 3
-    remembered.forget_old(str(tmp_path / "file"))
-    remembered.forget_old(str(tmp_path / "nowhere"))
+    manifest_cache.forget_old(str(tmp_path / "file"))
+    manifest_cache.forget_old(str(tmp_path / "nowhere"))
 
 
 def test_what_is_old_is_read_again_and_only_what_is_ours_is_removed(tmp_path: Path) -> None:
     reader = Reader(*PARTS)
     for content in (CONTENT, CONTENT + b"x"):
-        list(remembered.read(content, str(tmp_path), reader))
+        list(manifest_cache.read(content, str(tmp_path), reader))
     first, second = names(tmp_path)
     (tmp_path / f"{first}.17").write_bytes(b"half")
     (tmp_path / "notes.txt").write_bytes(b"somebody's")
     (tmp_path / ("a" * 64)).mkdir()
     (tmp_path / ("b" * 64)).symlink_to(tmp_path / "nowhere")
-    before = time.time() - remembered.KEPT_SECONDS - 1
+    before = time.time() - manifest_cache.KEPT_SECONDS - 1
     for name in (first, f"{first}.17", "notes.txt", "a" * 64):
         os.utime(tmp_path / name, (before, before))
     for content in (CONTENT, CONTENT + b"x"):
-        list(remembered.read(content, str(tmp_path), reader))
+        list(manifest_cache.read(content, str(tmp_path), reader))
     assert reader.times == 3  # and the one that was old is kept anew
     os.utime(tmp_path / first, (before, before))
-    remembered.forget_old(str(tmp_path))
+    manifest_cache.forget_old(str(tmp_path))
     assert names(tmp_path) == sorted([second, "notes.txt", "a" * 64, "b" * 64])
 
 
@@ -207,7 +207,7 @@ def test_a_run_that_acts_goes_by_nothing_that_is_remembered(lake: WholeLake) -> 
     # As if it had been read wrongly: as many files, and all of them others.
     wrong: list[LivePart] = [(500, [f"/elsewhere/{n}" for n in range(500)], [])]
     (memory / name).unlink()
-    remembered._keep(str(memory / name), wrong)
+    manifest_cache._keep(str(memory / name), wrong)
     body = (memory / name).read_bytes()
     assert hashlib.sha256(body[32:]).digest() == body[:32]
     assert lake.run(REPORT).outcome.found.orphans > 0

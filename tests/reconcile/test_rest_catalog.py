@@ -16,12 +16,12 @@ from pyiceberg.catalog import load_catalog
 
 import strandline
 from strandline.cli.main import run as cli
-from strandline.drift import AbortReason, SweptState
-from strandline.errors import ConfigError, RefusedError, StorageError
+from strandline.core.errors import ConfigError, RefusedError, StorageError
+from strandline.core.reconcile_records import AbortReason, SweptState
+from strandline.iceberg.schema.alteration import AddColumn
+from strandline.iceberg.schema.columns import Primitive
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.reconcile.model import Finding, FindingKind, Protection
-from strandline.tables.alteration import AddColumn
-from strandline.tables.schema import Primitive
-from strandline.tables.schema_file import parse_columns
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, write_settings
 from tests.rest_catalog import RestCatalog, RestCatalogs

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.clock import Moment
-from strandline.drift import AbortReason
-from strandline.ledger import clocks, maintenance
-from strandline.ledger.maintenance import Kind, NewRun
+from strandline.core.clock import Moment
+from strandline.core.reconcile_records import AbortReason
+from strandline.ledger.maintain import clocks, runs
+from strandline.ledger.maintain.runs import Kind, NewRun
 from strandline.reconcile import run_clock
 from strandline.reconcile.run_clock import RunClock
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake
@@ -26,7 +26,7 @@ def lake(make_lake: MakeLake) -> WholeLake:
 
 def ahead(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
     now_ns = time.time_ns
-    monkeypatch.setattr("strandline.reconcile.ground.time.time_ns", lambda: now_ns() + by_ns)
+    monkeypatch.setattr("strandline.reconcile.ledger_context.time.time_ns", lambda: now_ns() + by_ns)
 
 
 def test_a_clock_that_was_set_forward_makes_nothing_old_and_nobody_dead(
@@ -34,19 +34,19 @@ def test_a_clock_that_was_set_forward_makes_nothing_old_and_nobody_dead(
 ) -> None:
     lake.run(REPORT)
     with lake.lake.ledger.write() as connection:
-        job = maintenance.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
+        job = runs.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
         assert job is not None
     with monkeypatch.context() as patch:
         ahead(patch, 3 * DAY_NS)
         later = datetime.now(UTC) + timedelta(days=3)
-        patch.setattr("strandline.reconcile.ground.utc_now", lambda: later)
+        patch.setattr("strandline.reconcile.ledger_context.utc_now", lambda: later)
         minutes_old = lake.put("just-written.parquet", days_old=0.01)
         assert lake.run(REPORT).aborted is None  # a report says so, and leaves the doubt to who is to act
         run = lake.run(ACT)
         assert run.aborted is AbortReason.GUARD and "the clock was set 3.0 days ahead" in (run.why or "")
         assert Path(minutes_old).exists()
     with lake.lake.ledger.read() as connection:
-        assert maintenance.get(connection, job).outcome is None
+        assert runs.get(connection, job).outcome is None
 
 
 def test_a_clock_that_is_right_is_believed_the_next_time(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:

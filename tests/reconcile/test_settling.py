@@ -12,16 +12,17 @@ import pytest
 from pyiceberg.exceptions import CommitStateUnknownException, ServiceUnavailableError
 from sqlalchemy.exc import OperationalError
 
-from strandline import failpoints
-from strandline.drift import AbortReason, Asked, FindingKind, RunId, SweepLease, SweptState
-from strandline.errors import CommitUnknown, FailedError, LeaseLost, StorageError, StrandlineError
-from strandline.ledger import dropped_entries, losses, quarantined_files, reconcile_runs, sinks
-from strandline.ledger.dropped_entries import DroppedBatch, NewBatch
-from strandline.ledger.quarantined_files import NewSwept
+from strandline.core import failpoints
+from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, StorageError, StrandlineError
+from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweepLease, SweptState
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.dropped_entries import DroppedBatch, NewBatch
+from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.reconcile import sweep as sweep_module
-from strandline.reconcile.reach.lake_catalog import LakeCatalog
-from strandline.tables.metadata import VOID_PREFIX
-from strandline.types import Seq, SeqRange
+from strandline.reconcile.references.lake_catalog import LakeCatalog
 from tests.reconcile.test_crash import go_on, stopped_at
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 

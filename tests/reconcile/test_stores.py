@@ -16,15 +16,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
-from strandline.config import WarehouseSettings
-from strandline.errors import CommitUnknown, StorageError
+from strandline.core.errors import CommitUnknown, StorageError
+from strandline.core.settings import WarehouseSettings
+from strandline.iceberg.pyiceberg import drop_entries
 from strandline.reconcile.model import Move, Stat, Storage
 from strandline.reconcile.storage import s3_copy
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.object_inventory import Bucket, list_prefixes
 from strandline.reconcile.storage.s3_store import S3Store
-from strandline.tables import light_drop
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake
 from tests.servers import S3, Toxiproxy
@@ -293,7 +293,7 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 
 def _drop(lake: WholeLake, paths: list[str], token: str, before: Callable[[], None] = lambda: None) -> int:
     spelled = {f"file://{path}" for path in paths}
-    return light_drop.drop_data_files(
+    return drop_entries.drop_data_files(
         lake.lake.catalog, "default.events", spelled, lambda p: p, token=token, summary={}, attempts_max=3,
         before_commit=before,
     ).count  # fmt: skip
@@ -313,7 +313,7 @@ def test_entries_are_dropped_once_for_a_token_beside_other_commits(tmp_path: Pat
     assert _drop(lake, [first, second], "one", meanwhile) == 2  # lost once against the append, then landed
     assert len(lake.data_files()) == 2 and lake.count() == 6
     assert _drop(lake, [first, third], "one") == 2 and len(lake.data_files()) == 2  # it had landed
-    assert light_drop.landed(lake.lake.catalog, "default.events", "one") == 2
+    assert drop_entries.landed(lake.lake.catalog, "default.events", "one") == 2
     lake.lake.close()
 
 
@@ -323,9 +323,9 @@ def test_a_token_that_was_voided_cannot_land_any_more(tmp_path: Path) -> None:
     lake.append()
     catalog, (first, _) = lake.lake.catalog, lake.data_files()
     with pytest.raises(CommitUnknown, match="voided"):
-        _drop(lake, [first], "late", lambda: light_drop.void(catalog, "default.events", "late"))
-    assert len(lake.data_files()) == 2 and light_drop.landed(catalog, "default.events", "late") is None
-    light_drop.void(catalog, "default.events", "late")
+        _drop(lake, [first], "late", lambda: drop_entries.void(catalog, "default.events", "late"))
+    assert len(lake.data_files()) == 2 and drop_entries.landed(catalog, "default.events", "late") is None
+    drop_entries.void(catalog, "default.events", "late")
     assert _drop(lake, [first], "another") == 1
     lake.lake.close()
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from strandline.drift import SweptState
+from strandline.core.reconcile_records import SweptState
+from strandline.iceberg.schema.alteration import AddColumn
+from strandline.iceberg.schema.columns import Primitive
 from strandline.reconcile.compare.judge import is_superseded
 from strandline.reconcile.model import Finding, FindingKind
 from strandline.reconcile.paths import metadata_version
-from strandline.tables.alteration import AddColumn
-from strandline.tables.schema import Primitive
 from tests.reconcile.conftest import SomeLake, by_path
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 

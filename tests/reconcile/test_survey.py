@@ -15,9 +15,9 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import Record
 
-from strandline.errors import ReferencesTooMany, StorageError
+from strandline.core.errors import ReferencesTooMany, StorageError
+from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.model import Content, FindingKind, Protection, TableSeal
-from strandline.types import Seq, SeqRange
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, acted_on, by_path, data_files
 
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.drift import Doubt
+from strandline.core.reconcile_records import Doubt
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.reconcile.compare import guard
 from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection
-from strandline.reconcile.reach import checksums
+from strandline.reconcile.references import checksums
 from strandline.reconcile.suspects import MissingEntries
-from strandline.tables.schema_file import parse_columns
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, MakeLake, WholeLake, there
 

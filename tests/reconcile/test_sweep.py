@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.cli.reconcile_commands import _PHASES
-from strandline.drift import AbortReason, Asked, SweptState
-from strandline.ledger import losses, sinks
-from strandline.reconcile import watch as watch_module
+from strandline.cli.commands.reconcile import _PHASES
+from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.ledger.deliver import losses, sinks
+from strandline.reconcile import run_watch as watch_module
 from strandline.reconcile.model import Finding, Phase
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, after_survey, there
 from tests.servers import S3

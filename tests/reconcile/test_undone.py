@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from strandline.drift import AbortReason, Asked, SweptState
-from strandline.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany, StorageError
+from strandline.core.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany, StorageError
+from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import Ledger
-from strandline.reconcile.reach.lake_catalog import LakeCatalog
+from strandline.reconcile.references.lake_catalog import LakeCatalog
 from strandline.reconcile.storage.local_store import LocalStore
-from strandline.tables.schema_file import parse_columns
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, there
 
 DELETE = Asked(act=True, delete=True)
@@ -103,7 +103,7 @@ def test_the_files_go_back_also_where_it_is_the_ledger_that_does_not_answer(
 
     with monkeypatch.context() as patch:
         after_moving(patch, nothing_answers)
-        patch.setattr("strandline.ledger.reconcile_runs.release", lambda ledger, lease: True)
+        patch.setattr("strandline.ledger.reconcile.reconcile_runs.release", lambda ledger, lease: True)
         with pytest.raises(LedgerBusy):
             lake.run(ACT)
     assert all(there(orphans))

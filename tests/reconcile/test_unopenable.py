@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from strandline.config import LakeConfig, Settings
-from strandline.errors import TableUnfit
-from strandline.tables import light
-from strandline.tables.identifier import full_name, name_of, parse_identifier
+from strandline.core.errors import TableUnfit
+from strandline.core.settings import LakeConfig, Settings
+from strandline.iceberg.metadata.identifier import full_name, name_of, parse_identifier
+from strandline.iceberg.pyiceberg import catalog as light
 from tests.reconcile.conftest import SomeLake, acted_on
 
 

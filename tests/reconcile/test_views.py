@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.exceptions import NoSuchViewError, ServerError
 
-from strandline.tables.light import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
 
 
 class Server:

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
-from strandline.drift import AbortReason, Asked, SweptState
-from strandline.ledger import losses, maintenance, reconcile_runs, sinks
-from strandline.ledger.maintenance import Kind, NewRun, Outcome
+from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.types import Seq
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile import quarantine
 from strandline.reconcile.storage.object_inventory import Bucket, list_prefixes
-from strandline.types import Seq
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
@@ -67,12 +69,12 @@ def test_what_an_expiry_under_way_has_let_go_of_it_may_still_read(lake: WholeLak
     manifest.write_bytes(b"x")
     os.utime(manifest, (1e9, 1e9))
     with lake.lake.ledger.write() as connection:
-        job = maintenance.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
+        job = runs.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
         assert job is not None
     run = lake.run(ACT)
     assert (run.outcome.done.orphans, run.outcome.done.skipped_recheck) == (1, 1) and manifest.exists()
     with lake.lake.ledger.write() as connection:
-        maintenance.end(connection, job, Outcome.DONE, reason=None, result=None)
+        runs.end(connection, job, Outcome.DONE, reason=None, result=None)
     assert lake.run(ACT).outcome.done.orphans == 1 and not manifest.exists()
 
 

@@ -16,10 +16,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.errors import InputError
-from strandline.reconcile.reach.avro_reader import AvroUnreadable
-from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
-from strandline.reconcile.reach.manifests import listed_manifests, live_files
+from strandline.core.errors import InputError
+from strandline.reconcile.references.avro_reader import AvroUnreadable
+from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestReading
+from strandline.reconcile.references.manifests import listed_manifests, live_files
 from strandline.reconcile.storage import pool as pool_module
 from strandline.reconcile.storage.inventory import list_local, same_folders
 from strandline.reconcile.storage.inventory_file import read_inventory

@@ -14,13 +14,15 @@ import pytest
 from pyiceberg.table import Table
 
 import strandline
-from strandline.config import CONFIG_NAME
-from strandline.drift import Asked, Run, Swept, SweptState
-from strandline.errors import StorageError
-from strandline.ledger import audit, blocks, quarantined_files
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import Asked, Run, Swept, SweptState
+from strandline.core.settings import CONFIG_NAME
+from strandline.core.types import SEQ_COLUMN, Reserved, SeqRange, SnapshotId, Staged
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger import audit
+from strandline.ledger.ingest import blocks
+from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile import sweep
-from strandline.tables.schema_file import parse_columns
-from strandline.types import SEQ_COLUMN, Reserved, SeqRange, SnapshotId, Staged
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "kind", "type": "string"}]

@@ -10,13 +10,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from strandline.drift import Asked, StorageKind
-from strandline.errors import CommitUnknown, StorageError
-from strandline.reconcile.bench import QUARANTINE_FOLDER
+from strandline.core.errors import CommitUnknown, StorageError
+from strandline.core.reconcile_records import Asked, StorageKind
+from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.compare.compared import Bounds, Ways, compared
+from strandline.reconcile.context import QUARANTINE_FOLDER
 from strandline.reconcile.model import (
     Content,
-    Context,
+    LedgerContext,
     Move,
     Phase,
     References,
@@ -26,11 +27,10 @@ from strandline.reconcile.model import (
     TableSeal,
     Watch,
 )
-from strandline.reconcile.reach.entries import Entry
-from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestFiles
-from strandline.reconcile.reach.references import LakeReferences, ManifestPlace, NamedFile, TableReferences
+from strandline.reconcile.references.collect import LakeReferences, ManifestPlace, NamedFile, TableReferences
+from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles
+from strandline.reconcile.references.missing_entries import Entry
 from strandline.reconcile.storage.listing import Listing
-from strandline.types import Seq, SeqRange
 
 HOUR_NS = 3_600 * 1_000_000_000
 GRACE_HOURS = 24
@@ -246,10 +246,10 @@ class World:
             and (stat.modified_ns or 0) <= bound
         }  # fmt: skip
 
-    def context(self, asked: Asked) -> Context:
+    def context(self, asked: Asked) -> LedgerContext:
         opened = [since for _, _, since in self.in_flight]
         seals = {name: TableSeal(name, Seq(self.seq) if self.seq else None) for name in self.tables}
-        return Context(
+        return LedgerContext(
             self.now_ns,
             GRACE_HOURS * 3_600,
             300,
@@ -395,7 +395,7 @@ class ModelSurveyor:
         self.catalog = catalog
         self.failed: list[str] = []
 
-    def survey(self, context: Context, watch: Watch) -> Survey:
+    def survey(self, context: LedgerContext, watch: Watch) -> Survey:
         watch.phase(Phase.LIST)
         listing = self._list()
         watch.phase(Phase.REFERENCES)

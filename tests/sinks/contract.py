@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
-from strandline.deliver.digests import bare
+from strandline.core.errors import RefusedError
+from strandline.core.partition import encode_partition
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.deliver.send.digests import bare
 from strandline.deliver.sink import Address, Claim, Conflict, Landed, Parcel, Sender, Sink, TryLater
-from strandline.errors import RefusedError
-from strandline.partition import encode_partition
-from strandline.tables.schema import Column, Primitive
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.iceberg.schema.columns import Column, Primitive
 
 LAKE = "0f8e0b6c-lake"
 DATASET = "shop.orders"

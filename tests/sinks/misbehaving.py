@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-from strandline import wire
+from strandline.core import forward_protocol
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def key(self) -> str | None:
-        return self.headers.get(wire.KEY.lower())
+        return self.headers.get(forward_protocol.KEY.lower())
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Misbehaving:
             return True
 
     def decent(self, seen: Seen) -> Act:
-        ours = ((wire.RECEIVER, wire.VERSION),) if self.receiver else ()
+        ours = ((forward_protocol.RECEIVER, forward_protocol.VERSION),) if self.receiver else ()
         if seen.method != "POST":
             return Act(405, ours)
         if seen.path.partition("?")[0].endswith("/rows"):
@@ -129,7 +129,7 @@ class Misbehaving:
 
 
 def _rows_of(seen: Seen) -> int:
-    lo, _, hi = seen.headers[wire.RANGE.lower()].partition("-")
+    lo, _, hi = seen.headers[forward_protocol.RANGE.lower()].partition("-")
     return int(hi) - int(lo) + 1
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from strandline.deliver.kinds import find_kind, resolve
+from strandline.core.types import Seq
 from strandline.deliver.sink import SinkContext
-from strandline.types import Seq
+from strandline.deliver.sink_kinds import find_kind, resolve
 from tests.servers import Postgres
 from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, landed, parcel, ready
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.deliver.kinds import find_kind, kind_names, resolve
+from strandline.core.errors import StorageError
+from strandline.core.types import Seq
 from strandline.deliver.sink import Address, Sink, SinkContext
-from strandline.errors import StorageError
-from strandline.types import Seq
+from strandline.deliver.sink_kinds import find_kind, kind_names, resolve
 from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "strandline-sink-sqlite"

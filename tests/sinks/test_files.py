@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from strandline import failpoints
-from strandline.deliver.kinds import find_kind, resolve
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.sink import Address, Conflict, Landed, Sink, SinkContext, TryLater
-from strandline.deliver.sinks import folder as folder_module
-from strandline.deliver.sinks import names
-from strandline.errors import RefusedError, StorageError
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.deliver.sink_kinds import find_kind, resolve
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.files import folder as folder_module
 from tests.sinks.contract import ADDRESS, COLUMNS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 
 FORMATS = [
@@ -105,7 +105,7 @@ def test_nothing_partial_has_a_name_when_the_writer_dies_before_the_link(tmp_pat
         "from pathlib import Path; import sys\n"
         "from tests.sinks.test_files import made_of\n"
         "from tests.sinks.contract import ADDRESS, TOKEN, parcel, ready\n"
-        "from strandline import failpoints\n"
+        "from strandline.core import failpoints\n"
         "sink = ready(made_of(Path(sys.argv[1]), {}))\n"
         "failpoints.arm(sys.argv[2])\n"
         "print(sink.sender(TOKEN).send(parcel(sink.form, ADDRESS, 1, 1000)))\n"

@@ -19,10 +19,12 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from strandline import failpoints, wire
-from strandline.config import ForwardSettings
-from strandline.deliver.digests import same_bytes
-from strandline.deliver.kinds import resolve
+from strandline.core import failpoints, forward_protocol
+from strandline.core.delivery_types import PeerKind
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.settings import ForwardSettings
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.send.digests import same_bytes
 from strandline.deliver.sink import (
     Address,
     Claim,
@@ -39,19 +41,17 @@ from strandline.deliver.sink import (
     TryLater,
     Unknown,
 )
-from strandline.deliver.sinks import forward_socket
-from strandline.deliver.sinks.forward import KIND, ForwardSink
-from strandline.deliver.sinks.forward_send import ForwardSender
-from strandline.deliver.sinks.rehearse import Provable
-from strandline.delivery import PeerKind
-from strandline.errors import RefusedError, StorageError
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sink_kinds import resolve
+from strandline.deliver.sinks.blobs.rehearse import Provable
+from strandline.deliver.sinks.forward import connections
+from strandline.deliver.sinks.forward.send import ForwardSender
+from strandline.deliver.sinks.forward.sink import KIND, ForwardSink
 from tests import tls
 from tests.sinks.misbehaving import Act, Misbehaving, Seen, misbehaving
 
 ADDRESS = Address("lake-1", "instance-1", 1, "shop.orders", "")
 LOOPBACK = ["127.0.0.0/8", "::1"]
-OURS = ((wire.RECEIVER, wire.VERSION),)
+OURS = ((forward_protocol.RECEIVER, forward_protocol.VERSION),)
 
 
 @pytest.fixture
@@ -112,7 +112,19 @@ def parcel(lo: int = 1, hi: int = 5, *, address: Address = ADDRESS, width: int =
 def same(requests: Sequence[Seen]) -> bool:
     """The same id and the same bytes, however often."""
     return (
-        len({(r.body, *(r.headers.get(h.lower()) for h in (wire.KEY, wire.DIGEST, wire.RANGE))) for r in requests}) == 1
+        len(
+            {
+                (
+                    r.body,
+                    *(
+                        r.headers.get(h.lower())
+                        for h in (forward_protocol.KEY, forward_protocol.DIGEST, forward_protocol.RANGE)
+                    ),
+                )
+                for r in requests
+            }
+        )
+        == 1
     )
 
 
@@ -129,14 +141,14 @@ def test_a_chunk_is_one_request_that_says_what_it_is(server: Misbehaving, monkey
     digest = hashlib.sha256(seen.body)
     assert isinstance(landed, Landed) and same_bytes(landed.digest, f"sha256:{digest.hexdigest()}")
     assert landed == Landed(5, landed.digest, len(seen.body)) and "jsonl" in landed.digest and "zstd" in landed.digest
-    assert wire.digest_fits(seen.headers["content-digest"], seen.body)
-    identity = wire.parse_identity(seen.headers)
-    assert identity == wire.RangeIdentity(
-        wire.LaneName("lake-1", "instance-1", 1, "shop.orders", lane.partition), rng(1, 5)
+    assert forward_protocol.digest_fits(seen.headers["content-digest"], seen.body)
+    identity = forward_protocol.parse_identity(seen.headers)
+    assert identity == forward_protocol.RangeIdentity(
+        forward_protocol.LaneName("lake-1", "instance-1", 1, "shop.orders", lane.partition), rng(1, 5)
     )
-    assert seen.key == wire.chunk_key(identity)
+    assert seen.key == forward_protocol.chunk_key(identity)
     assert seen.headers["authorization"] == "Bearer sl_secret"
-    assert (seen.headers["content-type"], seen.headers["content-encoding"]) == (wire.JSON_LINES, "zstd")
+    assert (seen.headers["content-type"], seen.headers["content-encoding"]) == (forward_protocol.JSON_LINES, "zstd")
     assert (seen.headers["host"], seen.path) == (f"127.0.0.1:{server.port}", "/v1/datasets/shop.orders/rows")
 
 
@@ -145,7 +157,7 @@ def test_arrow_and_other_compressions_are_declared(server: Misbehaving) -> None:
     assert isinstance(sender(server.url(), format="arrow", compression="none").send(rows), Landed)
     assert isinstance(sender(server.url(), compression="gzip").send(parcel(3, 4)), Landed)
     arrow, gzipped = server.posts()
-    assert arrow.headers["content-type"] == wire.ARROW and "content-encoding" not in arrow.headers
+    assert arrow.headers["content-type"] == forward_protocol.ARROW and "content-encoding" not in arrow.headers
     assert pa.ipc.open_stream(arrow.body).read_all().equals(rows.rows)
     assert gzipped.headers["content-encoding"] == "gzip"
 
@@ -479,12 +491,12 @@ def test_a_connection_that_the_server_closed_meanwhile_costs_nothing(server: Mis
 
 def test_no_more_connections_are_kept_than_are_needed() -> None:
     with misbehaving() as one:
-        made = [sender(one.url()) for _ in range(forward_socket.KEPT_MAX + 5)]
+        made = [sender(one.url()) for _ in range(connections.KEPT_MAX + 5)]
         for n, each in enumerate(made):
             each.send(parcel(1 + 10 * n, 5 + 10 * n))
         for each in made:
             each.close()
-        assert len(forward_socket._kept) <= forward_socket.KEPT_MAX
+        assert len(connections._kept) <= connections.KEPT_MAX
 
 
 def test_proxies_and_passwords_of_the_environment_are_not_used(
@@ -581,7 +593,7 @@ def test_of_several_addresses_only_those_are_tried_that_are_allowed(monkeypatch:
 
 
 def _with(made: ForwardSender, *, allow: Sequence[str]) -> ForwardSender:
-    from strandline.deliver.sinks.forward_address import parse_allow
+    from strandline.deliver.sinks.forward.address import parse_allow
 
     conversation = made._conversation
     conversation.reach = replace(conversation.reach, allow=parse_allow(allow))
@@ -652,7 +664,7 @@ def test_a_gateway_in_trouble_is_not_taken_for_a_server_of_another_make(status: 
 
 
 def test_a_receiver_of_another_version_is_told_and_not_sent_to(receiver: Misbehaving) -> None:
-    receiver.will(Act(200, ((wire.RECEIVER, "2"),), b"{}"), on="/claimed")
+    receiver.will(Act(200, ((forward_protocol.RECEIVER, "2"),), b"{}"), on="/claimed")
     with pytest.raises(StorageError, match="version '2'"):
         opened(receiver.url()).claimed()
 

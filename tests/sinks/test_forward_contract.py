@@ -16,16 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.config import ForwardSettings
-from strandline.deliver.kinds import find_kind, resolve
+from strandline.core.errors import StorageError
+from strandline.core.forward_protocol import LaneName
+from strandline.core.settings import ForwardSettings
+from strandline.core.types import SEQ_MAX, Seq
 from strandline.deliver.sink import Address, Claim, Claimed, Landed, Refused, Sink, SinkContext, TryLater
-from strandline.errors import StorageError
-from strandline.founding import init_lake
+from strandline.deliver.sink_kinds import find_kind, resolve
+from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.lake import Lake
-from strandline.ledger import senders
-from strandline.tables.schema import Column, Primitive
-from strandline.types import SEQ_MAX, Seq
-from strandline.wire import LaneName
+from strandline.lake_admin import init_lake
+from strandline.ledger.receive import senders
 from tests.sinks.contract import ADDRESS, DATASET, LAKE, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 
 PLACES = ("one", "two")
@@ -81,7 +81,7 @@ class Receiving:
             bodies = senders.placed(connection, dataset.id, lane, Seq(1), SEQ_MAX, 10_000)
         for body in bodies:
             assert body.spool is not None
-            with self.lake.receiver.bench.spool.read(body.spool) as parts:
+            with self.lake.receiver.context.spool.read(body.spool) as parts:
                 found += [int(name.split()[-1]) for part in parts for name in part.column("name").to_pylist()]
         return sorted(found)
 

@@ -18,8 +18,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from strandline import failpoints
-from strandline.deliver.kinds import find_kind, resolve
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import (
     Address,
     Claim,
@@ -35,17 +36,17 @@ from strandline.deliver.sink import (
     TryLater,
     Unknown,
 )
-from strandline.deliver.sinks import postgres_connect, postgres_send
-from strandline.deliver.sinks.postgres import KIND, PostgresSink
-from strandline.deliver.sinks.postgres_connect import check_dsn, parse_server
-from strandline.deliver.sinks.postgres_identity import has_rows
-from strandline.deliver.sinks.postgres_inspect import PostgresInspector
-from strandline.deliver.sinks.postgres_record import Record, pack_numbers
-from strandline.deliver.sinks.postgres_schema import TYPE_RULES, TableName, pg_type
-from strandline.deliver.sinks.postgres_send import PostgresSender, load
-from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
-from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
-from strandline.types import SEQ_MAX, Seq, SeqRange
+from strandline.deliver.sink_kinds import find_kind, resolve
+from strandline.deliver.sinks.postgres import connect as postgres_connect
+from strandline.deliver.sinks.postgres import send
+from strandline.deliver.sinks.postgres.columns import TYPE_RULES, TableName, pg_type
+from strandline.deliver.sinks.postgres.connect import check_dsn, parse_server
+from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
+from strandline.deliver.sinks.postgres.record import Record, pack_numbers
+from strandline.deliver.sinks.postgres.send import PostgresSender, load
+from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
+from strandline.deliver.sinks.postgres.table_identity import has_rows
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from tests.servers import Postgres, Proxy, Toxiproxy
 from tests.sinks.contract import DATASET, Made, SinkContract
 
@@ -323,7 +324,7 @@ def _race(bench: Bench, offers: Sequence[Parcel]) -> list[Outcome]:
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(len(offers))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres_send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'60s'"))
+        patch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'60s'"))
         for t in threads:
             t.start()
         for t in threads:
@@ -419,8 +420,8 @@ def test_a_connection_lost_at_the_commit_is_settled_by_asking(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failpoints, "hit", cut_at_commit)
         patch.setattr(PostgresSender, "_ask", asked)
-        patch.setattr(postgres_send, "ASKS_MAX", 100)
-        patch.setattr(postgres_send, "PAUSE_SECONDS_MAX", 2.0)
+        patch.setattr(send, "ASKS_MAX", 100)
+        patch.setattr(send, "PAUSE_SECONDS_MAX", 2.0)
         outcome = sender.send(parcel(6, 9))
     assert isinstance(outcome, Landed if lands else TryLater)
     assert held(bench) == ([rng(1, 5), rng(6, 9)] if lands else [rng(1, 5)])
@@ -432,7 +433,7 @@ def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
     bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, proxy = cuttable
-    monkeypatch.setattr(postgres_send, "PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(send, "PAUSE_SECONDS_MAX", 0.05)
     sender = bench.sender(bench.sink(url=url))
     sender.send(parcel(1, 5))
     monkeypatch.setattr(failpoints, "hit", lambda name: proxy.enable(False) if name.endswith("before_commit") else None)
@@ -445,7 +446,7 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
     url, proxy = cuttable
     sender = bench.sender(bench.sink(url=url))
     sender.send(parcel(1, 5))
-    monkeypatch.setattr(postgres_send, "SEND_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(send, "SEND_SECONDS_MAX", 0.3)
     proxy.toxic("timeout", downstream=True, timeout=0)
     connect = postgres_connect.Server.connect
 
@@ -485,8 +486,8 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
     sender.send(parcel(1, 5))
     bench.ask("CREATE UNIQUE INDEX ON events (amount)")
     lane = bench.ask("SELECT id FROM strandline_lane")[0][0]
-    monkeypatch.setattr(postgres_send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'60s'"))
-    copy_in, waiting = postgres_send.copy_in, list[threading.Thread]()
+    monkeypatch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'60s'"))
+    copy_in, waiting = send.copy_in, list[threading.Thread]()
     with psycopg.connect(bench.url) as other:
         other.execute("SET deadlock_timeout = '60s'")
         other.execute("INSERT INTO events (amount) VALUES (8)")
@@ -506,7 +507,7 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
                 _wait_until(lambda: bench.ask("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
             return copy_in(*what)
 
-        monkeypatch.setattr(postgres_send, "copy_in", then_copy)
+        monkeypatch.setattr(send, "copy_in", then_copy)
         outcome = sender.send(parcel(6, 9))
         waiting[0].join()
     assert "40P01" in met
@@ -514,8 +515,8 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
 
 
 def test_a_lock_that_is_held_is_waited_for_within_bounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'100ms'"))
-    monkeypatch.setattr(postgres_send, "PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'100ms'"))
+    monkeypatch.setattr(send, "PAUSE_SECONDS_MAX", 0.05)
     sender = bench.sender()
     with psycopg.connect(bench.url) as other:
         other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")

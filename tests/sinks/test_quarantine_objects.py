@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.deliver.quarantine_objects import object_name, open_objects
+from strandline.core.errors import StorageError
+from strandline.deliver.quarantine.objects import object_name, open_objects
 from strandline.deliver.sink import Address
-from strandline.errors import StorageError
 from tests.conftest import MakeHome
 from tests.servers import S3
 

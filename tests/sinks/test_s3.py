@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 from obstore.store import S3Store
 
-from strandline import failpoints
-from strandline.deliver.kinds import find_kind, resolve
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Pinning, Sink, SinkContext, TryLater, Unknown
 from strandline.deliver.sink import Cut as PinnedCut
-from strandline.deliver.sinks import names
-from strandline.deliver.sinks.bucket import Patience
-from strandline.errors import RefusedError, StorageError
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.deliver.sink_kinds import find_kind, resolve
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.s3.bucket import Patience
 from tests.servers import S3, Toxiproxy
 from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 from tests.sinks.http_faults import Answer, Cut, FaultyStore, faulty_store

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.ledger import received, senders, tokens
-from strandline.ledger.received import Body, New
-from strandline.receipts import Note
+from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.receive import received, senders, tokens
+from strandline.ledger.receive.received import Body, New
 from strandline.receive.spool import FOLDER, open_spool
-from strandline.types import Seq, SeqRange
-from strandline.wire import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.storage.receipts import Note
 
 if TYPE_CHECKING:
     from strandline.lake import Lake

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import strandline
-from strandline import failpoints
-from strandline.ledger import sinks
-from strandline.tables.schema_file import parse_columns
+from strandline.core import failpoints
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger.deliver import sinks
 from tests.servers import S3
 from tests.sinks.misbehaving import Misbehaving
 from tests.spark.forwarding import Receiving, token_file

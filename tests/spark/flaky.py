@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strandline.core.types import SEQ_COLUMN
 from strandline.deliver.sink import Outcome, Parcel, Refused, Sender, Sink, SinkContext, SinkKind, TryLater, Unknown
-from strandline.deliver.sinks import files
-from strandline.types import SEQ_COLUMN
+from strandline.deliver.sinks.files import sink as files
 
 TROUBLE = "trouble"
 """`later FROM`: chunks that begin at or above it are not sent. `lost FROM`: they land, and nobody hears of it.

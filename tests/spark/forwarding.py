@@ -16,9 +16,9 @@ from tests.spark.relay import Relay, relaying
 from tests.spark.sinks import tick
 
 if TYPE_CHECKING:
-    from strandline.deliver.quarantine import QuarantinedRow
+    from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.deliver.tick import SinkReport
-    from strandline.deliver.verdict import SinkVerdict
+    from strandline.deliver.verify.verdict import SinkVerdict
     from strandline.lake import Lake
     from tests.conftest import MakeHome
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import strandline
-from strandline.ledger import blocks, sequence
-from strandline.tables.schema_file import parse_columns
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger.ingest import blocks, sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from strandline.core.types import Block, Dataset, OpenBlock, SeqRange
     from strandline.lake import Lake
-    from strandline.types import Block, Dataset, OpenBlock, SeqRange
     from tests.conftest import MakeHome
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import strandline
-from strandline import failpoints
-from strandline.config import LakeConfig
-from strandline.ledger import blocks
-from strandline.tables.schema_file import parse_columns
-from strandline.types import Abandoned, Block, Published, Reserved, Staged
+from strandline.core import failpoints
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Abandoned, Block, Published, Reserved, Staged
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger.ingest import blocks
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
 LEASE_SECONDS = 60

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from strandline import wire
+from strandline.core import forward_protocol
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class Request:
 
     @property
     def range(self) -> str:
-        return self.headers[wire.RANGE]
+        return self.headers[forward_protocol.RANGE]
 
     @property
     def numbers(self) -> list[int]:
         """Of its rows, at the sender."""
         with pa.input_stream(pa.py_buffer(self.body), compression=self.headers["Content-Encoding"]) as stream:
-            arrow = self.headers["Content-Type"] == wire.ARROW
+            arrow = self.headers["Content-Type"] == forward_protocol.ARROW
             table = pa.ipc.open_stream(stream.read()).read_all() if arrow else pj.read_json(stream)
         return list(table["_ingest_seq"].to_pylist())
 
     @property
     def name(self) -> tuple[str, str, bytes]:
         """Id, digest and bytes: what must be the same when it is sent again."""
-        return self.headers[wire.KEY], self.headers[wire.DIGEST], self.body
+        return self.headers[forward_protocol.KEY], self.headers[forward_protocol.DIGEST], self.body
 
 
 # What may become of a request.

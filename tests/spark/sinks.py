@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from strandline import failpoints
+from strandline.core import failpoints
 
 if TYPE_CHECKING:
     from strandline.deliver.tick import SinkReport

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import strandline
-from strandline import failpoints
+from strandline.core import failpoints
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import Received, dies_at, outlive_lease

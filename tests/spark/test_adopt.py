@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from strandline import failpoints
-from strandline.errors import FailedError, RefusedError, SchemaError, StorageError, Superseded, TableUnfit
+from strandline.core import failpoints
+from strandline.core.errors import FailedError, RefusedError, SchemaError, StorageError, Superseded, TableUnfit
+from strandline.core.types import SEQ_COLUMN, BlockKind, History, Reserved
+from strandline.iceberg.spark import rewrite
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
-from strandline.ledger import blocks, sequence
-from strandline.tables import rewrite
-from strandline.tables.spark_tables import SparkTables
-from strandline.types import SEQ_COLUMN, BlockKind, History, Reserved
+from strandline.ledger.ingest import blocks, sequence
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, create, new_lake, numbers, open_blocks, owned, sql, status, values
 from tests.spark.protocol import outlive_lease

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline import failpoints
-from strandline.errors import TokenError, UsageError
-from strandline.failpoints import FailpointError
+from strandline.core import failpoints
+from strandline.core.errors import TokenError, UsageError
+from strandline.core.failpoints import FailpointError
+from strandline.core.types import History, Staged
 from strandline.lake import Lake
-from strandline.ledger import audit, blocks, datasets
-from strandline.types import History, Staged
+from strandline.ledger import audit
+from strandline.ledger.ingest import blocks, datasets
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, new_lake, numbers, sql, status, values
 

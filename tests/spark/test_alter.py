@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from strandline.errors import SchemaError
+from strandline.core.errors import SchemaError
+from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
+from strandline.iceberg.schema.schema_file import parse_type
 from strandline.lake import Lake
-from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
-from strandline.tables.schema_file import parse_type
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, new_lake, snapshots, sql, status
 

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.errors import BatchConflict, FailedError, SchemaError, StampMismatch, TableRolledBack, TableUnfit
-from strandline.ledger import blocks
-from strandline.tables.alteration import AddColumn, WidenColumn
-from strandline.tables.schema import Primitive
-from strandline.tables.schema_file import parse_columns
-from strandline.types import SnapshotId
+from strandline.core.errors import BatchConflict, FailedError, SchemaError, StampMismatch, TableRolledBack, TableUnfit
+from strandline.core.settings import LakeConfig
+from strandline.core.types import SnapshotId
+from strandline.iceberg.schema.alteration import AddColumn, WidenColumn
+from strandline.iceberg.schema.columns import Primitive
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.ledger.ingest import blocks
 from tests.spark.protocol import assert_sound, branches, expire_everything, frame, ids, new_lake, rows, states
 from tests.spark.test_recover import staged_by_hand
 

@@ -12,12 +12,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
-from strandline import Lake, failpoints
-from strandline.config import LakeConfig
-from strandline.errors import FailedError
+from strandline import Lake
+from strandline.core import failpoints
+from strandline.core.errors import FailedError
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark import maintenance
 from strandline.maintain.compact import Compacted, CompactOptions, compact
-from strandline.tables import upkeep
-from strandline.tables.schema_file import parse_columns
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,
@@ -51,7 +52,7 @@ def fill(lake: Lake, dataset: str = "events") -> None:
 
 
 def run(lake: Lake, dataset: str = "events", options: CompactOptions = CompactOptions(), **more: Any) -> Compacted:
-    return compact(lake.maintenance.bench, lake.dataset(dataset), options, **more)
+    return compact(lake.maintenance.context, lake.dataset(dataset), options, **more)
 
 
 def spans(lake: Lake, dataset: str = "events") -> list[tuple[int, int]]:
@@ -150,7 +151,7 @@ def test_files_that_someone_left_in_no_order_are_sorted(lake: Lake) -> None:
 
 def _without(id: int) -> Any:
     """A compaction that reads one row too few."""
-    read = upkeep.Rewrite._reading
+    read = maintenance.Rewrite._reading
 
     @contextmanager
     def reading(*args: Any) -> Iterator[DataFrame]:
@@ -172,7 +173,7 @@ def test_deleted_rows_stay_deleted_and_no_other_row_is_lost_and_their_delete_fil
     assert deletes(lake) > 0
     lineage = row_ids(lake) if version == 3 else []
     with monkeypatch.context() as patched:
-        patched.setattr(upkeep.Rewrite, "_reading", _without(5))
+        patched.setattr(maintenance.Rewrite, "_reading", _without(5))
         with pytest.raises(FailedError, match=f"{ROWS - 3} rows were written of {ROWS - 2}"):
             run(lake)
     done = run(lake)
@@ -239,7 +240,7 @@ def test_rows_deleted_and_history_expired_meanwhile_stay_deleted(lake: Lake, mon
 
 
 def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = upkeep.Rewrite._replace, []
+    real, calls = maintenance.Rewrite._replace, []
     jvm: Any = lake.spark._jvm
 
     def replace(self: Any, table: Any, since: Any) -> None:
@@ -248,7 +249,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(lake: Lake, mon
         lost = jvm.org.apache.iceberg.exceptions.CommitStateUnknownException(jvm.java.lang.RuntimeException("reset"))
         raise Py4JJavaError("the answer was lost", lost)
 
-    monkeypatch.setattr(upkeep.Rewrite, "_replace", replace)
+    monkeypatch.setattr(maintenance.Rewrite, "_replace", replace)
     done = run(lake)
     assert (len(calls), done.commits, done.lost) == (1, 1, 0)
     assert spans(lake) == [(1, ROWS)]
@@ -287,9 +288,9 @@ def test_manifests_are_rewritten_when_they_are_many(lake: Lake) -> None:
 
 
 def test_a_table_that_does_not_say_it_gets_small_row_groups(lake: Lake) -> None:
-    lake.spark.sql(f"ALTER TABLE lake.default.events UNSET TBLPROPERTIES ('{upkeep.ROW_GROUP_PROPERTY}')")
+    lake.spark.sql(f"ALTER TABLE lake.default.events UNSET TBLPROPERTIES ('{maintenance.ROW_GROUP_PROPERTY}')")
     run(lake)
-    assert lake.work.tables.view("default.events").properties[upkeep.ROW_GROUP_PROPERTY] == str(16 << 20)
+    assert lake.work.tables.view("default.events").properties[maintenance.ROW_GROUP_PROPERTY] == str(16 << 20)
 
 
 def test_what_anyone_compacts_is_taken_as_it_is(lake: Lake) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import LakeConfig
-from strandline.errors import LeaseLost
-from strandline.ledger import maintenance
+from strandline.core.errors import LeaseLost
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.spark import maintenance as upkeep
 from strandline.ledger.engine import utc_now
-from strandline.tables import upkeep
+from strandline.ledger.maintain import runs
 from tests.spark.protocol import frame, ids, new_lake
 
 
@@ -27,7 +27,7 @@ def test_a_compaction_that_was_taken_for_dead_commits_nothing_and_removes_what_i
         def write_and_sleep(self: upkeep.Rewrite) -> list[upkeep.NewFile]:
             written = write(self)
             with lake.ledger.write() as connection:
-                assert maintenance.close_dead(connection, utc_now(), lease_seconds=-60) == 1
+                assert runs.close_dead(connection, utc_now(), lease_seconds=-60) == 1
             return written
 
         monkeypatch.setattr(upkeep.Rewrite, "write", write_and_sleep)

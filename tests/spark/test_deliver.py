@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from strandline import failpoints
-from strandline.deliver import build, kinds
-from strandline.deliver.build import Shipment
+from strandline.core import failpoints
+from strandline.core.errors import UsageError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver import sink_kinds
+from strandline.deliver.send import build_spark
+from strandline.deliver.send.build_spark import Shipment
 from strandline.deliver.sink import Address
-from strandline.errors import UsageError
-from strandline.founding import rebuild_ledger
-from strandline.ledger import lanes, sinks
-from strandline.tables import conditions
-from strandline.types import Seq, SeqRange
+from strandline.iceberg.spark import conditions
+from strandline.lake_admin import rebuild_ledger
+from strandline.ledger.deliver import lanes, sinks
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import armed, digests, names, objects, rows, tick
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
+    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def test_what_a_filter_leaves_out_advances_the_mark_and_is_counted(lake: Lake, o
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_no_condition_can_take_a_row_apart(lake: Lake, out: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """Even one that gives another answer whenever it is asked, and that nobody refused."""
-    for module in (conditions, build):
+    for module in (conditions, build_spark):
         monkeypatch.setattr(module, "find_instability", lambda *_: None)
     create(lake, "wide", {"n": "long", "a": "string", "b": "struct<x:long>", "c": "double"})
     options = {"path": str(out), "where": "rand() < 0.5", "format": form, "compression": "none"}
@@ -436,8 +437,8 @@ def test_an_update_of_the_partition_column_moves_no_row_between_lanes(
 
 
 def test_a_sink_follows_a_new_column(lake: Lake, out: Path) -> None:
-    from strandline.tables.alteration import AddColumn
-    from strandline.tables.schema import Primitive
+    from strandline.iceberg.schema.alteration import AddColumn
+    from strandline.iceberg.schema.columns import Primitive
 
     add(lake, out)
     lake.append("events", numbers(lake, 1, 5))
@@ -450,7 +451,7 @@ def test_a_sink_follows_a_new_column(lake: Lake, out: Path) -> None:
 
 
 def test_the_same_destination_twice_and_one_inside_the_warehouse_are_refused(lake: Lake, out: Path) -> None:
-    from strandline.errors import RefusedError
+    from strandline.core.errors import RefusedError
 
     add(lake, out)
     with pytest.raises(RefusedError, match="already"):
@@ -485,8 +486,8 @@ def test_lines_that_lie_in_place_are_built_by_a_task_for_each_run(lake: Lake) ->
     df = lake.spark.table("lake.default.events")
     address = Address("lake", "sink", 1, "default.events", "")
     chunks = [Shipment(n, address, SeqRange(Seq(10 * n + 1), Seq(10 * n + 10)), 10) for n in range(10)]
-    runs = build.in_runs(chunks, 4)
-    placed = build._in_place(df, runs, build.Cargo("jsonl", tuple(df.schema.fields), None))
+    runs = build_spark.in_runs(chunks, 4)
+    placed = build_spark._in_place(df, runs, build_spark.Cargo("jsonl", tuple(df.schema.fields), None))
     assert placed.rdd.getNumPartitions() == len(runs) == 4
     held = placed.groupBy(F.spark_partition_id()).agg(F.min("_sl_number"), F.max("_sl_number"), F.count("*"))
     assert sorted(tuple(r)[1:] for r in held.collect()) == [(1, 30, 30), (31, 60, 30), (61, 90, 30), (91, 100, 10)]

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 import strandline
-from strandline import failpoints
-from strandline.ledger import sinks
+from strandline.core import failpoints
+from strandline.ledger.deliver import sinks
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.sinks.misbehaving import misbehaving

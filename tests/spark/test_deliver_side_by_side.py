@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from strandline.deliver import kinds
+from strandline.deliver import sink_kinds
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import names, rows, tick
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
+    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
 
 
 @pytest.fixture

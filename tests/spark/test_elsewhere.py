@@ -9,9 +9,9 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.founding import rebuild_ledger
-from strandline.tables.schema_file import parse_columns
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.lake_admin import rebuild_ledger
 from tests.servers import S3
 from tests.spark.protocol import COLUMNS, LEASE_SECONDS, assert_sound, crash_at, frame, outlive_lease, rows
 

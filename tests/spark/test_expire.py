@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.errors import TableUnfit, UsageError
+from strandline.core.errors import TableUnfit, UsageError
+from strandline.core.settings import LakeConfig
 from strandline.maintain.compact import compact
 from strandline.maintain.expire import Expired, ExpireOptions, expire
 from tests.spark.protocol import (
@@ -40,7 +40,7 @@ def lake(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterator[Lake]
 
 
 def run(lake: Lake, options: ExpireOptions = NOW, **more: Any) -> Expired:
-    return expire(lake.maintenance.bench, lake.dataset("events"), options, **more)
+    return expire(lake.maintenance.context, lake.dataset("events"), options, **more)
 
 
 def snapshots(lake: Lake) -> int:
@@ -52,7 +52,7 @@ def data_files(lake: Lake) -> int:
 
 
 def test_old_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
-    compact(lake.maintenance.bench, lake.dataset("events"))
+    compact(lake.maintenance.context, lake.dataset("events"))
     there = snapshots(lake)
     assert there >= 4 and data_files(lake) == 7
     would = run(lake, dry_run=True)

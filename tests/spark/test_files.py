@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.errors import InputError
-from strandline.tables.schema_file import parse_columns
+from strandline.core.errors import InputError
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.spark.protocol import assert_sound, new_lake, rows, states
 
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from strandline.deliver.layout import Kind
-from strandline.errors import DuplicateNumbers, RefusedError, StrandlineError, TableUnfit
+from strandline.core.errors import DuplicateNumbers, RefusedError, StrandlineError, TableUnfit
+from strandline.core.types import Reserved
+from strandline.deliver.verify.ranges import Kind
+from strandline.iceberg.pyiceberg.catalog import open_catalog
 from strandline.lake import Lake
-from strandline.ledger import blocks
-from strandline.tables.light import open_catalog
-from strandline.types import Reserved
+from strandline.ledger.ingest import blocks
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, counter, create, in_main, new_lake, numbers, open_blocks, sql, status, values
 
@@ -188,7 +188,7 @@ def test_a_made_up_number_does_not_make_a_dead_writers_batch_published(lake: Lak
 
 def test_rows_of_a_block_that_is_not_settled_yet_are_not_taken_for_foreign(lake: Lake) -> None:
     """Published in the table, its writer dead before it could tell the ledger; counted in between."""
-    from strandline import failpoints
+    from strandline.core import failpoints
 
     create(lake, "between", {"n": "long"})
     failpoints.arm("settle.before_mark=fail")

@@ -20,13 +20,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 import strandline
-from strandline.deliver.bench import DeliverBench
-from strandline.deliver.layout import Kind
-from strandline.deliver.sinks.forward_send import ForwardSender
-from strandline.errors import RefusedError, SchemaError, StorageError, UsageError
-from strandline.tables.alteration import WidenColumn
-from strandline.tables.schema import Primitive
-from strandline.tables.schema_file import parse_columns
+from strandline.core.errors import RefusedError, SchemaError, StorageError, UsageError
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.sinks.forward.send import ForwardSender
+from strandline.deliver.verify.ranges import Kind
+from strandline.iceberg.schema.alteration import WidenColumn
+from strandline.iceberg.schema.columns import Primitive
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.servers import S3
 from tests.sinks.misbehaving import Act, Misbehaving, misbehaving
@@ -365,7 +365,7 @@ def test_rows_that_an_adopted_table_held_before_arrive_once_and_the_next_tick_do
         before, requests = bucket.see(), len(way.relay.seen)
         assert [n for _, n in before.rows] == list(range(1, 31))
         with monkeypatch.context() as idle:
-            idle.setattr(DeliverBench, "tables", property(lambda _: pytest.fail("an idle tick reads no table")))
+            idle.setattr(DeliverContext, "tables", property(lambda _: pytest.fail("an idle tick reads no table")))
             assert [tick(lake, sink).did for sink in (way.sink, f"{name}_s3")] == ["idle", "idle"]
         assert len(way.relay.seen) == requests, "and asks nobody anything"
         assert bucket.see() == before and way.arrived() == list(range(1, 31))

@@ -15,20 +15,20 @@ import pytest
 from pyspark.sql import Row
 
 import strandline
-from strandline import failpoints, wire
-from strandline.errors import RefusedError
+from strandline.core import failpoints, forward_protocol
+from strandline.core.errors import RefusedError
+from strandline.core.forward_protocol import KeyIdentity, RangeIdentity
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn
+from strandline.iceberg.schema.columns import Primitive
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
-from strandline.ledger import received, senders
 from strandline.ledger.engine import utc_now
-from strandline.ledger.received import OtherBody, Repeat
-from strandline.receive.body import Packed, read_body
+from strandline.ledger.receive import received, senders
+from strandline.ledger.receive.received import OtherBody, Repeat
+from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.intake import Intake
-from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn
-from strandline.tables.schema import Primitive
-from strandline.tables.schema_file import parse_columns
-from strandline.types import Seq, SeqRange
-from strandline.wire import KeyIdentity, RangeIdentity
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.spark.bodies import LANE, Sender, be_due, files, ingest, outlive_lease
@@ -71,8 +71,8 @@ def values(sender: Sender) -> list[Any]:
 
 def test_row_k_of_a_body_has_the_number_of_its_body_plus_k(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several tasks, and bodies of several batches of Arrow."""
-    monkeypatch.setattr("strandline.receive.frame.ROWS_PER_TASK_MIN", 10)
-    monkeypatch.setattr("strandline.receive.frame._SLICE_ROWS", 7)
+    monkeypatch.setattr("strandline.receive.batch_frame.ROWS_PER_TASK_MIN", 10)
+    monkeypatch.setattr("strandline.receive.batch_frame._SLICE_ROWS", 7)
     sizes = [1, 40, 3, 0, 25, 13, 1, 60]
     sent: list[list[int]] = []
     for body, size in enumerate(sizes):
@@ -135,7 +135,7 @@ def test_two_intakes_over_one_ledger_ingest_each_row_once(sender: Sender) -> Non
     with open_lake(sender.lake.config.home) as other:
         stopping = threading.Event()
         trouble: list[str] = []
-        both = [Intake(lake.receiver.bench) for lake in (sender.lake, other)]
+        both = [Intake(lake.receiver.context) for lake in (sender.lake, other)]
         threads = [
             threading.Thread(target=intake.run, args=(stopping, lambda e: trouble.append(e.message))) for intake in both
         ]
@@ -234,7 +234,7 @@ def test_a_receiver_whose_receipts_are_gone_holds_until_a_person_accepts(sender:
     copy = copy_ledger(lake, "earlier")
     sender.bring([1])
     sender.ingest()
-    receipts = lake.receiver.bench.receipts
+    receipts = lake.receiver.context.receipts
     receipts.remove(sender.dataset.table_uuid, [name for name, _ in receipts.listed(sender.dataset.table_uuid)])
     restore_ledger(lake, copy)
     assert sender.ingest() == []
@@ -287,13 +287,13 @@ def test_a_body_that_cannot_be_written_is_set_aside_and_the_others_of_its_batch_
     lake.create_dataset("named", columns, partition_by="place")
     sender = Sender(lake, "named")
 
-    def bring(n: int, place: str, identity: wire.Identity | None = None) -> str:
+    def bring(n: int, place: str, identity: forward_protocol.Identity | None = None) -> str:
         name = sender.bring(pa.table({"n": pa.array([n], pa.int64()), "place": [place]}), identity)
         assert name is not None
         return name
 
     good = [bring(n, "here") for n in range(2)]
-    bad = bring(99, "x" * 260, wire.RangeIdentity(LANE, SeqRange(Seq(7), Seq(7))))
+    bad = bring(99, "x" * 260, forward_protocol.RangeIdentity(LANE, SeqRange(Seq(7), Seq(7))))
     assert [(r.did, r.bodies) for r in sender.ingest()] == [("waiting", 3)], "it may be the disk"
     did: list[tuple[str, int]] = []
     while ("set_aside", 1) not in did and len(did) < 20:
@@ -376,7 +376,9 @@ def test_every_type_comes_through_the_spool_as_it_was_sent(lake: Lake) -> None:
         "deep": {"p": 1, "q": "0f8fad5b-d9cb-469f-a165-70867728950e"}, "must": {"k": 7},
     }  # fmt: skip
     data = (json.dumps(line) + "\n" + json.dumps({"must": {"k": 8}}) + "\n").encode()
-    sender.bring(read_body(Packed(data, wire.JSON_LINES, "identity", None), columns, 10**6, read_json_lines))
+    sender.bring(
+        read_body(Packed(data, forward_protocol.JSON_LINES, "identity", None), columns, 10**6, read_json_lines)
+    )
     assert [r.did for r in sender.ingest()] == ["ingested"]
     full, empty = (row for row, _ in lake.read_since("kinds"))
     assert {n: v for n, v in empty.asDict().items() if v is not None} == {"must": Row(k=8)}
@@ -454,7 +456,7 @@ def test_a_body_whose_file_is_gone_before_it_was_ingested_is_told(sender: Sender
 def test_more_bodies_than_one_answer_has_room_for_are_told_in_parts(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.receive.inspect.BODIES_MAX", 2)
+    monkeypatch.setattr("strandline.receive.count_received.BODIES_MAX", 2)
     for at in (1, 11, 21):
         sender.bring_range(at, [at])
     first = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(Seq(1), Seq(100)))

@@ -11,16 +11,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from strandline.config import LakeConfig
-from strandline.errors import TableUnfit
-from strandline.tables.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
-from strandline.tables.light import LightCatalog, open_catalog
-from strandline.tables.not_ours import count_rows_not_ours
-from strandline.tables.pointer import read_pointer
-from strandline.tables.schema import Primitive, iceberg_schema
-from strandline.tables.schema_file import parse_columns, parse_type
-from strandline.tables.session import open_session
-from strandline.types import Seq, SeqRange
+from strandline.core.errors import TableUnfit
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.metadata.metadata_peek import read_pointer
+from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
+from strandline.iceberg.schema.columns import Primitive, iceberg_schema
+from strandline.iceberg.schema.schema_file import parse_columns, parse_type
+from strandline.iceberg.session.lake_session import open_session
 from tests.servers import S3
 
 WRITABLE = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import strandline
-from strandline.config import LakeConfig
-from strandline.ledger.maintenance import Kind, Run
+from strandline.core.settings import LakeConfig
+from strandline.ledger.maintain.runs import Kind, Run
 from tests.spark.lakes import count, create, numbers, sql, values
 from tests.spark.upkeep import data_files
 

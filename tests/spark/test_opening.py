@@ -10,15 +10,23 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Lake, batch_names, errors
-from strandline.config import LakeConfig
-from strandline.errors import BlockLost, LedgerMissing, LedgerUnreadable, RefusedError, Superseded, WitnessUnreadable
-from strandline.founding import rebuild_ledger
+from strandline import Lake
+from strandline.core import batch_names, errors
+from strandline.core.errors import (
+    BlockLost,
+    LedgerMissing,
+    LedgerUnreadable,
+    RefusedError,
+    Superseded,
+    WitnessUnreadable,
+)
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Reserved, SnapshotId, Staged
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark import rewrite
 from strandline.ingest import settle, stamp
-from strandline.ledger import blocks
-from strandline.tables import rewrite
-from strandline.tables.schema_file import parse_columns
-from strandline.types import Reserved, SnapshotId, Staged
+from strandline.lake_admin import rebuild_ledger
+from strandline.ledger.ingest import blocks
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,

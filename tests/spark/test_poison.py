@@ -13,9 +13,10 @@ import psycopg
 import pytest
 from pyspark.sql import functions as F
 
-from strandline.deliver import kinds
-from strandline.errors import RefusedError, UsageError
-from strandline.ledger import audit, intents, lanes, sinks
+from strandline.core.errors import RefusedError, UsageError
+from strandline.deliver import sink_kinds
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, lanes, sinks
 from tests.spark.flaky import REFUSES, TROUBLE
 from tests.spark.lakes import create, new_lake, numbers
 from tests.spark.sinks import armed, names, rows, tick
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
+    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
 
 
 @pytest.fixture

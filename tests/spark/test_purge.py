@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from strandline.deliver import kinds
-from strandline.errors import FailedError, StorageError, TableUnfit, UsageError
-from strandline.failpoints import FailpointError
-from strandline.ledger import audit, losses, quarantine, sinks
-from strandline.ledger.losses import Reason
-from strandline.maintain import leases
-from strandline.maintain.purge import Purged
-from strandline.maintain.purge_plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
-from strandline.maintain.purge_reach import SinkSearch
+from strandline.core.errors import FailedError, StorageError, TableUnfit, UsageError
+from strandline.core.failpoints import FailpointError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver import sink_kinds
+from strandline.iceberg.spark import floor as table_floor
+from strandline.iceberg.spark import row_delete
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, quarantine, sinks
+from strandline.ledger.deliver.losses import Reason
+from strandline.maintain import sink_lease
+from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
+from strandline.maintain.purge.run import Purged
+from strandline.maintain.purge.sinks import SinkSearch
 from strandline.receive.drain import drain
-from strandline.tables import floor as table_floor
-from strandline.tables import row_delete
-from strandline.types import Seq, SeqRange
 from tests.spark.bodies import Sender, files
 from tests.spark.flaky import REFUSES
 from tests.spark.lakes import counter, create, in_main, new_lake, numbers, sql
@@ -160,7 +161,7 @@ def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset
     [rejected] = (tmp_path / "aside" / "default.events").glob("*.jsonl")
     busy = sinks.take_lease(lake.ledger, lake.delivery.get("picky").id, seconds=600)
     assert busy is not None, "somebody delivers, and goes on"
-    monkeypatch.setattr(leases, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
+    monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
     add("erratic")
     with lake.ledger.write() as connection:  # an older version accepted such conditions
         erratic = sinks.get(connection, "erratic")
@@ -212,8 +213,8 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
             purge(lake, "n = 7")
     monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
-    monkeypatch.setattr(leases.sinks, "release", _storage_fails)
-    monkeypatch.setattr(leases, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
+    monkeypatch.setattr(sink_lease.sinks, "release", _storage_fails)
+    monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
     done = purge(lake)
     assert [(x.sink, x.rows) for x in done.undelivered] == [("before_a_run_died", 2), ("before_it_is_recorded", 2)]
     assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("while_rows_go", None, (MEANWHILE,))]
@@ -243,7 +244,7 @@ def test_a_run_that_died_is_started_again_and_whom_it_had_found_is_named(
         purge(lake)
     assert data_files_hold(lake, b"alice") != []
     with monkeypatch.context() as broken:
-        broken.setattr("strandline.maintain.purge.expire", _storage_fails)
+        broken.setattr("strandline.maintain.purge.run.expire", _storage_fails)
         done = purge(lake)
     assert done.left == ("old snapshots: the disk is away",) and done.snapshots_expired is None
     assert done.named_before == ("out",)
@@ -278,7 +279,7 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
     lake.ledger.backup(tmp_path / "later.db")
     monkeypatch.setattr(table_floor, "PURGES_TOLD_MAX", 1)
     assert purge(lake, "n = 13").deleted_rows == 1
-    told = [(p.rows, p.count) for p in lake.maintenance.bench.tables().view("default.events").purged]
+    told = [(p.rows, p.count) for p in lake.maintenance.context.tables().view("default.events").purged]
     assert told == [(SeqRange(Seq(5), Seq(20)), 5)], "it lies between those that were told before"
     lake.ledger.close()
     shutil.copy(tmp_path / "later.db", lake.ledger.path)
@@ -308,7 +309,7 @@ def test_rows_that_are_not_ours_go_too_and_are_counted_apart_whatever_their_numb
     lake.tick()
     near, far = counter(lake) + 1_000, 10**15
     foreign(lake, 0, -3, 7, 7, near, far)
-    monkeypatch.setattr("strandline.maintain.rows.RANGES_MAX", 0)
+    monkeypatch.setattr("strandline.maintain.count_rows.RANGES_MAX", 0)
     rehearsed = purge(lake, dry_run=True)
     done = purge(lake)
     assert (done.deleted_rows, done.foreign, done.not_settled, done.left) == (8, 6, 0, ())
@@ -356,7 +357,7 @@ def test_a_snapshot_that_a_tag_or_a_rule_keeps_and_that_shows_the_rows_is_named(
     sql(lake, "ALTER TABLE lake.default.events CREATE TAG audited")
 
     def keep(snapshots: int) -> None:
-        table = lake.maintenance.bench.tables().load("default.events")
+        table = lake.maintenance.context.tables().load("default.events")
         table.manageSnapshots().setMinSnapshotsToKeep("main", snapshots).commit()
 
     keep(9)
@@ -395,7 +396,7 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
     sender = Sender(lake, "events")
     alice = pa.table({"n": pa.array([11, 15], pa.int64()), "who": ["bob", "alice"]})
     sender.bring(alice)
-    bench = lake.receiver.bench
+    bench = lake.receiver.context
 
     def append_and_receive(name: str, df: DataFrame, batch_id: str, check: Callable[[], None]) -> Any:
         done = bench.append(name, df, batch_id, check)
@@ -412,7 +413,7 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
 def test_rows_that_sinks_refused_go_by_what_they_are_whatever_became_of_the_sink(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
+    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
     (tmp_path / REFUSES).write_text("bad 5 6")
     for name in ("out", "removed"):
         lake.delivery.add(name, "events", "flaky", {"path": str(tmp_path / name), "chunk_rows_max": "10"})

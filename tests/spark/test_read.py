@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from strandline.continuation import Continuation, decode
-from strandline.errors import SchemaError, TableRolledBack, TokenError, UsageError
+from strandline.core.errors import SchemaError, TableRolledBack, TokenError, UsageError
+from strandline.core.read_token import Continuation, decode
+from strandline.core.types import Reserved, Seq
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks
-from strandline.types import Reserved, Seq
+from strandline.ledger.ingest import blocks
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, numbers, snapshots, sql, values
 from tests.spark.lakes import new_lake as opened

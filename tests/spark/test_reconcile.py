@@ -14,13 +14,14 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.drift import Asked, FindingKind
+from strandline.core.reconcile_records import Asked, FindingKind
+from strandline.core.settings import LakeConfig
+from strandline.core.types import SEQ_COLUMN, SeqRange
+from strandline.iceberg.pyiceberg import drop_entries
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark import drop_entries as spark_drop
 from strandline.reconcile.model import Content, Finding, Protection
 from strandline.reconcile.paths import canonical, key
-from strandline.tables import light_drop, spark_drop
-from strandline.tables.schema_file import parse_columns
-from strandline.types import SEQ_COLUMN, SeqRange
 from tests.campaign import scaled, seed
 from tests.reconcile.flipping import FlippedLake, quick_runs
 from tests.reconcile.no_grace import NO_GRACE_HOURS
@@ -100,7 +101,7 @@ def test_entries_of_a_partitioned_table_with_delete_files_are_dropped_without_a_
     wanted = {key(gone), *(key(path) for path in null_one)}
     for path in (gone, *null_one):
         os.unlink(canonical(path))
-    dropped = light_drop.drop_data_files(
+    dropped = drop_entries.drop_data_files(
         lake.catalog, "default.parts", wanted, key, token="t", summary={"why": "gone"}, attempts_max=3,
         before_commit=lambda: None,
     )  # fmt: skip
@@ -115,7 +116,7 @@ def test_entries_of_a_table_of_version_3_are_dropped_by_spark_once_for_a_token(l
     lake.spark.sql("CREATE TABLE lake.default.three (id long) USING iceberg TBLPROPERTIES ('format-version' = '3')")
     for n in range(3):
         lake.spark.sql(f"INSERT INTO lake.default.three VALUES ({n}), ({n + 10})")
-    assert not light_drop.is_possible(lake.catalog, "default.three")
+    assert not drop_entries.is_possible(lake.catalog, "default.three")
     gone, kept = files(lake, "three")[:1], files(lake, "three")[1:]
     os.unlink(canonical(gone[0]))
 
@@ -128,7 +129,7 @@ def test_entries_of_a_table_of_version_3_are_dropped_by_spark_once_for_a_token(l
     rows = 6 - lake.spark.read.parquet(*[canonical(path) for path in kept]).count()
     assert drop(gone, "one") == 1 and drop(kept, "one") == 1
     assert count(lake, "three") == 6 - rows
-    assert light_drop.landed(lake.catalog, "default.three", "one") == 1
+    assert drop_entries.landed(lake.catalog, "default.three", "one") == 1
     asked: list[int] = []
 
     def beside() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import strandline
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.drift import Run
-from strandline.tables.schema_file import parse_columns
+from strandline.core.reconcile_records import Run
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.schema.schema_file import parse_columns
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.spark.protocol import COLUMNS, frame, ids
 

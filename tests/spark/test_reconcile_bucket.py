@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strandline.drift import AbortReason, Asked, Run
+from strandline.core.reconcile_records import AbortReason, Asked, Run
 from strandline.reconcile.model import Finding
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake

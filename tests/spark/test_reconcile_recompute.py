@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
+from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables
 from strandline.reconcile.model import Protection
 from strandline.reconcile.on_spark.references import SparkReferenceReader, _readable
 from strandline.reconcile.on_spark.survey import SparkSurveyor
-from strandline.reconcile.reach.manifest_files import ManifestReading
+from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.pool import Pool
-from strandline.tables.session import open_session
-from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables
 from tests.reconcile.conftest import SomeLake, Watching, acted_on, by_path
 from tests.reconcile.test_places import inventory, nested
 

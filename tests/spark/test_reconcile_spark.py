@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.drift import AbortReason
+from strandline.core.reconcile_records import AbortReason
+from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.compare import spill
-from strandline.reconcile.model import Context, Survey
+from strandline.reconcile.model import LedgerContext, Survey
 from strandline.reconcile.on_spark import compare as spark_compare
 from strandline.reconcile.on_spark import listing as spark_listing
 from strandline.reconcile.on_spark import references as spark_references
@@ -24,8 +26,6 @@ from strandline.reconcile.on_spark import survey as spark_sweep
 from strandline.reconcile.on_spark.paths import encoded, spelled, with_keys
 from strandline.reconcile.on_spark.survey import SparkSurveyor
 from strandline.reconcile.paths import key
-from strandline.tables.session import open_session
-from strandline.tables.spark_tables import SparkTables
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files
 from tests.reconcile.test_workers import too_deep
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
@@ -53,7 +53,7 @@ def tables_of(lake: SomeLake) -> SparkTables:
     return SparkTables(open_session(lake.config), attempts_max=3)
 
 
-def on_spark(lake: SomeLake, tables: SparkTables, context: Context, **options: Any) -> Survey:
+def on_spark(lake: SomeLake, tables: SparkTables, context: LedgerContext, **options: Any) -> Survey:
     surveyor = SparkSurveyor(lake.surveyor(**options), tables)
     survey = surveyor.survey(context, Watching())
     list(survey.drift.missing())
@@ -74,7 +74,9 @@ def told(survey: Survey) -> dict[str, Any]:
     }
 
 
-def check_same(lake: SomeLake, tables: SparkTables, context: Context | None = None, **options: Any) -> dict[str, Any]:
+def check_same(
+    lake: SomeLake, tables: SparkTables, context: LedgerContext | None = None, **options: Any
+) -> dict[str, Any]:
     context = context or lake.context(now_ns=lake.context().now_ns + 3 * DAY_NS, accept_loss=True)
     here, there = told(lake.survey(context, **options)), told(on_spark(lake, tables, context, **options))
     for part, expected in here.items():

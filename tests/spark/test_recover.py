@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.errors import BlockHeld, BlockLost, RefusedError, StorageError
+from strandline.core.errors import BlockHeld, BlockLost, RefusedError, StorageError
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Reserved, Staged
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest import recover, settle, stamp
 from strandline.lake import open_lake
-from strandline.ledger import blocks
 from strandline.ledger.engine import utc_now
-from strandline.tables.metadata import SETTLED_TAG
-from strandline.tables.schema_file import parse_columns
-from strandline.tables.spark_tables import SparkTables
-from strandline.types import Reserved, Staged
+from strandline.ledger.ingest import blocks
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,

@@ -13,9 +13,9 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import CommitUnknown, FailedError, RefusedError, StorageError, StrandlineError, Superseded
-from strandline.tables import floor, upkeep
-from strandline.types import BRANCH_PREFIX
+from strandline.core.errors import CommitUnknown, FailedError, RefusedError, StorageError, StrandlineError, Superseded
+from strandline.core.types import BRANCH_PREFIX
+from strandline.iceberg.spark import floor, maintenance
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.reconcile.no_grace import NO_GRACE_HOURS
@@ -195,7 +195,7 @@ def test_files_that_were_written_anew_are_in_the_table_whatever_becomes_of_the_c
     assert len(sql(between.lake, f"SELECT * FROM lake.default.{name}.files")) < files
     between.fail(fault, name)
     with pytest.raises(RefusedError, match="could destroy the table"):
-        upkeep.rewrite_manifests(between.lake.tables(), f"default.{name}")
+        maintenance.rewrite_manifests(between.lake.tables(), f"default.{name}")
     assert between.way.fired == 0
     between.is_sound(name)
 
@@ -248,7 +248,7 @@ def test_a_block_that_is_published_while_snapshots_are_expired_is_no_reference_t
     between.append(name)
     tables.create_branch(f"default.{name}", branch := f"{BRANCH_PREFIX}0")
     done = between.meanwhile(name, 0, lambda: tables.remove_branch(f"default.{name}", branch))
-    upkeep.expire_snapshots(tables, f"default.{name}", cutoff_ms=int(time.time() * 1000), keep_min=1)
+    maintenance.expire_snapshots(tables, f"default.{name}", cutoff_ms=int(time.time() * 1000), keep_min=1)
     assert len(done) == 1 and len(sql(between.lake, f"SELECT * FROM lake.default.{name}.snapshots")) == 1
     between.is_sound(name)
 
@@ -326,6 +326,6 @@ def test_what_iceberg_commits_by_itself_deletes_nothing_from_a_bucket_though_the
             assert way.fired == 1 and len(in_main(lake, name)) == 19
             between.fail(Twice(), name)
             with pytest.raises(CommitUnknown, match="cannot be rewritten, or were"):
-                upkeep.rewrite_manifests(lake.tables(), f"default.{name}")
+                maintenance.rewrite_manifests(lake.tables(), f"default.{name}")
             assert way.fired == 1 and len(in_main(lake, name)) == 19
             whole(lake)

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from strandline import counting
-from strandline.deliver.layout import Kind
-from strandline.errors import FailedError, RefusedError, SchemaError, Skipped
-from strandline.failpoints import FailpointError
-from strandline.ledger import audit, blocks, datasets, floors, holds, losses, sinks
-from strandline.ledger.losses import Reason
-from strandline.maintain import rows
+from strandline.core.errors import FailedError, RefusedError, SchemaError, Skipped
+from strandline.core.failpoints import FailpointError
+from strandline.core.types import Reserved
+from strandline.deliver.verify.ranges import Kind
+from strandline.iceberg.spark import row_delete
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.deliver.losses import Reason
+from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.maintain import floors, retention_holds
+from strandline.maintain import count_rows
 from strandline.maintain.retain import retain
 from strandline.maintain.retain_rule import Retained, RetainRule
-from strandline.tables import row_delete
-from strandline.types import Reserved
+from strandline.read import foreign_rows
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, objects, tick
 
@@ -51,7 +54,9 @@ def run(lake: Lake, later: timedelta = LATER, *, dry_run: bool = False, **rule: 
     """As if it were later; a person says that this is so."""
     now = datetime.now(UTC) + later
     target = lake.dataset("events")
-    return retain(lake.maintenance.bench, target, RetainRule(OLD, **rule), now=now, accept_clock=True, dry_run=dry_run)
+    return retain(
+        lake.maintenance.context, target, RetainRule(OLD, **rule), now=now, accept_clock=True, dry_run=dry_run
+    )
 
 
 def left(lake: Lake) -> list[int]:
@@ -70,7 +75,7 @@ def floor(lake: Lake) -> int | None:
 
 def held(lake: Lake) -> list[tuple[str, int | None]]:
     with lake.ledger.read() as connection:
-        return [(h.name, h.rows) for h in holds.of_dataset(connection, lake.dataset("events").id)]
+        return [(h.name, h.rows) for h in retention_holds.of_dataset(connection, lake.dataset("events").id)]
 
 
 def proved(lake: Lake) -> dict[str, tuple[int, int, int]]:
@@ -295,8 +300,8 @@ def test_a_commit_that_lands_while_rows_are_looked_at_is_no_reason_to_refuse(
     append(lake, 1, 10)
     lake.append("others", numbers(lake, 1, 10))
     append(lake, 11, 20)
-    monkeypatch.setattr(rows, "RANGES_MAX", 1)
-    count = counting.count
+    monkeypatch.setattr(count_rows, "RANGES_MAX", 1)
+    count = foreign_rows.count
     commits: list[str] = []
 
     def meddled(*arguments: Any) -> Any:
@@ -308,11 +313,11 @@ def test_a_commit_that_lands_while_rows_are_looked_at_is_no_reason_to_refuse(
         return count(*arguments)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(counting, "count", meddled)
+        meanwhile.setattr(foreign_rows, "count", meddled)
         assert run(lake).deleted_rows == 20 and len(commits) == 2
     append(lake, 31, 40)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(counting, "count", lambda *_: None)
+        meanwhile.setattr(foreign_rows, "count", lambda *_: None)
         with pytest.raises(RefusedError, match="does not tell whether all of its numbers are ours"):
             run(lake)
 
@@ -351,7 +356,7 @@ def test_a_condition_that_fails_on_a_row_holds_all_rows_and_a_rule_that_drops_co
         lake.append("words", numbers(lake, lo, hi).selectExpr("n", f"{text} AS text"))
 
     def retained(later: timedelta, **rule: Any) -> Retained:
-        bench, now = lake.maintenance.bench, datetime.now(UTC) + later
+        bench, now = lake.maintenance.context, datetime.now(UTC) + later
         return retain(bench, lake.dataset("words"), RetainRule(OLD, **rule), now=now, accept_clock=True)
 
     lake.delivery.add("out", "words", "files", {"path": str(tmp_path / "out"), "where": "CAST(text AS INT) > 5"})
@@ -398,7 +403,7 @@ def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_canno
 
 def test_after_a_jump_of_the_clock_a_run_is_skipped_and_says_so(lake: Lake) -> None:
     append(lake, 1, 10)
-    target, bench = lake.dataset("events"), lake.maintenance.bench
+    target, bench = lake.dataset("events"), lake.maintenance.context
     now = datetime.now(UTC)
     retain(bench, target, RetainRule(OLD), now=now)
     create(lake, "others", {"n": "long"})

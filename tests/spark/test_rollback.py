@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from strandline.errors import TableRolledBack
+from strandline.core.errors import TableRolledBack
+from strandline.core.types import SnapshotId
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
 from strandline.lake import Lake
-from strandline.tables.metadata import SETTLED_TAG
-from strandline.types import SnapshotId
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, new_lake, numbers, snapshots, sql, status, values
 from tests.spark.protocol import crash_at

@@ -17,9 +17,9 @@ from py4j.java_gateway import JavaPackage
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from strandline.config import LakeConfig
-from strandline.errors import ConfigError
-from strandline.tables.session import CATALOG, open_session
+from strandline.core.errors import ConfigError
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.session.lake_session import CATALOG, open_session
 from tests.servers import S3
 
 MakeLake = Callable[..., LakeConfig]
@@ -178,9 +178,9 @@ def run(code: str, *arguments: str, prefix: tuple[str, ...] = (), **env: str) ->
 OPEN = """
     import sys
     from pathlib import Path
-    from strandline.config import load_config
-    from strandline.errors import StrandlineError
-    from strandline.tables.session import open_session, stop_spark
+    from strandline.core.settings import load_config
+    from strandline.core.errors import StrandlineError
+    from strandline.iceberg.session.lake_session import open_session, stop_spark
     config = load_config(Path(sys.argv[1]))
 """
 
@@ -247,7 +247,7 @@ def test_a_spark_of_the_users_own_with_iceberg_is_used(lake_home: MakeLake) -> N
         OPEN
         + """
     from pyspark.sql import SparkSession
-    from strandline.tables.runtime import ensure_runtime
+    from strandline.iceberg.session.runtime import ensure_runtime
     jars = ":".join(map(str, ensure_runtime(s3=False).jars))
     own = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
            .config("spark.driver.extraClassPath", jars).config("spark.app.name", "theirs").getOrCreate())

@@ -25,14 +25,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from strandline.errors import InputError, SchemaError
+from strandline.core.errors import InputError, SchemaError
+from strandline.iceberg.session.job_watch import counted_tasks
 from strandline.ingest.sources import lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 from strandline.ingest.sources.failures import translate
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.read import read_source
 from strandline.ingest.sources.rejects import write_rejects
-from strandline.tables.job_watch import counted_tasks
 
 UTC = dt.UTC
 SIMPLE = t.StructType([t.StructField("id", t.LongType(), False), t.StructField("name", t.StringType())])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.errors import StampMismatch
+from strandline.core.errors import StampMismatch
 from strandline.lake import Lake
 from tests.conftest import MakeHome
 from tests.spark.lakes import batch, create, in_main, new_lake, numbers, open_blocks, sql, values

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from strandline.errors import UsageError
+from strandline.core.errors import UsageError
 from strandline.lake import Lake
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, in_main, new_lake, numbers, open_blocks, values

@@ -16,10 +16,10 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from strandline.errors import BatchConflict, FailedError
+from strandline.core.errors import BatchConflict, FailedError
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest import stamp
 from strandline.lake import Lake
-from strandline.tables.schema_file import parse_columns
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, new_lake, open_blocks, sql
 

@@ -10,9 +10,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from strandline import Lake
-from strandline.config import LakeConfig
-from strandline.errors import CommitUnknown
-from strandline.tables.spark_tables import SparkTables
+from strandline.core.errors import CommitUnknown
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.spark.tables import SparkTables
 from tests.spark.protocol import assert_sound, frame, new_lake, outlive_lease, states
 
 

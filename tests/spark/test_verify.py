@@ -12,13 +12,13 @@ import psycopg
 import pytest
 
 from strandline.cli.main import run as strandline
-from strandline.deliver.layout import Kind
-from strandline.types import SeqRange
+from strandline.core.types import SeqRange
+from strandline.deliver.verify.ranges import Kind
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import objects, tick
 
 if TYPE_CHECKING:
-    from strandline.deliver.verdict import SinkVerdict
+    from strandline.deliver.verify.verdict import SinkVerdict
     from strandline.lake import Lake
     from tests.conftest import MakeHome
     from tests.servers import S3

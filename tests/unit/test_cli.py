@@ -14,13 +14,14 @@ import pytest
 import typer
 
 from strandline.cli.main import app, run
-from strandline.config import load_config
-from strandline.errors import ConfigError
+from strandline.core.errors import ConfigError
+from strandline.core.settings import load_config
+from strandline.core.types import History, Reserved, SnapshotId, Staged
 from strandline.ingest.sources.identify import file_batch_id
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks, datasets, engine
+from strandline.ledger import engine
 from strandline.ledger.engine import utc_now
-from strandline.types import History, Reserved, SnapshotId, Staged
+from strandline.ledger.ingest import blocks, datasets
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j")
 ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
@@ -158,7 +159,7 @@ def test_show_says_where_the_catalog_has_another_table_under_the_name(
 
 
 def _replace_table(lake: Lake) -> None:
-    from strandline.tables.schema_file import parse_columns
+    from strandline.iceberg.schema.schema_file import parse_columns
 
     lake.catalog.drop("events")
     columns = parse_columns([{"name": "id", "type": "long"}])
@@ -309,7 +310,7 @@ def test_wrong_usage_ends_with_2_and_a_message_in_both_forms(
 def test_tokens_are_refused_for_what_is_wrong_with_them_without_starting_spark(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from strandline.continuation import Continuation
+    from strandline.core.read_token import Continuation
 
     with open_lake(home) as lake:
         table, own = lake.dataset("events").table_uuid, lake.id

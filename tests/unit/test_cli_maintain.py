@@ -12,23 +12,24 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from strandline.cli import render_maintain
-from strandline.cli.deliver_commands import Journal
+from strandline.cli.commands.deliver import Journal
+from strandline.cli.commands.metrics import Sample, exposition
 from strandline.cli.main import run
-from strandline.cli.metrics_command import Sample, exposition
-from strandline.errors import Skipped, StorageError, UsageError
+from strandline.cli.render import maintain
+from strandline.core.errors import Skipped, StorageError, UsageError
+from strandline.core.types import Seq
 from strandline.lake import open_lake
-from strandline.ledger import floors, holds, losses, sinks
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import utc_now
-from strandline.ledger.losses import NewLoss, Reason
-from strandline.ledger.maintenance import Kind, Outcome, Run, RunId
+from strandline.ledger.maintain import floors, retention_holds
+from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import Skipped as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge import Purged
+from strandline.maintain.purge.run import Purged
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
 from strandline.maintain.runs import plain, recorded
-from strandline.types import Seq
 from tests.unit.test_cli import document, error, plain_error
 
 COMPACTED = Compacted(
@@ -75,7 +76,7 @@ def told(kind: Kind, result: Any, *, dry_run: bool = False) -> str:
         RunId(7), "default.events", kind, "here:1", dry_run, False, now, now, now, Outcome.DONE, None, plain(result)
     )
     out = Console(file=io.StringIO(), width=250)
-    for line in render_maintain.told(run):
+    for line in maintain.told(run):
         out.print(line)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
@@ -112,7 +113,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_lake(home) as lake:
-        done = recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        done = recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert document(capsys, "maintenance", "show", str(done.run.id)) == listed
     assert (listed["kind"], listed["outcome"], listed["dry_run"]) == ("compact", "done", False)
@@ -131,7 +132,7 @@ def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_
         raise UsageError("the condition `who = 'ada lovelace'` does not fit")
 
     with open_lake(home) as lake, pytest.raises(UsageError):
-        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.PURGE, fail)
+        recorded(lake.maintenance.context, lake.dataset("events"), Kind.PURGE, fail)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert listed["outcome"] == "failed" and "UsageError" in listed["reason"]
     assert "lovelace" not in json.dumps(document(capsys, "ledger", "audit")) + json.dumps(listed)
@@ -147,7 +148,7 @@ def test_status_tells_what_is_held_and_lost_and_for_whom(home: Path, capsys: pyt
     with open_lake(home) as lake, lake.ledger.write() as connection:
         record, target = sinks.get(connection, "partner"), lake.dataset("events")
         since = utc_now() - timedelta(hours=5)
-        holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
+        retention_holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
         losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
         losses.add(connection, record, Reason.FORGOTTEN, [NewLoss("", Seq(20), Seq(40), None)])
     found = document(capsys, "status")
@@ -168,7 +169,9 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
 ) -> None:
     with open_lake(home) as lake, lake.ledger.write() as connection:
         record, target = sinks.get(connection, "partner"), lake.dataset("events")
-        holds.keep(connection, target.id, record.id, rows=0, up_to=Seq(900), now=utc_now() - timedelta(hours=5))
+        retention_holds.keep(
+            connection, target.id, record.id, rows=0, up_to=Seq(900), now=utc_now() - timedelta(hours=5)
+        )
     assert "partner holds retention back: 0 rows are due and for it; others wait until it" in said(capsys, "status")
     now = utc_now()
     result = Retained(now, None, 9, 8, None, 0, None, None, (HeldRows("partner", 0, now),), (), ())
@@ -181,11 +184,11 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
 def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     since = utc_now() - timedelta(hours=5)
     with open_lake(home) as lake:
-        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
         quiet = said(capsys, "metrics")
         with lake.ledger.write() as connection:
             record, target = sinks.get(connection, "partner"), lake.dataset("events")
-            holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
+            retention_holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
             losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
             floors.rise(connection, target.id, Seq(20))
     of = '{sink="partner",dataset="default.events"}'
@@ -225,9 +228,9 @@ def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
         raise Skipped("the clock was set 24.0 hours ahead")
 
     with open_lake(home) as lake:
-        recorded(lake.maintenance.bench, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
         with pytest.raises(Skipped):
-            recorded(lake.maintenance.bench, lake.dataset("events"), Kind.RETAIN, skip)
+            recorded(lake.maintenance.context, lake.dataset("events"), Kind.RETAIN, skip)
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     found = document(capsys, "status")["maintenance"]
@@ -297,7 +300,7 @@ def test_the_daemon_tells_of_every_run_and_of_the_same_trouble_once(
         assert lake.maintenance.is_scheduled
         journal.scheduled(lake)
         journal.begun(target, Kind.COMPACT)
-        journal.ended(recorded(lake.maintenance.bench, target, Kind.COMPACT, lambda: COMPACTED).run)
+        journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda: COMPACTED).run)
     for _ in range(2):
         journal.maintenance_trouble(StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

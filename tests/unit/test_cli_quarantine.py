@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from strandline.cli.main import run
-from strandline.cli.render_quarantine import bounded
-from strandline.deliver.content import packed
-from strandline.deliver.quarantine_objects import object_name, open_objects
+from strandline.cli.render.quarantine import bounded
+from strandline.core.types import Seq
+from strandline.deliver.quarantine.content import packed
+from strandline.deliver.quarantine.objects import object_name, open_objects
 from strandline.deliver.sink import Address
 from strandline.lake import Lake, open_lake
-from strandline.ledger import intents, quarantine, sinks
-from strandline.ledger.quarantine import SetAside
-from strandline.types import Seq
+from strandline.ledger.deliver import intents, quarantine, sinks
+from strandline.ledger.deliver.quarantine import SetAside
 from tests.unit.test_cli_sinks import leased, make, promise, publish
 
 

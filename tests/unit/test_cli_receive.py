@@ -17,16 +17,17 @@ from typing import Any
 import httpx
 import pytest
 
+from strandline.cli.commands.receive import Journal
 from strandline.cli.main import run
-from strandline.cli.receive_command import Journal
-from strandline.errors import StorageError
+from strandline.core.errors import StorageError
+from strandline.core.forward_protocol import KeyIdentity
+from strandline.core.types import Seq, SeqRange
 from strandline.lake import open_lake
-from strandline.ledger import batches, datasets, ended_batches, receive_holds, received, senders, tokens
 from strandline.ledger.engine import utc_now
-from strandline.ledger.received import Body
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import batches, ended_batches, receive_holds, received, senders, tokens
+from strandline.ledger.receive.received import Body
 from strandline.receive.intake import BatchReport
-from strandline.types import Seq, SeqRange
-from strandline.wire import KeyIdentity
 from tests.unit.test_cli import document, error, plain_error
 
 ROW = '{"id": 1, "who": "ada"}\n'

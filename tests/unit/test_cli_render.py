@@ -11,16 +11,16 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
-from strandline.cli import render, render_ingest, render_status
-from strandline.cli.bars import how_far
 from strandline.cli.output import Output
-from strandline.cli.progress import Bars
-from strandline.errors import InputError, InputRefused
-from strandline.ingest.files import FileOutcome, find_rejects, rejects_path
+from strandline.cli.render import common, ingest, status
+from strandline.cli.render.bars import how_far
+from strandline.cli.render.ingest_progress import Bars
+from strandline.core.errors import InputError, InputRefused
+from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
+from strandline.core.wording import plural
+from strandline.ingest.ingest_files import FileOutcome, find_rejects, rejects_path
 from strandline.ingest.recover import Recovered
-from strandline.status import DatasetStatus, LakeStatus, OpenBlockStatus
-from strandline.types import Dataset, DatasetId, History, Seq, SeqRange
-from strandline.wording import plural
+from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -55,7 +55,7 @@ def test_status_says_in_words_what_each_open_block_waits_for() -> None:
             ),
         ),
     )  # fmt: skip
-    said = text(render_status.status(found, NOW))
+    said = text(status.status(found, NOW))
     lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("default.events") and "-" in line}
     assert "committed, not visible yet" in lines["1999-2500"]
     assert "being written" in lines["2501-2600"]
@@ -71,7 +71,7 @@ def test_status_shows_what_is_not_known_as_unknown_and_never_as_zero() -> None:
     unknown = dataset(rows=None, unnumbered=None, foreign=None, sealed=None)
     line = next(
         line
-        for line in text(render_status.status(LakeStatus("l", 1, 1, 1, None, (unknown,)))).splitlines()
+        for line in text(status.status(LakeStatus("l", 1, 1, 1, None, (unknown,)))).splitlines()
         if line.startswith("default.events")
     )
     assert line.split()[1:] == ["?", "nothing", "yet", "3,000", "0", "?", "?"]
@@ -82,13 +82,13 @@ def test_status_names_every_problem_and_what_to_do() -> None:
         "l", 10, 12, 1, "the witness stands at 12, the ledger at 10",
         (dataset(unnumbered=7, foreign=3, number_twice=11, problem="its metadata is gone"),),
     )  # fmt: skip
-    problems = "\n".join(render_status.problems(found))
+    problems = "\n".join(status.problems(found))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
     assert "7 rows have no number" in problems
     assert "strandline dataset adopt default.events" in problems
     assert "3 foreign rows" in problems and "sequence number 11 stands on two rows" in problems
-    assert "witness at 12" in text(render_status.status(found, NOW))
+    assert "witness at 12" in text(status.status(found, NOW))
 
 
 def outcome(name: str, **changes: object) -> FileOutcome:
@@ -114,7 +114,7 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
         outcome("bad.csv", error=InputRefused("not one row fits", hint="look at it")),
         outcome("gone.csv", error=InputError("there is no file gone.csv")),
     ]
-    said = text(*render_ingest.outcomes(found, 4.0))
+    said = text(*ingest.outcomes(found, 4.0))
     by_file = {line.split()[1]: line for line in said.splitlines()[:5]}
     assert "numbers 1..1000" in by_file["new.jsonl"]
     assert "500 rows/s" in by_file["new.jsonl"]
@@ -127,11 +127,11 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     assert "r/x.jsonl" in said
     assert "look at it" in said
     assert "5 files: 1,000 new rows in 4.0 s, 1 in already, 2 failed" in said
-    assert render_ingest.document("default.events", found, 4.0)["rows"] == 1_000
+    assert ingest.document("default.events", found, 4.0)["rows"] == 1_000
 
 
 def test_what_says_nothing_is_not_shown() -> None:
-    said = text(*render_ingest.outcomes([outcome("a.csv", rows=1, range=SeqRange(Seq(1), Seq(1)), seconds=9.0)], 9.0))
+    said = text(*ingest.outcomes([outcome("a.csv", rows=1, range=SeqRange(Seq(1), Seq(1)), seconds=9.0)], 9.0))
     assert "1 row " in said and "rows/s" not in said
     assert [plural(n, "row", "is") for n in (0, 1, 2_000)] == ["0 rows are", "1 row is", "2,000 rows are"]
     assert [plural(2, noun) for noun in ("body", "batch", "day", "left-over branch")] == [
@@ -156,7 +156,7 @@ def test_a_file_of_rejected_rows_is_named_after_its_input_and_found_by_its_batch
 
 def test_names_in_square_brackets_are_shown_as_they_are() -> None:
     found = [outcome("[bold]x.jsonl", rows=1, range=SeqRange(Seq(1), Seq(1)))]
-    assert "[bold]x.jsonl" in text(*render_ingest.outcomes(found, 1.0))
+    assert "[bold]x.jsonl" in text(*ingest.outcomes(found, 1.0))
 
 
 def test_recovery_says_what_became_of_each_block() -> None:
@@ -167,7 +167,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         [SeqRange(Seq(7), Seq(8))],
         2,
     )
-    said = text(render.recovered(found))
+    said = text(common.recovered(found))
     for part in (
         "Published: 1..2",
         "Abandoned: 3..4",
@@ -176,7 +176,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         "2 left-over branches",
     ):
         assert part in said
-    assert "Nothing was open" in text(render.recovered(Recovered()))
+    assert "Nothing was open" in text(common.recovered(Recovered()))
 
 
 def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
@@ -188,7 +188,7 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
         (7_200, "2 h"),
         (200_000, "2 d"),
     ):
-        assert render.age(NOW - timedelta(seconds=seconds), NOW) == said
+        assert common.age(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:

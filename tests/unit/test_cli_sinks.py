@@ -22,21 +22,22 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
-from strandline.cli import render_deliver
-from strandline.cli.deliver_commands import Journal
-from strandline.cli.deliver_progress import Bars
+from strandline.cli.commands.deliver import Journal
 from strandline.cli.main import run
-from strandline.cli.render_deliver import SinkPreview
-from strandline.continuation import Continuation
-from strandline.deliver import kinds
-from strandline.deliver.preview import ChunkPreview, LanePreview
+from strandline.cli.render import deliver
+from strandline.cli.render.deliver import SinkPreview
+from strandline.cli.render.deliver_progress import Bars
+from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.read_token import Continuation
+from strandline.core.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
+from strandline.deliver import sink_kinds
+from strandline.deliver.plan.preview import ChunkPreview, LanePreview
 from strandline.deliver.tick import SinkReport, TickReport
-from strandline.delivery import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
-from strandline.errors import RefusedError, StorageError
 from strandline.lake import Lake, open_lake
-from strandline.ledger import blocks, datasets, intents, sinks
+from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import utc_now
-from strandline.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
+from strandline.ledger.ingest import blocks, datasets
 from tests.unit.test_cli import document, error, plain_error
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "psycopg", "structlog")
@@ -247,7 +248,7 @@ def test_the_question_before_a_reset_says_what_it_means(
         asked.append(question)
         raise RefusedError(refusal)
 
-    monkeypatch.setattr("strandline.cli.sink_commands.confirm", no)
+    monkeypatch.setattr("strandline.cli.commands.sink.confirm", no)
     plain_error(capsys, "sink", "reset", "out", "--to", "beginning", code=3)
     [question] = asked
     assert "new generation" in question and "again" in question and "place of its own" in question
@@ -291,9 +292,9 @@ def test_kinds_come_from_the_code_with_what_each_needs(
     monkeypatch.chdir(tmp_path)
     found = document(capsys, "sink", "kinds")
     by_name = {k["name"]: {o["name"]: o for o in k["options"]} for k in found["kinds"]}
-    assert set(by_name) == set(kinds.kind_names()) >= {"files", "s3", "postgres"}
+    assert set(by_name) == set(sink_kinds.kind_names()) >= {"files", "s3", "postgres"}
     for name, options in by_name.items():
-        assert list(options) == [o.name for o in kinds.find_kind(name).options]
+        assert list(options) == [o.name for o in sink_kinds.find_kind(name).options]
     assert by_name["files"]["path"]["required"] and by_name["s3"]["secret_key"]["secret"]
     assert "where" in {o["name"] for o in found["common"]}
     shown = said(capsys, "sink", "kinds")
@@ -303,12 +304,12 @@ def test_kinds_come_from_the_code_with_what_each_needs(
 def test_a_kind_that_cannot_be_loaded_does_not_hide_the_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(name: str, found: Any = kinds.find_kind) -> Any:
+    def load(name: str, found: Any = sink_kinds.find_kind) -> Any:
         if name == "s3":
             raise ImportError("no such module")
         return found(name)
 
-    monkeypatch.setattr(kinds, "find_kind", load)
+    monkeypatch.setattr(sink_kinds, "find_kind", load)
     found = {k["name"]: k for k in document(capsys, "sink", "kinds")["kinds"]}
     assert "no such module" in found["s3"]["problem"]
     assert found["files"]["problem"] is None and found["files"]["options"]
@@ -463,18 +464,18 @@ REPORT = TickReport(
 
 
 def test_a_tick_is_told_sink_by_sink_in_words() -> None:
-    shown = text(*render_deliver.tick(REPORT, 2.0))
+    shown = text(*deliver.tick(REPORT, 2.0))
     assert "1,000 rows in 2 chunks, 5 withheld" in shown
     assert "another deliverer holds it" in shown
     assert "10 rows in 1 chunk; waits to try again: disk full" in shown
     assert "Make room." in shown
     assert "1,010 rows delivered in 2.0 s, 505 rows/s" in shown
-    assert render_deliver.exit_code(REPORT) == 1
+    assert deliver.exit_code(REPORT) == 1
     stopped = TickReport((*REPORT.sinks, SinkReport("bad", "stopped", reason="gone")))
-    assert render_deliver.exit_code(stopped) == 3
-    assert render_deliver.exit_code(TickReport(REPORT.sinks[:1])) == 0
-    assert render_deliver.exit_code(TickReport(REPORT.sinks[:2])) == 1, "what the other is at may not be there yet"
-    assert render_deliver.tick_document(REPORT, 2.0)["rows"] == 1_010
+    assert deliver.exit_code(stopped) == 3
+    assert deliver.exit_code(TickReport(REPORT.sinks[:1])) == 0
+    assert deliver.exit_code(TickReport(REPORT.sinks[:2])) == 1, "what the other is at may not be there yet"
+    assert deliver.tick_document(REPORT, 2.0)["rows"] == 1_010
 
 
 def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> None:
@@ -485,12 +486,12 @@ def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> Non
         SinkPreview("b", "active", (LanePreview("b", "who=ada", False, chunks),), None),
         SinkPreview("c", "active", (), StorageError("c: nobody answers", hint="Start it.")),
     ]
-    shown = text(*render_deliver.preview(found))
+    shown = text(*deliver.preview(found))
     assert "promised before" in shown and "1..10" in shown
     assert "would get 1,000 rows in 100 chunks to 1 partition" in shown
     assert "--json has all" in shown and "991..1000" not in shown
     assert "nobody answers" in shown and "Start it." in shown
-    listed = render_deliver.preview_document(found)
+    listed = deliver.preview_document(found)
     assert [len(lane["chunks"]) for s in listed["sinks"] for lane in s["lanes"]] == [1, 100]
     assert listed["sinks"][2]["error"]["retryable"]
     assert listed["rows"] == 1_010

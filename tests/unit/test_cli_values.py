@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
-from strandline.cli.values import row_encoder
+from strandline.cli.render.values import row_encoder
 from strandline.ingest.sources.rows import why_not
 
 

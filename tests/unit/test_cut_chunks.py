@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.deliver import data_files
-from strandline.deliver.build import Shipment, cut, in_runs
-from strandline.deliver.data_files import Reach
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.deliver.send import data_files
+from strandline.deliver.send.build_spark import Shipment, cut, in_runs
+from strandline.deliver.send.data_files import Reach
 from strandline.deliver.sink import Address
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
 
 HERE = Reach(None, "us-east-1", None, None)
 ADDRESS = Address("lake", "sink", 1, "default.events", "")

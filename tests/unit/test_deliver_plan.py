@@ -8,8 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.deliver.options import parse_common
-from strandline.deliver.plan import (
+from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.plan.chunking import (
     Found,
     Piece,
     batch_is_ready,
@@ -22,10 +23,9 @@ from strandline.deliver.plan import (
     retry_wait_seconds,
     segments,
 )
+from strandline.deliver.plan.size_scan_parquet import pieces_of
 from strandline.deliver.sink import Cut, Held, HeldRange
-from strandline.deliver.weigh import pieces_of
-from strandline.delivery import ChunkState, LanePlan
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sink_options import parse_common
 
 NOW = datetime(2031, 4, 1, tzinfo=UTC)
 

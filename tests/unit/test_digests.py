@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.deliver.digests import bare, made_by, same_bytes, tell_apart
+from strandline.deliver.send.digests import bare, made_by, same_bytes, tell_apart
 
 OLD, NEW = "jsonl-4.1+zstd-1.5.6", "jsonl-4.1+zstd-1.5.7"
 

@@ -13,11 +13,14 @@ import typer
 from pydantic import BaseModel
 
 from strandline.cli.main import app
-from strandline.config import Settings
-from strandline.maintain_settings import RetainSettings
+from strandline.core.settings import Settings
+from strandline.core.settings_maintain import RetainSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+ROOMS = sorted(p.parent for p in (ROOT / "src/strandline").glob("*/__init__.py"))
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("src/**/*.md")]
+)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"^```[^\n]*\n.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -50,6 +53,23 @@ def test_every_setting_is_in_the_reference_with_its_environment_variable() -> No
         assert isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
         check(name, field.annotation)
     check("maintain.retain.<name>", RetainSettings)
+
+
+def test_the_map_leads_to_the_readme_of_every_room() -> None:
+    links = {m["target"] for m in LINK.finditer((ROOT / "docs/architecture.md").read_text("utf-8"))}
+    assert {f"../{name(room)}/README.md" for room in ROOMS} <= links
+
+
+MODULE = re.compile(
+    r"`((?:core|storage|jobs|iceberg|ledger|ingest|read|deliver|receive|maintain|reconcile|status|cli)/[\w/]+)"
+)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name in ("architecture.md", "README.md")], ids=name)
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    src = ROOT / "src/strandline"
+    named = {m[1].rstrip("/") for m in MODULE.finditer(page.read_text("utf-8"))}
+    assert [m for m in sorted(named) if not (src / m).exists() and not (src / f"{m}.py").exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from strandline.core.types import SnapshotId
+from strandline.iceberg.metadata.history import PastSnapshot, Ref, TableHistory, parse_history
+from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
 from strandline.maintain.expire_plan import ExpireOptions, plan, refusal
-from strandline.tables.history import PastSnapshot, Ref, TableHistory, parse_history
-from strandline.tables.metadata import VOID_PREFIX
-from strandline.types import SnapshotId
 
 NOW = datetime(2030, 1, 31, tzinfo=UTC)
 DAY = 86_400_000

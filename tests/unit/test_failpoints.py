@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import strandline
-from strandline import failpoints
+from strandline.core import failpoints
 
 SOURCES = sorted(Path(strandline.__file__).parent.rglob("*.py"))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import ForwardSettings
+from strandline.core.errors import ConfigError, UsageError
+from strandline.core.settings import ForwardSettings
 from strandline.deliver.sink import SinkContext
-from strandline.deliver.sinks.forward import KIND
-from strandline.deliver.sinks.forward_address import is_public, parse_allow, refusal
-from strandline.errors import ConfigError, UsageError
+from strandline.deliver.sinks.forward.address import is_public, parse_allow, refusal
+from strandline.deliver.sinks.forward.sink import KIND
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.core.errors import UsageError
+from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Landed, Parcel
-from strandline.deliver.sinks.forward_body import BodyFormat, BodyRehearsal, choose_body_format, encode_body
-from strandline.errors import UsageError
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format, encode_body
 from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake", "instance", 1, "shop.orders", "")

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from strandline import wire
-from strandline.config import read_secret
-from strandline.deliver.kinds import check_options, find_kind, kind_names, resolve
-from strandline.deliver.plan import retry_wait_seconds
+from strandline.core import forward_protocol
+from strandline.core.errors import ConfigError, UsageError
+from strandline.core.settings import read_secret
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.plan.chunking import retry_wait_seconds
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, SinkContext, TryLater, Unknown
-from strandline.deliver.sinks import names
-from strandline.deliver.sinks.forward import KIND, check_url
-from strandline.deliver.sinks.forward_body import Body
-from strandline.deliver.sinks.forward_http import Answer, Token, parse_place
-from strandline.deliver.sinks.forward_outcome import outcome_of, retry_after_seconds
-from strandline.deliver.sinks.forward_success import parse_success
-from strandline.errors import ConfigError, UsageError
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sink_kinds import check_options, find_kind, kind_names, resolve
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.forward.body import Body
+from strandline.deliver.sinks.forward.http import Answer, Token, parse_place
+from strandline.deliver.sinks.forward.outcome import outcome_of, retry_after_seconds
+from strandline.deliver.sinks.forward.sink import KIND, check_url
+from strandline.deliver.sinks.forward.success import parse_success
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 BODY = Body(b"12345", 5, "sha256:aa", "jsonl-1")
@@ -348,8 +348,10 @@ def test_chunks_of_a_forward_sink_are_small_unless_somebody_says_otherwise() -> 
 
 
 def test_names_of_any_characters_travel_in_headers_and_come_back() -> None:
-    lane = wire.LaneName("lake", "instance", 2, "bücher.日本 %41\n", "k=%C3%A9")
-    headers = wire.identity_headers(wire.RangeIdentity(lane, rng(3, 9)))
+    lane = forward_protocol.LaneName("lake", "instance", 2, "bücher.日本 %41\n", "k=%C3%A9")
+    headers = forward_protocol.identity_headers(forward_protocol.RangeIdentity(lane, rng(3, 9)))
     assert all(value.isascii() and value.isprintable() for value in headers.values())
-    assert wire.parse_identity({k.lower(): v for k, v in headers.items()}) == wire.RangeIdentity(lane, rng(3, 9))
-    assert headers[wire.KEY] == wire.chunk_key(wire.RangeIdentity(lane, rng(3, 9)))
+    assert forward_protocol.parse_identity(
+        {k.lower(): v for k, v in headers.items()}
+    ) == forward_protocol.RangeIdentity(lane, rng(3, 9))
+    assert headers[forward_protocol.KEY] == forward_protocol.chunk_key(forward_protocol.RangeIdentity(lane, rng(3, 9)))

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.errors import FailedError, SchemaError, StorageError
-from strandline.ledger.batches import BatchBody
-from strandline.ledger.senders import PlacedBody
-from strandline.receive.fitting import BodyUnfit, Fitting
-from strandline.receive.frame import ROWS_PER_TASK_MIN, Load, cut, in_order
-from strandline.receive.inspect import Tally, describe
+from strandline.core.errors import FailedError, SchemaError, StorageError
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.receive.batches import BatchBody
+from strandline.ledger.receive.senders import PlacedBody
+from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, Load, cut, in_order
+from strandline.receive.count_received import Tally, describe
 from strandline.receive.intake import explained, retry_wait_seconds
-from strandline.types import Seq, SeqRange
+from strandline.receive.schema_adapt import BodyUnfit, Fitting
 
 
 def bodies(*sizes: int) -> list[BatchBody]:
@@ -115,7 +115,9 @@ def test_a_column_that_is_required_by_now_must_have_values() -> None:
 
 
 def test_what_a_task_said_of_rows_that_do_not_fit_is_told_with_what_to_do() -> None:
-    wrapped = FailedError("the batch cannot be counted: strandline.receive.fitting.BodyUnfit: no column 'x' any more")
+    wrapped = FailedError(
+        "the batch cannot be counted: strandline.receive.schema_adapt.BodyUnfit: no column 'x' any more"
+    )
     told = explained(wrapped)
     assert isinstance(told, SchemaError) and told.message == "no column 'x' any more"
     assert "dataset alter" in (told.hint or "")

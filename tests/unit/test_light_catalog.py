@@ -16,8 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform
 
-from strandline.config import LakeConfig, Settings
-from strandline.errors import (
+from strandline.core.errors import (
     CommitUnknown,
     NoSuchDataset,
     SchemaError,
@@ -27,16 +26,17 @@ from strandline.errors import (
     UsageError,
     WrongLake,
 )
-from strandline.tables import number_twice
-from strandline.tables.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
-from strandline.tables.light import LightCatalog, open_catalog
-from strandline.tables.light_schema import columns_of
-from strandline.tables.metadata import NUMBERED_SINCE_PROPERTY
-from strandline.tables.not_ours import count_rows_not_ours
-from strandline.tables.pointer import read_pointer
-from strandline.tables.schema import Column, Primitive, type_text
-from strandline.tables.schema_file import parse_columns, parse_type
-from strandline.types import PARTITION_COLUMN, Seq, SeqRange
+from strandline.core.settings import LakeConfig, Settings
+from strandline.core.types import PARTITION_COLUMN, Seq, SeqRange
+from strandline.iceberg.metadata.metadata_peek import read_pointer
+from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
+from strandline.iceberg.pyiceberg import duplicate_numbers
+from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+from strandline.iceberg.pyiceberg.schema import columns_of
+from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
+from strandline.iceberg.schema.columns import Column, Primitive, type_text
+from strandline.iceberg.schema.schema_file import parse_columns, parse_type
 
 LAKE = "lake-1"
 
@@ -182,8 +182,9 @@ def test_a_folder_with_blanks_and_accents_works(tmp_path: Path) -> None:
 
 def test_several_processes_may_open_a_new_catalog_at_once(config: LakeConfig) -> None:
     code = (
-        "import sys; from pathlib import Path; from strandline.config import *;"
-        "from strandline.tables.light import open_catalog; open_catalog(LakeConfig(Settings(), Path(sys.argv[1])))"
+        "import sys; from pathlib import Path; from strandline.core.settings import *;"
+        "from strandline.iceberg.pyiceberg.catalog import open_catalog;"
+        "open_catalog(LakeConfig(Settings(), Path(sys.argv[1])))"
     )
     started = [subprocess.Popen([sys.executable, "-c", code, str(config.home)]) for _ in range(3)]
     assert [p.wait(60) for p in started] == [0, 0, 0]
@@ -365,7 +366,7 @@ def test_a_change_that_never_gets_through_says_so(catalog: LightCatalog, monkeyp
         raise CommitFailedException("someone was faster")
 
     monkeypatch.setattr(catalog._catalog, "commit_table", lose)
-    monkeypatch.setattr("strandline.tables.light.time.sleep", lambda _: None)
+    monkeypatch.setattr("strandline.iceberg.pyiceberg.catalog.time.sleep", lambda _: None)
     with pytest.raises(CommitUnknown):
         catalog.alter("events", [AddColumn("x", Primitive("int"))])
     assert 1 < len(tried) <= 20
@@ -437,7 +438,7 @@ def test_a_column_of_ours_with_another_type_is_refused(catalog: LightCatalog) ->
 
 
 def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    from strandline.tables import not_ours as module
+    from strandline.iceberg.pyiceberg import foreign_rows as module
 
     opened: list[str] = []
     real = module._Counter._read
@@ -500,7 +501,7 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     append_numbers(table, [40, 40])
     assert counted(ranges((1, 30))) == (3, 1, 14), "a number that nobody owns makes its rows foreign, twice or not"
     assert counted(ranges((1, 50))) == (2, 2, 14)
-    monkeypatch.setattr(number_twice.count_twice, "__kwdefaults__", {"rows_max": 5})
+    monkeypatch.setattr(duplicate_numbers.count_twice, "__kwdefaults__", {"rows_max": 5})
     assert counted(ranges((1, 50))) == (0, None, None), "not known, rather than read for ever"
 
 
@@ -631,7 +632,8 @@ def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: LightCa
 
 def test_the_glance_pays_for_no_heavy_import() -> None:
     code = (
-        "import sys, strandline.tables.pointer, strandline.tables.schema, strandline.tables.alteration;"
+        "import sys, strandline.iceberg.metadata.metadata_peek, strandline.iceberg.schema.columns;"
+        "import strandline.iceberg.schema.alteration;"
         "print([m for m in ('pyiceberg', 'pyarrow', 'pyspark', 'numpy', 'alembic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.tables.local_files import LocalFiles, local_path
+from strandline.iceberg.pyiceberg.local_files import LocalFiles, local_path
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_what_lies_elsewhere_goes_through_arrow() -> None:
 
 
 def test_a_report_of_a_lake_on_this_machine_waits_neither_for_arrow_nor_for_a_jvm(tmp_path: Path) -> None:
-    from strandline.founding import init_lake
-    from strandline.tables.schema_file import parse_columns
+    from strandline.iceberg.schema.schema_file import parse_columns
+    from strandline.lake_admin import init_lake
 
     lake = init_lake(tmp_path)
     lake.create_dataset("events", parse_columns([{"name": "id", "type": "long"}]))

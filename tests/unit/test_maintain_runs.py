@@ -14,18 +14,20 @@ from typing import Any
 
 import pytest
 
-from strandline import failpoints
-from strandline.config import LakeConfig
-from strandline.errors import AlreadyRunning, RefusedError, Skipped, UsageError
-from strandline.failpoints import FailpointError
-from strandline.founding import init_lake
+from strandline.core import failpoints
+from strandline.core.errors import AlreadyRunning, RefusedError, Skipped, UsageError
+from strandline.core.failpoints import FailpointError
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset
 from strandline.lake import Lake
-from strandline.ledger import audit, datasets, maintenance
+from strandline.lake_admin import init_lake
+from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, NewRun, Run
+from strandline.ledger.ingest import datasets
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Run
 from strandline.maintain.facade import Maintenance
 from strandline.maintain.runs import plain, recorded, rehearsed
-from strandline.types import Dataset
 
 EVERY_SECOND = "* * * * * *"
 
@@ -78,10 +80,10 @@ class Pretended(Maintenance):
 
 
 def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **settings: Any) -> Pretended:
-    bench = type(lake.maintenance.bench)(
+    bench = type(lake.maintenance.context)(
         **{
-            name: getattr(lake.maintenance.bench, name)
-            for name in lake.maintenance.bench.__dataclass_fields__
+            name: getattr(lake.maintenance.context, name)
+            for name in lake.maintenance.context.__dataclass_fields__
             if name != "config"
         },
         config=scheduled(lake, **settings),
@@ -105,7 +107,7 @@ def events(lake: Lake) -> list[str]:
 
 
 def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
-    done = recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+    done = recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
     assert done.result == worked()
     assert done.run == lake.maintenance.get(done.run.id)
     assert (
@@ -140,18 +142,18 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
         raise error
 
     with pytest.raises(type(error)):
-        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.RETAIN, fail)
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
     [run] = lake.maintenance.runs()
     assert run.outcome == outcome and run.reason and run.result is None
     assert ("maintenance_skipped" in events(lake)) == (outcome == "skipped")
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
-            rehearsed(lake.maintenance.bench, lake.dataset("a"), Kind.RETAIN, fail)
+            rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
         assert (lake.maintenance.runs()[0].outcome, lake.maintenance.runs()[0].dry_run) == (outcome, True)
 
 
 def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:
-    target, bench = lake.dataset("a"), lake.maintenance.bench
+    target, bench = lake.dataset("a"), lake.maintenance.context
 
     def meanwhile() -> Worked:
         with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
@@ -177,7 +179,7 @@ def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypat
             threading.Event().wait(0.02)
         return worked()
 
-    recorded(keeper.bench, lake.dataset("a"), Kind.COMPACT, work)
+    recorded(keeper.context, lake.dataset("a"), Kind.COMPACT, work)
     assert beaten.is_set()
 
 
@@ -188,24 +190,24 @@ def test_a_run_that_is_cut_off_stays_registered_until_the_next_takes_it_for_dead
     failpoints.arm(f"{point}=fail")
     try:
         with pytest.raises(FailpointError):
-            recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+            recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
     finally:
         failpoints.arm("")
     assert lake.maintenance.runs()[0].outcome is None
     with pytest.raises(AlreadyRunning):
-        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
     monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: -1)
     with monkeypatch.context() as patched:
         patched.setattr("strandline.maintain.runs.beating", lambda beat, lease_seconds: nullcontext())
-        recorded(lake.maintenance.bench, lake.dataset("a"), Kind.COMPACT, worked)
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
     assert [r.outcome for r in lake.maintenance.runs()] == ["done", "died"]
 
 
 def test_only_so_many_results_of_a_kind_are_kept(lake: Lake) -> None:
     keeper = pretended(lake, runs_kept=3)
     for _ in range(5):
-        recorded(keeper.bench, lake.dataset("a"), Kind.COMPACT, worked)
-    recorded(keeper.bench, lake.dataset("a"), Kind.EXPIRE, worked)
+        recorded(keeper.context, lake.dataset("a"), Kind.COMPACT, worked)
+    recorded(keeper.context, lake.dataset("a"), Kind.EXPIRE, worked)
     assert [r.kind for r in lake.maintenance.runs()] == ["expire", "compact", "compact", "compact"]
 
 
@@ -307,11 +309,11 @@ def test_a_turn_waits_while_the_same_is_under_way_by_hand(lake: Lake) -> None:
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
     with lake.ledger.write() as connection:
         new = NewRun(lake.dataset("a").id, Kind.COMPACT, "elsewhere:1")
-        held = maintenance.begin(connection, new, lease_seconds=60)
+        held = runs.begin(connection, new, lease_seconds=60)
     assert [r.dataset for r in turns(keeper)] == ["default.b"]
     assert held is not None
     with lake.ledger.write() as connection:
-        maintenance.end(connection, held, maintenance.Outcome.DONE, reason=None, result={})
+        runs.end(connection, held, runs.Outcome.DONE, reason=None, result={})
     assert "default.a" in [r.dataset for r in turns(keeper)]
 
 
@@ -330,5 +332,5 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
             stopping.set()
 
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
-    Troubled(keeper.bench, keeper.catch_up).run(stopping, on_trouble=lambda error: told.append(error.message))
+    Troubled(keeper.context, keeper.catch_up).run(stopping, on_trouble=lambda error: told.append(error.message))
     assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]

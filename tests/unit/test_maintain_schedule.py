@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from strandline import duration
-from strandline.config import Settings
-from strandline.errors import ConfigError, UsageError
-from strandline.ledger.maintenance import Kind
+from strandline.core import duration
+from strandline.core.errors import ConfigError, UsageError
+from strandline.core.schedule import is_due
+from strandline.core.settings import Settings
+from strandline.core.settings_maintain import MaintainSettings, RetainSettings
+from strandline.core.types import Dataset, DatasetId, History
+from strandline.ledger.maintain.runs import Kind
 from strandline.maintain.schedule import jobs
-from strandline.maintain_settings import MaintainSettings, RetainSettings
-from strandline.schedule import is_due
-from strandline.types import Dataset, DatasetId, History
 
 NIGHTLY = "30 3 * * *"
 

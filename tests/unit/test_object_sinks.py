@@ -19,13 +19,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.deliver import kinds
+from strandline.core.errors import ConfigError, UsageError
+from strandline.core.partition import encode_partition
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange
+from strandline.deliver import sink_kinds
 from strandline.deliver.sink import Address, Option, SinkContext, SinkKind
-from strandline.deliver.sinks import decode, names
-from strandline.deliver.sinks.encode import Format, choose_format, encode, identity_of
-from strandline.errors import ConfigError, UsageError
-from strandline.partition import encode_partition
-from strandline.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange
+from strandline.deliver.sinks.blobs import decode, names
+from strandline.deliver.sinks.blobs.encode import Format, choose_format, encode, identity_of
 from tests.campaign import scaled
 from tests.sinks import whole_ranges
 
@@ -199,7 +199,7 @@ def test_no_time_gets_into_what_is_compressed() -> None:
 
 
 def test_lines_beyond_one_slice_are_the_same_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.deliver.sinks.encode._SLICE_ROWS", 64)
+    monkeypatch.setattr("strandline.deliver.sinks.blobs.encode._SLICE_ROWS", 64)
     table = lines(1000)
     plain = written(table, Format("jsonl", "none"))
     assert plain == "".join(f"{line}\n" for line in table.column("line").to_pylist()).encode()
@@ -254,13 +254,13 @@ def test_a_line_that_is_null_is_not_written_as_an_empty_one() -> None:
 
 
 def opened(kind: str, **options: str) -> Any:
-    found = kinds.find_kind(kind)
-    return found.open(SinkContext(Path("/home/lake"), "shop.orders", 1, kinds.resolve(found, options)))
+    found = sink_kinds.find_kind(kind)
+    return found.open(SinkContext(Path("/home/lake"), "shop.orders", 1, sink_kinds.resolve(found, options)))
 
 
 def test_a_kind_that_there_is_not_is_answered_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="tape") as told:
-        kinds.find_kind("tape")
+        sink_kinds.find_kind("tape")
     assert told.value.hint is not None and "files, forward, postgres, s3" in told.value.hint
 
 
@@ -272,9 +272,9 @@ def test_a_package_brings_a_kind_by_entry_point(monkeypatch: pytest.MonkeyPatch)
         assert group == "strandline.sinks"
         return importlib.metadata.EntryPoints([found] if name in (None, "tape") else [])
 
-    monkeypatch.setattr(kinds, "entry_points", entry_points)
-    assert kinds.find_kind("tape").options == TAPE.options
-    assert kinds.kind_names() == ["files", "forward", "postgres", "s3", "tape"]
+    monkeypatch.setattr(sink_kinds, "entry_points", entry_points)
+    assert sink_kinds.find_kind("tape").options == TAPE.options
+    assert sink_kinds.kind_names() == ["files", "forward", "postgres", "s3", "tape"]
 
 
 def _no_tape(_: SinkContext) -> Any:
@@ -285,23 +285,23 @@ TAPE = SinkKind((Option("reel", "Which one."),), _no_tape)
 
 
 def test_options_are_checked_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    s3 = kinds.find_kind("s3")
+    s3 = sink_kinds.find_kind("s3")
     with pytest.raises(UsageError, match="has no option speed") as told:
-        kinds.check_options(s3, {"url": "s3://b", "speed": "fast"})
+        sink_kinds.check_options(s3, {"url": "s3://b", "speed": "fast"})
     assert told.value.hint is not None and "url (required), endpoint" in told.value.hint
     with pytest.raises(UsageError, match="needs the option url"):
-        kinds.check_options(s3, {})
+        sink_kinds.check_options(s3, {})
     for literal in ("AKIA123", "env:"):
         with pytest.raises(UsageError, match="secret_key is a secret") as told:
-            kinds.check_options(s3, {"url": "s3://b", "secret_key": literal})
+            sink_kinds.check_options(s3, {"url": "s3://b", "secret_key": literal})
         assert "AKIA123" not in f"{told.value}{told.value.hint}"
     given = {"url": "s3://b", "access_key": "env:TEST_KEY", "secret_key": "env:TEST_SECRET"}
     monkeypatch.delenv("TEST_KEY", raising=False)
     with pytest.raises(ConfigError, match="TEST_KEY is not set"):
-        kinds.resolve(s3, given)
+        sink_kinds.resolve(s3, given)
     monkeypatch.setenv("TEST_KEY", "k")
     monkeypatch.setenv("TEST_SECRET", "s")
-    resolved = kinds.resolve(s3, given)
+    resolved = sink_kinds.resolve(s3, given)
     assert resolved == {"url": "s3://b", "access_key": "k", "secret_key": "s", "format": "parquet",
                         "multipart_bytes": str(32 << 20)}  # fmt: skip
 

@@ -12,17 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.config import LakeConfig
-from strandline.deliver.content import packed, shown, unpacked
-from strandline.deliver.options import parse_common
-from strandline.deliver.plan import Found, Piece, cut_around, segments
-from strandline.deliver.poison import REPLAY_PARTITION, Halves, Refusal, Single, Standing, Steps, TooMany, decide
-from strandline.deliver.quarantine_objects import object_name, open_objects
+from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, IntentId
+from strandline.core.errors import FailedError, StorageError, UsageError
+from strandline.core.partition import encode_partition
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.plan.chunking import Found, Piece, cut_around, segments
+from strandline.deliver.quarantine.content import packed, shown, unpacked
+from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.send.rejection import (
+    REPLAY_PARTITION,
+    Halves,
+    Refusal,
+    Single,
+    Standing,
+    Steps,
+    TooMany,
+    decide,
+)
 from strandline.deliver.sink import Address, HeldRange
-from strandline.delivery import Chunk, ChunkId, ChunkState, IntentId
-from strandline.errors import FailedError, StorageError, UsageError
-from strandline.partition import encode_partition
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sink_options import parse_common
 from tests.conftest import MakeHome
 
 
@@ -67,7 +76,7 @@ def test_the_bound_is_for_each_intent_unless_the_sink_takes_nothing_at_all() -> 
 @given(st.sets(st.integers(1, 200), min_size=1), st.data())
 def test_halves_are_never_empty_and_end_with_one_row_that_stands_alone(every: set[int], data: st.DataObject) -> None:
     """Whatever is withheld between the rows that are sent: following the half with a given row ends at that row."""
-    from strandline.deliver.build import halves
+    from strandline.deliver.send.build_spark import halves
 
     numbers = np.array(sorted(every), np.int64)
     sent = sorted(data.draw(st.sets(st.sampled_from(sorted(every)), min_size=1)))
@@ -176,8 +185,8 @@ def test_a_warehouse_that_is_not_mounted_is_not_made_anew(tmp_path: Path, make_h
 
 def test_rows_are_listed_replayed_and_discarded_without_spark() -> None:
     code = (
-        "import sys; from strandline.cli import quarantine_commands; "
-        "from strandline.deliver import quarantine, replay; "
+        "import sys; from strandline.cli.commands import quarantine; "
+        "from strandline.deliver.quarantine import replay, rows; "
         "sys.exit(any(m in sys.modules for m in ('pyspark', 'pyiceberg', 'pyarrow', 'alembic')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.deliver.layout import Kind, Layout, OptionsKey, lay_out, without
-from strandline.deliver.proof import LakeRows, LakeSide, LaneProof, prove
+from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, Intent, IntentId, Lane, LaneId, SinkId
+from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import Held, HeldRange, Inspected
-from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, Lane, LaneId, SinkId
-from strandline.types import Seq, SeqRange, merge_ranges
+from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
+from strandline.deliver.verify.ranges import Kind, Layout, OptionsKey, lay_out, without
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = itertools.count(1)

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from strandline.deliver.layout import Kind, Layout, lay_out
-from strandline.deliver.lost import forgotten, passed_over
-from strandline.deliver.proof import LakeRows, LakeSide, LaneProof, prove
+from strandline.core.delivery_types import SinkId
+from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Inspected
-from strandline.delivery import SinkId
-from strandline.ledger.losses import Loss, Reason
-from strandline.types import Seq, SeqRange
+from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
+from strandline.deliver.verify.lost import forgotten, passed_over
+from strandline.deliver.verify.ranges import Kind, Layout, lay_out
+from strandline.ledger.deliver.losses import Loss, Reason
 from tests.unit.test_proof import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,10 +10,24 @@ from typing import Any
 
 import pytest
 
-from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, LaneId, SinkId, SinkRecord, SinkState
-from strandline.ingest.opening import forgotten_purges
-from strandline.ledger.holders import Holder, LanePast, Span
-from strandline.maintain.purge_plan import (
+from strandline.core.delivery_types import (
+    Chunk,
+    ChunkId,
+    ChunkState,
+    Intent,
+    IntentId,
+    LaneId,
+    SinkId,
+    SinkRecord,
+    SinkState,
+)
+from strandline.core.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
+from strandline.iceberg.metadata.history import PastSnapshot, Ref, TableHistory
+from strandline.iceberg.metadata.table_metadata import ToldPurge
+from strandline.iceberg.spark.floor import with_neighbours
+from strandline.ingest.resync import forgotten_purges
+from strandline.ledger.deliver.sink_exposure import Holder, LanePast, Span
+from strandline.maintain.purge.plan import (
     CONDITION_CHANGED,
     NOT_RECORDED,
     UNDER_WAY,
@@ -23,12 +37,8 @@ from strandline.maintain.purge_plan import (
     delete_condition,
     reached,
 )
-from strandline.maintain.purge_shown import Shown, kept_by
-from strandline.maintain.purge_shown import told as shown
-from strandline.tables.floor import with_neighbours
-from strandline.tables.history import PastSnapshot, Ref, TableHistory
-from strandline.tables.metadata import ToldPurge
-from strandline.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
+from strandline.maintain.purge.remaining_snapshots import Shown, kept_by
+from strandline.maintain.purge.remaining_snapshots import told as shown
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEALED = Seq(100)

@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from strandline.founding import init_lake
-from strandline.ledger import datasets, reject_folders
-from strandline.ledger.maintenance import Kind
-from strandline.ledger.reject_folders import RejectFolder
-from strandline.maintain.purge_aside import find_folders
-from strandline.maintain.purge_plan import RETAINED, UNDER_WAY, AtSink, MayHold, Purged
-from strandline.types import History
+from strandline.core.types import History
+from strandline.lake_admin import init_lake
+from strandline.ledger.ingest import datasets, reject_folders
+from strandline.ledger.ingest.reject_folders import RejectFolder
+from strandline.ledger.maintain.runs import Kind
+from strandline.maintain.purge.outside_table import find_folders
+from strandline.maintain.purge.plan import RETAINED, UNDER_WAY, AtSink, MayHold, Purged
 from tests.conftest import MakeHome
 from tests.unit.test_cli_maintain import told
 
@@ -105,6 +105,6 @@ def test_reject_files_of_another_machine_are_named_also_where_a_folder_of_that_n
         other.mkdir()
         for node, folder in ((socket.gethostname(), usual), ("node-7", usual), ("node-7", other)):
             reject_folders.note(lake.ledger, events.id, RejectFolder(node, str(folder)))
-        found = find_folders(lake.maintenance.bench, events)
+        found = find_folders(lake.maintenance.context, events)
     assert found.here == (other / "default.events", usual / "default.events"), "both may be mounted here"
     assert found.elsewhere == tuple(f"node-7:{f / 'default.events'}" for f in (other, usual))

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Conflict, Landed, Parcel, SinkContext
-from strandline.deliver.sinks.files import KIND, FilesSink
-from strandline.deliver.sinks.rehearse import Provable
-from strandline.tables.schema import Column, Primitive
-from strandline.types import Seq, SeqRange
+from strandline.deliver.sinks.blobs.rehearse import Provable
+from strandline.deliver.sinks.files.sink import KIND, FilesSink
+from strandline.iceberg.schema.columns import Column, Primitive
 
 ADDRESS = Address("lake", "instance", 1, "default.events", "")
 NAMES = ("_ingest_seq", "x")

@@ -8,13 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.delivery import Chunk, ChunkId, ChunkState, Intent, IntentId, LaneId, SinkId, SinkRecord, SinkState
-from strandline.errors import SchemaError
-from strandline.ledger.drops import Standing
-from strandline.ledger.floors import Reach
-from strandline.ledger.holds import Hold
+from strandline.core.delivery_types import (
+    Chunk,
+    ChunkId,
+    ChunkState,
+    Intent,
+    IntentId,
+    LaneId,
+    SinkId,
+    SinkRecord,
+    SinkState,
+)
+from strandline.core.errors import SchemaError
+from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.ledger.maintain.floors import Reach
+from strandline.ledger.maintain.retention_holds import Hold
+from strandline.ledger.maintain.skipped_rows import Standing
 from strandline.maintain.retain_plan import drop_point, due_condition, judge, numbers_condition, owed, settle_point
-from strandline.types import DatasetId, Seq, SeqRange
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config import LakeConfig, Settings
-from strandline.errors import ConfigError, RuntimeMissing
-from strandline.tables import jars as jars_module
-from strandline.tables import java as java_module
-from strandline.tables import launch, runtime
-from strandline.tables.jars import Jar, ensure_jars, needed_jars, unverified_jars
-from strandline.tables.java import JavaFound, JavaUnfit, find_java, inspect_java
-from strandline.tables.launch import context_options, java_options, last_useful_line
+from strandline.core.errors import ConfigError, RuntimeMissing
+from strandline.core.settings import LakeConfig, Settings
+from strandline.iceberg.session import jars as jars_module
+from strandline.iceberg.session import java as java_module
+from strandline.iceberg.session import launch, runtime
+from strandline.iceberg.session.jars import Jar, ensure_jars, needed_jars, unverified_jars
+from strandline.iceberg.session.java import JavaFound, JavaUnfit, find_java, inspect_java
+from strandline.iceberg.session.launch import context_options, java_options, last_useful_line
 
 ANY_JAVA = JavaFound(Path("/nowhere"), "17.0.1")
 
@@ -201,7 +201,7 @@ class TestJars:
 
     def test_processes_that_start_together_fetch_once(self, tmp_path: Path, resolver: Resolver) -> None:
         code = (
-            "import sys; from pathlib import Path; from strandline.tables import jars, java\n"
+            "import sys; from pathlib import Path; from strandline.iceberg.session import jars, java\n"
             "home, folder, sha = sys.argv[1:]; jars.spark_home = lambda: Path(home)\n"
             "wanted = (jars.Jar('org.example', 'thing', '1.0', sha),)\n"
             "jars.ensure_jars(Path(folder), wanted, java.JavaFound(Path('/'), '17'), None)"
@@ -275,7 +275,7 @@ def lake(tmp_path: Path, **settings: object) -> LakeConfig:
 
 class TestCatalogOptions:
     def test_one_half_of_a_key_pair_is_refused(self, tmp_path: Path) -> None:
-        from strandline.tables.session import catalog_options
+        from strandline.iceberg.session.lake_session import catalog_options
 
         with pytest.raises(ConfigError, match="belong together"):
             catalog_options(lake(tmp_path, warehouse={"url": "s3://b/p", "access_key": "a"}))
@@ -283,7 +283,7 @@ class TestCatalogOptions:
     def test_secrets_come_from_the_environment_when_they_are_needed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from strandline.tables.session import catalog_options
+        from strandline.iceberg.session.lake_session import catalog_options
 
         settings = {"kind": "rest", "uri": "http://127.0.0.1:1", "options": {"token": "env:SL_TEST_TOKEN"}}
         with pytest.raises(ConfigError, match="SL_TEST_TOKEN"):
@@ -311,7 +311,7 @@ class TestReport:
 
     def test_neither_runtime_nor_report_import_pyspark(self) -> None:
         code = (
-            "import sys; from strandline.tables.runtime import runtime_report; runtime_report();"
+            "import sys; from strandline.iceberg.session.runtime import runtime_report; runtime_report();"
             "sys.exit('pyspark' in sys.modules)"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

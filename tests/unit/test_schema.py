@@ -14,10 +14,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import InputError, SchemaError
-from strandline.tables.infer import Guess, infer, infer_schema
-from strandline.tables.partitioning import PartitionBy, parse_partition_by
-from strandline.tables.schema import (
+from strandline.core.errors import InputError, SchemaError
+from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,
     ListOf,
@@ -31,7 +29,9 @@ from strandline.tables.schema import (
     to_json,
     type_text,
 )
-from strandline.tables.schema_file import parse_columns, parse_schema_file, parse_type
+from strandline.iceberg.schema.infer import Guess, infer, infer_schema
+from strandline.iceberg.schema.partitioning import PartitionBy, parse_partition_by
+from strandline.iceberg.schema.schema_file import parse_columns, parse_schema_file, parse_type
 
 LONG, STRING = Primitive("long"), Primitive("string")
 

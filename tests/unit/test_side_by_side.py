@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.deliver.patience import Patience, patience_of
-from strandline.deliver.side_by_side import sent
+from strandline.deliver.send.concurrent_send import sent
+from strandline.deliver.send.patience import Patience, patience_of
 from strandline.deliver.sink import Landed, Outcome, Parcel, Sender
 
 MEETING = threading.Barrier(2)

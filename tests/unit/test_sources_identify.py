@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from strandline.errors import InputError, UsageError
+from strandline.core.errors import InputError, UsageError
 from strandline.ingest.sources.identify import file_batch_id, identify
 
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
 from strandline.ingest.sources import delimited, jsonl, lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, to_batches
 from strandline.ingest.sources.columns import Unfit, arrow_type

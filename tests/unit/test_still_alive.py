@@ -10,12 +10,12 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import LeaseLost
-from strandline.ledger import maintenance
+from strandline.core.errors import LeaseLost
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, Outcome
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, Outcome
 from strandline.maintain.runs import StillAlive, recorded, take_turn
-from strandline.tables.schema_file import parse_columns
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 @pytest.mark.parametrize("by_schedule", [False, True])
 def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedule: bool) -> None:
     alive, committed = StillAlive(), []
-    bench, dataset = lake.maintenance.bench, lake.dataset("a")
+    bench, dataset = lake.maintenance.context, lake.dataset("a")
 
     def work() -> Nothing:
         for n in range(2):
             alive()
             committed.append(n)
             with lake.ledger.write() as connection:  # the machine slept meanwhile, and somebody looked
-                assert maintenance.close_dead(connection, utc_now(), lease_seconds=-60) == 1
+                assert runs.close_dead(connection, utc_now(), lease_seconds=-60) == 1
         return Nothing()
 
     with pytest.raises(LeaseLost):
@@ -51,7 +51,7 @@ def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedul
             recorded(bench, dataset, Kind.COMPACT, work, alive=alive)
     assert committed == [0]
     with lake.ledger.read() as connection:
-        assert maintenance.latest(connection)[0].outcome is Outcome.DIED
+        assert runs.latest(connection)[0].outcome is Outcome.DIED
 
 
 def test_whoever_is_no_registered_run_is_not_asked() -> None:

@@ -15,20 +15,21 @@ import pytest
 from rich.console import Console, RenderableType
 
 import strandline
-from strandline.cli import render_maintain, render_purge, render_sinks, verify_command
-from strandline.deliver.layout import Finding, Kind
-from strandline.deliver.poison import TooMany
-from strandline.deliver.refused import describe_refusals
-from strandline.deliver.sinks.postgres_inspect import describe_rows
-from strandline.deliver.verdict import SinkVerdict, VerifyReport
-from strandline.deliver.verify import first_of_chunks
-from strandline.ledger.maintenance import Kind as JobKind
-from strandline.ledger.maintenance import Outcome, Run, RunId
-from strandline.ledger.senders import PlacedBody
-from strandline.receive.inspect import Tally, describe
-from strandline.sink_status import SinkStatus
-from strandline.types import Seq, SeqRange
-from strandline.wording import agreeing, part, plural
+from strandline.cli.commands import verify
+from strandline.cli.render import maintain, purge, sinks
+from strandline.core.types import Seq, SeqRange
+from strandline.core.wording import agreeing, part, plural
+from strandline.deliver.send.rejection import TooMany
+from strandline.deliver.send.split_rejected import describe_refusals
+from strandline.deliver.sinks.postgres.inspect_ranges import describe_rows
+from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.run import first_of_chunks
+from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
+from strandline.ledger.maintain.runs import Kind as JobKind
+from strandline.ledger.maintain.runs import Outcome, Run, RunId
+from strandline.ledger.receive.senders import PlacedBody
+from strandline.receive.count_received import Tally, describe
+from strandline.status.sinks import SinkStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 _NOUNS = "attempt|batche|bodie|branche|chunk|column|dataset|entrie|file|generation|line|manifest|number|object"
@@ -80,7 +81,7 @@ def verdict(n: int, **changes: Any) -> SinkVerdict:
 def verified(n: int) -> str:
     fault = Finding(Kind.MISSING, "out", "", None, "a", "b")
     wrong = verdict(n, findings=(fault,) * n)
-    return said(*verify_command.rendered(VerifyReport((verdict(n), wrong))))
+    return said(*verify.rendered(VerifyReport((verdict(n), wrong))))
 
 
 def sink(n: int) -> str:
@@ -88,7 +89,7 @@ def sink(n: int) -> str:
         "out", "files", "default.events", None, 1, 9, 0, 0.0, "active", None, None, 0, 0, 9, None, 0, None, "steady",
         0, 0, 0.0, held_rows=n, held_since=NOW, lost_rows=n,
     )  # fmt: skip
-    return "\n".join(render_sinks.problems([status], NOW)) + "\n" + render_sinks._held(status, NOW).plain
+    return "\n".join(sinks.problems([status], NOW)) + "\n" + sinks._held(status, NOW).plain
 
 
 def inspected(n: int) -> str:
@@ -102,13 +103,13 @@ def expired(n: int) -> str:
         "manifests_deleted": n, "branches_kept": n, "tags_kept": n,
     }  # fmt: skip
     run = Run(RunId(1), "default.events", JobKind.EXPIRE, "h", False, False, NOW, NOW, NOW, Outcome.DONE, None, result)
-    return said(*render_maintain._expired(run, result)) + "\n" + render_maintain._again(n)
+    return said(*maintain._expired(run, result)) + "\n" + maintain._again(n)
 
 
 def purged(n: int) -> str:
     at = {"sink": "out", "kind": "files", "destination": "/out", "rows": n, "generation": 1, "older": False,
           "removed": False}  # fmt: skip
-    return "\n".join(render_purge._holders({"holding": [at], "may_hold": [], "named_before": []}))
+    return "\n".join(purge._holders({"holding": [at], "may_hold": [], "named_before": []}))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.tables.worker_daemon import without_archives
+from strandline.iceberg.session.worker_daemon import without_archives
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strandline.core.errors import RefusedError, StorageError, UsageError
+from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
     Claim,
@@ -32,9 +34,7 @@ from strandline.deliver.sink import (
     Unknown,
     covers,
 )
-from strandline.errors import RefusedError, StorageError, UsageError
-from strandline.tables.schema import Column
-from strandline.types import Seq, SeqRange, merge_ranges
+from strandline.iceberg.schema.columns import Column
 
 BUSY_SECONDS = 30.0
 """SQLite has one writer at a time: chunks wait for each other."""

@@ -17,28 +17,28 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
-from strandline import failpoints
-from strandline.cli import (
-    dataset_commands,
-    deliver_commands,
-    ingest_command,
-    lake_commands,
-    ledger_commands,
-    maintain_commands,
-    metrics_command,
-    read_command,
-    receive_command,
-    reconcile_commands,
-    sink_commands,
-    spool_commands,
-    token_commands,
-    verify_command,
+from strandline.cli.commands import (
+    dataset,
+    deliver,
+    ingest,
+    lake,
+    ledger,
+    maintain,
+    metrics,
+    read,
+    receive,
+    reconcile,
+    sink,
+    spool,
+    token,
+    verify,
 )
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps, error_document
-from strandline.errors import StrandlineError, UsageError
-from strandline.masking import masked
-from strandline.tables.java import refuse_windows
+from strandline.core import failpoints
+from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.masking import masked
+from strandline.iceberg.session.java import refuse_windows
 
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + 13  # SIGPIPE, which Python does not have on every system
@@ -50,21 +50,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lake_commands.add_to(app, START)
-app.add_typer(dataset_commands.app, name="dataset", rich_help_panel=ROWS)
-ingest_command.add_to(app)
-read_command.add_to(app)
-app.add_typer(sink_commands.app, name="sink", rich_help_panel=DELIVERY)
-deliver_commands.add_to(app)
-verify_command.add_to(app)
-receive_command.add_to(app)
-app.add_typer(spool_commands.app, name="spool", rich_help_panel=DELIVERY)
-app.add_typer(token_commands.app, name="token", rich_help_panel=DELIVERY)
-lake_commands.add_to(app, CARE)
-metrics_command.add_to(app)
-maintain_commands.add_to(app)
-app.add_typer(reconcile_commands.app, name="reconcile", rich_help_panel=CARE)
-app.add_typer(ledger_commands.app, name="ledger", rich_help_panel=CARE)
+lake.add_to(app, START)
+app.add_typer(dataset.app, name="dataset", rich_help_panel=ROWS)
+ingest.add_to(app)
+read.add_to(app)
+app.add_typer(sink.app, name="sink", rich_help_panel=DELIVERY)
+deliver.add_to(app)
+verify.add_to(app)
+receive.add_to(app)
+app.add_typer(spool.app, name="spool", rich_help_panel=DELIVERY)
+app.add_typer(token.app, name="token", rich_help_panel=DELIVERY)
+lake.add_to(app, CARE)
+metrics.add_to(app)
+maintain.add_to(app)
+app.add_typer(reconcile.app, name="reconcile", rich_help_panel=CARE)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=CARE)
 
 
 @app.callback(invoke_without_command=True)
@@ -164,7 +164,7 @@ def _unexpected(error: Exception) -> StrandlineError:
 
 
 def _keep_traceback(error: Exception) -> str:
-    from strandline.tables.runtime import cache_folder
+    from strandline.iceberg.session.runtime import cache_folder
 
     path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
     text = masked("".join(traceback.format_exception(error)))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from strandline.cli.output import Output
-from strandline.errors import RefusedError
+from strandline.core.errors import RefusedError
 from strandline.lake import Lake, open_lake
 
 START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from strandline.errors import StrandlineError
+from strandline.core.errors import StrandlineError
 
 PIPE_WIDTH = 200
 """A pipe has no width of its own, and a table must not be cut to that of a terminal that is not there."""

@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from strandline.deliver.bench import DeliverBench
-from strandline.deliver.run import Progress
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.errors import FailedError, RefusedError, StrandlineError, UsageError
+from strandline.core.types import BlockId, BlockKind, Dataset, Reserved
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.sink_session import Progress
 from strandline.deliver.tick import Deliverer, TickReport
-from strandline.delivery import SinkRecord
-from strandline.errors import FailedError, RefusedError, StrandlineError, UsageError
-from strandline.ledger import audit, blocks, datasets, sinks
+from strandline.ledger import audit
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
-from strandline.types import BlockId, BlockKind, Dataset, Reserved
+from strandline.ledger.ingest import blocks, datasets
 
 if TYPE_CHECKING:
-    from strandline.deliver.preview import LanePreview
-    from strandline.deliver.quarantine import QuarantinedRow
-    from strandline.deliver.replay import ReplayReport
-    from strandline.deliver.sink_recovery import SinkRecovered
-    from strandline.deliver.verdict import VerifyProgress, VerifyReport
-    from strandline.ledger.quarantine import Quarantined
-    from strandline.tables.schema import Column
+    from strandline.deliver.plan.preview import LanePreview
+    from strandline.deliver.quarantine.replay import ReplayReport
+    from strandline.deliver.quarantine.rows import QuarantinedRow
+    from strandline.deliver.recover_sink import SinkRecovered
+    from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
+    from strandline.iceberg.schema.columns import Column
+    from strandline.ledger.deliver.quarantine import Quarantined
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ _CATCH_UP_SECONDS = 60.0
 class Delivery:
     """`lake.delivery`. Ticks are safe beside each other, in this process and in others."""
 
-    bench: DeliverBench
+    context: DeliverContext
     columns: Callable[[Dataset], Sequence[Column]]
     """A dataset's columns, without Spark."""
     catch_up: Callable[[], None]
@@ -49,27 +51,27 @@ class Delivery:
     def add(
         self, name: str, dataset: str, kind: str, options: Mapping[str, str], *, from_now: bool = False
     ) -> SinkRecord:
-        from strandline.deliver.manage import add_sink
+        from strandline.deliver.manage_sinks import add_sink
 
         target = self._dataset(dataset)
         self._check_where(target, options.get("where"))
         return add_sink(
-            self.bench, target, self.columns(target), name=name, kind=kind, options=options, from_now=from_now
+            self.context, target, self.columns(target), name=name, kind=kind, options=options, from_now=from_now
         )
 
     def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
-        from strandline.deliver.manage import update_sink
+        from strandline.deliver.manage_sinks import update_sink
 
         target = self._of_sink(name)
         self._check_where(target, options.get("where"))
-        return update_sink(self.bench, target, self.columns(target), name, options, unset)
+        return update_sink(self.context, target, self.columns(target), name, options, unset)
 
     def every(self) -> list[SinkRecord]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return sinks.every(connection)
 
     def get(self, name: str) -> SinkRecord:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return sinks.get(connection, name)
 
     def pause(self, name: str) -> SinkRecord:
@@ -81,7 +83,7 @@ class Delivery:
         return self._switch(name, paused=False)
 
     def _switch(self, name: str, *, paused: bool) -> SinkRecord:
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             record = sinks.get(connection, name)
             changed = sinks.pause(connection, record.id) if paused else sinks.resume(connection, record.id)
             if changed:
@@ -89,20 +91,20 @@ class Delivery:
             return sinks.get(connection, name)
 
     def remove(self, name: str) -> SinkRecord:
-        from strandline.deliver.manage import remove_sink
+        from strandline.deliver.manage_sinks import remove_sink
 
-        return remove_sink(self.bench, name)
+        return remove_sink(self.context, name)
 
     def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
         """To a continuation, or to the beginning."""
-        from strandline.deliver.manage import reset_sink
+        from strandline.deliver.manage_sinks import reset_sink
 
-        return reset_sink(self.bench, self._of_sink(name), name, to)
+        return reset_sink(self.context, self._of_sink(name), name, to)
 
     def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-        from strandline.deliver.sink_recovery import recover_sink
+        from strandline.deliver.recover_sink import recover_sink
 
-        return recover_sink(self.bench, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
+        return recover_sink(self.context, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
 
     # Rows that a sink refused.
 
@@ -111,34 +113,34 @@ class Delivery:
     ) -> list[QuarantinedRow]:
         """Rows that were set aside, by sink and number; the first so many with their content. `settled_too`: also those
         that were replayed or discarded since."""
-        from strandline.deliver.quarantine import look
+        from strandline.deliver.quarantine.rows import look
 
         found: list[QuarantinedRow] = []
         for record in self._chosen(name):
-            found += look(self.bench, record, settled_too=settled_too, contents_max=contents_max - len(found))
+            found += look(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
         return found
 
     def replay(self, name: str, numbers: Sequence[int] | None = None) -> ReplayReport:
         """Send rows that were set aside again, without Spark; all of them, or those with these numbers."""
-        from strandline.deliver.replay import replay
+        from strandline.deliver.quarantine.replay import replay
 
         target = self._of_sink(name)
-        return replay(self.bench, target, self.columns(target), name, numbers)
+        return replay(self.context, target, self.columns(target), name, numbers)
 
     def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
         """Give rows that were set aside up for good; all of them, or those with these numbers."""
-        from strandline.deliver.quarantine import discard
+        from strandline.deliver.quarantine.rows import discard
 
-        return discard(self.bench, name, numbers)
+        return discard(self.context, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
         """Only Spark can say what is wrong with a condition, so only a condition starts it."""
         if where is None:
             return
-        from strandline.tables.conditions import find_instability
-        from strandline.tables.spark_tables import CATALOG, explain
+        from strandline.iceberg.spark.conditions import find_instability
+        from strandline.iceberg.spark.tables import CATALOG, explain
 
-        frame = self.bench.tables().spark.table(f"{CATALOG}.{dataset.name}")
+        frame = self.context.tables().spark.table(f"{CATALOG}.{dataset.name}")
         try:
             unstable = find_instability(frame, where)
         except Exception as e:
@@ -156,7 +158,7 @@ class Delivery:
 
     def deliverer(self, *, progress: Progress | None = None, stopping: threading.Event | None = None) -> Deliverer:
         return Deliverer(
-            self.bench, ready=self.catch_up, progress=progress or (lambda name, done, total: None), stopping=stopping
+            self.context, ready=self.catch_up, progress=progress or (lambda name, done, total: None), stopping=stopping
         )
 
     def tick(self, only: str | None = None, *, progress: Progress | None = None) -> TickReport:
@@ -164,21 +166,24 @@ class Delivery:
 
     def preview(self, only: str | None = None) -> list[LanePreview]:
         """What a tick would send, and to whom; nothing is stored or sent."""
-        from strandline.deliver.preview import preview
+        from strandline.deliver.plan.preview import preview
 
-        return [p for record in self._chosen(only) for p in preview(self.bench, record, self._dataset_of(record))]
+        return [p for record in self._chosen(only) for p in preview(self.context, record, self._dataset_of(record))]
 
     def verify(
         self, only: str | None = None, *, taken_is_fine: bool = False, progress: VerifyProgress | None = None
     ) -> VerifyReport:
         """Whether each sink holds what was delivered to it, and that is what the lake has; nothing is changed.
         `taken_is_fine`: objects that a consumer may have taken away are not missing."""
-        from strandline.deliver.verify import verify
+        from strandline.deliver.verify.run import verify
 
         chosen = [(record, self._dataset_of(record)) for record in self._chosen(only)]
         self.catch_up()
         return verify(
-            self.bench, chosen, taken_is_fine=taken_is_fine, progress=progress or (lambda name, what, done, total: None)
+            self.context,
+            chosen,
+            taken_is_fine=taken_is_fine,
+            progress=progress or (lambda name, what, done, total: None),
         )
 
     def run(
@@ -202,7 +207,7 @@ class Delivery:
                     caught_up_at = monotonic()
                 left = self._left_by_dead_writers()
                 # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
-                if left - tried or (left and monotonic() - tried_at > self.bench.settings.retry_seconds_max):
+                if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
                     self.recover()
                     tried, tried_at = left, monotonic()
                 on_tick(deliverer.keep_delivering())
@@ -211,7 +216,7 @@ class Delivery:
             except Exception as e:
                 log.exception("a tick failed in a way that nobody foresaw")
                 on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
-            stopping.wait(self.bench.settings.poll_seconds)
+            stopping.wait(self.context.settings.poll_seconds)
         last = deliverer.close()
         if last.sinks:
             on_tick(last)
@@ -219,7 +224,7 @@ class Delivery:
     def _left_by_dead_writers(self) -> frozenset[BlockId]:
         """Open blocks that recovery can settle. A pass of `adopt` that was cut off it cannot: only another one can."""
         now = utc_now()
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             still_open = blocks.open_blocks(connection)
         return frozenset(
             b.head.id
@@ -233,16 +238,16 @@ class Delivery:
         return self.every() if only is None else [self.get(only)]
 
     def _dataset(self, name: str) -> Dataset:
-        from strandline.tables.identifier import full_name
+        from strandline.iceberg.metadata.identifier import full_name
 
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return datasets.get(connection, full_name(name))
 
     def _of_sink(self, name: str) -> Dataset:
         return self._dataset_of(self.get(name))
 
     def _dataset_of(self, record: SinkRecord) -> Dataset:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             found = next((d for d in datasets.every(connection) if d.id == record.dataset), None)
         if found is None:
             raise RefusedError(f"the dataset of sink {record.name} was dropped", hint="Remove the sink.")

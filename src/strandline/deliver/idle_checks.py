@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from strandline.deliver.kinds import find_kind
-from strandline.delivery import SinkId, SinkRecord
-from strandline.errors import StrandlineError
+from strandline.core.delivery_types import SinkId, SinkRecord
+from strandline.core.errors import StrandlineError
+from strandline.deliver.sink_kinds import find_kind
 
 
 class IdleChecks:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from strandline.config import ForwardSettings
-from strandline.delivery import PeerKind
-from strandline.tables.schema import Column
-from strandline.types import Seq, SeqRange
+from strandline.core.delivery_types import PeerKind
+from strandline.core.settings import ForwardSettings
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

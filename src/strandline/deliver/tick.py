@@ -12,20 +12,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import monotonic
 
-from strandline import failpoints
-from strandline.deliver.bench import DeliverBench
+from strandline.core import failpoints
+from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
+from strandline.core.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StorageError, StrandlineError
+from strandline.core.types import Dataset, Seq
+from strandline.deliver.context import DeliverContext
 from strandline.deliver.idle_checks import IdleChecks
-from strandline.deliver.interruption import interrupted_by
-from strandline.deliver.options import parse_common
-from strandline.deliver.plan import batch_is_ready, fails_alike, retry_wait_seconds
-from strandline.deliver.run import CalledOff, Progress, SinkRun
-from strandline.delivery import SinkId, SinkRecord, SinkState
-from strandline.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StorageError, StrandlineError
-from strandline.heartbeat import beating
-from strandline.ledger import audit, datasets, intents, sinks
+from strandline.deliver.plan.chunking import batch_is_ready, fails_alike, retry_wait_seconds
+from strandline.deliver.send.interruption import interrupted_by
+from strandline.deliver.sink_options import parse_common
+from strandline.deliver.sink_session import CalledOff, Progress, SinkRun
+from strandline.jobs.heartbeat import beating
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, sinks
+from strandline.ledger.deliver.sinks import SinkWork
 from strandline.ledger.engine import utc_now
-from strandline.ledger.sinks import SinkWork
-from strandline.types import Dataset, Seq
+from strandline.ledger.ingest import datasets
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +62,14 @@ class Deliverer:
 
     def __init__(
         self,
-        bench: DeliverBench,
+        context: DeliverContext,
         *,
         ready: Callable[[], None] = lambda: None,
         progress: Progress = lambda name, done, total: None,
         stopping: threading.Event | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.bench = bench
+        self.context = context
         self.ready = ready
         """Called before the first row is read in a tick: a ledger that was restored is opened first."""
         self.progress = progress
@@ -76,7 +78,7 @@ class Deliverer:
         self._running: dict[SinkId, Future[SinkReport]] = {}
         self._suspects: set[SinkId] = set()
         self._served: tuple[str, ...] = ()
-        self._idle_checks = IdleChecks(bench.settings.idle_check_seconds, clock)
+        self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
         """Until every sink has what is settled, or waits. One that is named is tried at once: somebody asks for it."""
@@ -92,19 +94,19 @@ class Deliverer:
         if todo:
             self.ready()
             todo.sort(key=_is_suspect)  # so that one that hangs takes nobody's place who does not
-            with ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink") as pool:
+            with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
                 done = {r.name: r for r in pool.map(self._deliver, todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
     def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return sinks.every(connection), {w.sink.id: w for w in sinks.due(connection)}
 
     def _retry_now(self, name: str) -> None:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             record = sinks.find(connection, name)
         if record is not None and record.retry_at is not None:
-            with self.bench.ledger.write() as connection:
+            with self.context.ledger.write() as connection:
                 sinks.retry_now(connection, record.id)
 
     def keep_delivering(self) -> TickReport:
@@ -119,7 +121,7 @@ class Deliverer:
         todo = self._without_surplus_suspects(todo)
         if todo:
             self.ready()
-            self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
+            self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
                 self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
                 self._idle_checks.note(w.sink.id)
@@ -130,20 +132,20 @@ class Deliverer:
 
     def _check_an_idle_one(self, active: Sequence[SinkWork]) -> None:
         """Never in the last place: its server may be silent, and whoever has rows to get would wait for it."""
-        if len(self._running) >= max(1, self.bench.settings.sinks_at_once_max - 1):
+        if len(self._running) >= max(1, self.context.settings.sinks_at_once_max - 1):
             return
         idle = {w.sink.id: w for w in active if w.sink.id not in self._running and not _is_suspect(w)}
         record = self._idle_checks.next_due([w.sink for w in idle.values()])
         if record is not None:
             self._idle_checks.note(record.id)
-            self._pool = self._pool or ThreadPoolExecutor(self.bench.settings.sinks_at_once_max, "strandline-sink")
+            self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
             self._running[record.id] = self._pool.submit(self._deliver, idle[record.id], checks_only=True)
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
         """Sinks that failed the last time never take the last place: one of them may hang again, for as long as an
         answer may take, and the others would wait for it."""
         self._suspects &= set(self._running)
-        places = max(1, self.bench.settings.sinks_at_once_max - 1) - len(self._suspects)
+        places = max(1, self.context.settings.sinks_at_once_max - 1) - len(self._suspects)
         suspects = sorted((w for w in todo if _is_suspect(w)), key=lambda w: w.sink.retry_at or w.sink.created_at)
         return [w for w in todo if not _is_suspect(w)] + suspects[: max(0, places)]
 
@@ -181,7 +183,7 @@ class Deliverer:
         return dataset is None or bool(dataset.deliver_by)  # whoever delivers finds that there is none, and stops
 
     def _dataset(self, work: SinkWork) -> Dataset | None:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
@@ -189,7 +191,7 @@ class Deliverer:
         what it was given, and gets nothing."""
         if self.stopping.is_set():
             return SinkReport(work.sink.name, "idle")
-        record, ledger, seconds = work.sink, self.bench.ledger, self.bench.settings.lease_seconds
+        record, ledger, seconds = work.sink, self.context.ledger, self.context.settings.lease_seconds
         try:
             dataset = self._dataset(work)
             if dataset is None:
@@ -201,7 +203,7 @@ class Deliverer:
             if lease is None:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
-            run = SinkRun(self.bench, record, dataset, lease, self.progress, self.stopping, plans_max)
+            run = SinkRun(self.context, record, dataset, lease, self.progress, self.stopping, plans_max)
             try:
                 with (
                     interrupted_by(self.stopping),
@@ -231,7 +233,7 @@ class Deliverer:
         except LeaseLost as e:
             return SinkReport(name, "busy", reason=e.message)
         except (SinkStopped, MarkUnreadable) as e:
-            with self.bench.ledger.write() as connection:
+            with self.context.ledger.write() as connection:
                 if not sinks.holds(connection, run.lease):
                     return _superseded(SinkReport(name, "busy"))
                 sinks.stop(connection, run.record.id, e.message)
@@ -251,10 +253,10 @@ class Deliverer:
             return self._waits(run, SinkReport(name, "waiting"), _unforeseen(e), None)
 
     def _work(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
-        from strandline.deliver.finish import Finished, finish
-        from strandline.deliver.planning import store_next
+        from strandline.deliver.plan.planner import store_next
+        from strandline.deliver.send.send_intents import Finished, finish
 
-        ledger, now = self.bench.ledger, utc_now()
+        ledger, now = self.context.ledger, utc_now()
         run.fence()
         with ledger.read() as connection:
             current = sinks.get(connection, run.record.name)
@@ -292,7 +294,7 @@ class Deliverer:
         return report
 
     def _look_at(self, run: SinkRun) -> SinkWork | None:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return next((w for w in sinks.due(connection) if w.sink.id == run.record.id), None)
 
     def _some_lane_is_behind(self, run: SinkRun) -> bool:
@@ -307,7 +309,7 @@ class Deliverer:
         return self._can_plan(found, utc_now())
 
     def _waits(self, run: SinkRun, report: SinkReport, reason: str, asked: float | None) -> SinkReport:
-        settings, record, now = self.bench.settings, run.record, utc_now()
+        settings, record, now = self.context.settings, run.record, utc_now()
         alike = record.reason is not None and fails_alike(record.reason, reason)
         since = record.failing_since if alike and record.failing_since is not None else now
         seconds = retry_wait_seconds(
@@ -318,7 +320,7 @@ class Deliverer:
             alike_seconds=(now - since).total_seconds(),
             long_seconds_max=settings.retry_long_seconds_max,
         )
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             if not sinks.holds(connection, run.lease):
                 return _superseded(report)
             sinks.failed(connection, run.record.id, reason, now + timedelta(seconds=seconds), since)

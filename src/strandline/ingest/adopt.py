@@ -13,20 +13,21 @@ from collections.abc import Callable
 
 from pyspark.sql import functions as F
 
-from strandline import failpoints, rollback
-from strandline.errors import BlockLost, FailedError, RefusedError, StrandlineError
+from strandline.core import failpoints
+from strandline.core.errors import BlockLost, FailedError, RefusedError, StrandlineError
+from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
+from strandline.iceberg.metadata.lineage import Memory
+from strandline.iceberg.spark import rewrite
 from strandline.ingest import stamp
-from strandline.ingest.above_foreign import reserve_above_foreign
-from strandline.ingest.lease import renewed
-from strandline.ingest.opening import with_opening
-from strandline.ingest.workbench import Workbench
-from strandline.ledger import blocks, sequence
-from strandline.tables import rewrite
-from strandline.tables.lineage import Memory
-from strandline.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
+from strandline.ingest.block_heartbeat import renewed
+from strandline.ingest.context import IngestContext
+from strandline.ingest.reserve_above_foreign import reserve_above_foreign
+from strandline.ingest.resync import with_opening
+from strandline.ledger.ingest import blocks, sequence
+from strandline.read import rollback
 
 
-def number_rows(work: Workbench, dataset: Dataset, *, on_step: Callable[[int], None] | None = None) -> Numbered:
+def number_rows(work: IngestContext, dataset: Dataset, *, on_step: Callable[[int], None] | None = None) -> Numbered:
     """Until no row is without a number, as far as main shows when it looks."""
     rows = steps = 0
     for left in _open_passes(work, dataset):
@@ -51,13 +52,13 @@ def number_rows(work: Workbench, dataset: Dataset, *, on_step: Callable[[int], N
             on_step(rows)
 
 
-def _open_passes(work: Workbench, dataset: Dataset) -> list[Reserved]:
+def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
     with work.ledger.read() as connection:
         found = blocks.open_blocks(connection, dataset.id)
     return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
 
 
-def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
+def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
     """A pass that did not end: its commit landed, or the same files are numbered again."""
     held = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
     if held is None:
@@ -88,7 +89,7 @@ def _take_over(work: Workbench, dataset: Dataset, left: Reserved) -> int:
     return done
 
 
-def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
+def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> bool:
     view = work.tables.view(dataset.name)
     landed = view.published_as(str(work.wap(held.head)))
     # Numbers can be made up by others, so rows tell only where history no longer does.
@@ -98,14 +99,14 @@ def settle_if_landed(work: Workbench, dataset: Dataset, held: Reserved) -> bool:
     return blocks.mark_published(work.ledger, held, row_count=count, snapshot=landed, settled=at)
 
 
-def _give_up(work: Workbench, dataset: Dataset, held: Reserved) -> None:
+def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
     """Without its branch the pass cannot land; so what has not landed now never will, and need not hold the seal."""
     work.tables.remove_branch(dataset.name, held.head.branch)
     if not settle_if_landed(work, dataset, held):
         with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
 
 
-def _epoch_of(work: Workbench, held: Reserved) -> int:
+def _epoch_of(work: IngestContext, held: Reserved) -> int:
     """Of the ledger that knows the block: one that was restored from before has another."""
     with work.ledger.read() as connection:
         found = blocks.get(connection, held.head.id)
@@ -114,12 +115,12 @@ def _epoch_of(work: Workbench, held: Reserved) -> int:
         return sequence.read(connection).epoch
 
 
-def _recall(work: Workbench, dataset: Dataset) -> Memory:
+def _recall(work: IngestContext, dataset: Dataset) -> Memory:
     with work.ledger.read() as connection:
         return rollback.recall(connection, dataset)
 
 
-def _number_group(work: Workbench, dataset: Dataset, group: rewrite.FileGroup) -> int:
+def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGroup) -> int:
     with rewrite.reading(work.tables, group) as df:
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
         missing = F.col(SEQ_COLUMN).isNull()

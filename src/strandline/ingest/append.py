@@ -10,20 +10,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from strandline import rollback
-from strandline.bounded_text import BATCH_ID_BYTES_MAX, check_text
-from strandline.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
-from strandline.ingest import stamp
-from strandline.ingest.above_foreign import reserve_above_foreign
-from strandline.ingest.lease import renewed
-from strandline.ingest.opening import with_opening
-from strandline.ingest.recover import Recovered, recover_reserved
-from strandline.ingest.settle import after_lost_mark, publish_staged
-from strandline.ingest.workbench import Workbench
-from strandline.ledger import blocks
-from strandline.ledger.engine import utc_now
-from strandline.tables.spark_tables import CATALOG
-from strandline.types import (
+from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
+from strandline.core.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
+from strandline.core.types import (
     INTERNAL_COLUMNS,
     Abandoned,
     Block,
@@ -35,7 +24,18 @@ from strandline.types import (
     Staged,
     is_reserved,
 )
-from strandline.wording import part
+from strandline.core.wording import part
+from strandline.iceberg.spark.tables import CATALOG
+from strandline.ingest import stamp
+from strandline.ingest.block_heartbeat import renewed
+from strandline.ingest.context import IngestContext
+from strandline.ingest.recover import Recovered, recover_reserved
+from strandline.ingest.reserve_above_foreign import reserve_above_foreign
+from strandline.ingest.resync import with_opening
+from strandline.ingest.settle import after_lost_mark, publish_staged
+from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest import blocks
+from strandline.read import rollback
 
 Progress = Callable[[str, int | None], None]
 """What is being done, and how many rows it is about, if known."""
@@ -57,7 +57,7 @@ def _silent(step: str, rows: int | None) -> None:
 
 
 def append(
-    work: Workbench,
+    work: IngestContext,
     dataset: Dataset,
     df: DataFrame,
     *,
@@ -111,7 +111,9 @@ def append(
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 
-def check_columns(work: Workbench, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None) -> list[str]:
+def check_columns(
+    work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
+) -> list[str]:
     """The dataset's own columns in its order; the frame must have the required ones and no others."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
@@ -135,7 +137,7 @@ def check_columns(work: Workbench, dataset: Dataset, df: DataFrame, rejects: sta
     return [f.name for f in fields if f.name in given]
 
 
-def _reserve(work: Workbench, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
+def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
     """A block of our own, or the outcome of the one that has this batch already, waited for if need be."""
     while True:
         block, new = reserve_above_foreign(work, dataset, wanted)
@@ -146,7 +148,7 @@ def _reserve(work: Workbench, dataset: Dataset, wanted: blocks.NewBlock) -> Rese
             return settled
 
 
-def _settle_other(work: Workbench, dataset: Dataset, block: Block) -> Published | None:
+def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Published | None:
     match block:
         case Published():
             return block
@@ -169,7 +171,7 @@ class _Prepared:
 
 
 def _write(
-    work: Workbench,
+    work: IngestContext,
     dataset: Dataset,
     held: Reserved,
     batch: _Prepared,
@@ -199,7 +201,7 @@ def _write(
     return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
 
 
-def _stage(work: Workbench, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
+def _stage(work: IngestContext, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
     """Whatever the write said, the branch tells whether it landed."""
     head = held.head
     try:
@@ -215,7 +217,7 @@ def _stage(work: Workbench, dataset: Dataset, stamped: DataFrame, held: Reserved
     return landed
 
 
-def _give_up(work: Workbench, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:
+def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:
     """The batch failed before its commit point, and we know it: say so at once rather than let the lease run out.
     False if the block is no longer ours to give up. If the ledger cannot be asked, recovery does it later."""
     try:
@@ -227,7 +229,7 @@ def _give_up(work: Workbench, dataset: Dataset, held: Reserved, why: StrandlineE
     return True
 
 
-def column_fields(work: Workbench, dataset: Dataset) -> T.StructType:
+def column_fields(work: IngestContext, dataset: Dataset) -> T.StructType:
     """The dataset's schema as its users see it."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     return T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])

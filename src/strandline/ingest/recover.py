@@ -6,16 +6,26 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from strandline import failpoints, rollback
-from strandline.errors import BlockHeld, OpeningNeeded, StrandlineError, TableRolledBack
+from strandline.core import failpoints
+from strandline.core.errors import BlockHeld, OpeningNeeded, StrandlineError, TableRolledBack
+from strandline.core.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
+from strandline.iceberg.metadata.table_metadata import (
+    Abandon,
+    RollForward,
+    SettlePublished,
+    TableView,
+    WapId,
+    plan_recovery,
+)
+from strandline.iceberg.spark.tables import explain
+from strandline.ingest.context import IngestContext
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
-from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, datasets, lanes, table_states
+from strandline.ledger import audit
+from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import utc_now
-from strandline.tables.metadata import Abandon, RollForward, SettlePublished, TableView, WapId, plan_recovery
-from strandline.tables.spark_tables import explain
-from strandline.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
+from strandline.ledger.ingest import blocks, datasets, table_states
+from strandline.read import rollback
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +42,7 @@ class Recovered:
     """Datasets that could not be settled, because their tables cannot be read or written."""
 
 
-def recover(work: Workbench) -> Recovered:
+def recover(work: IngestContext) -> Recovered:
     """Every open block, lowest first; a block that must be held does not stop the others."""
     report = Recovered()
     with work.ledger.read() as connection:
@@ -57,14 +67,14 @@ def recover(work: Workbench) -> Recovered:
     return report
 
 
-def _follow_main(work: Workbench, dataset: Dataset) -> None:
+def _follow_main(work: IngestContext, dataset: Dataset) -> None:
     """Our tag keeps what it names, also what the owner has deleted and expired since: so it does not stay behind. A
     table that was rolled back is refused by whoever works on it, and is no trouble to recovery."""
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
 
-def _record_trouble(work: Workbench, dataset: Dataset, error: Exception, report: Recovered) -> None:
+def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, report: Recovered) -> None:
     told = explain(error, "what is open cannot be settled").message
     if not isinstance(error, StrandlineError):
         log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
@@ -74,7 +84,7 @@ def _record_trouble(work: Workbench, dataset: Dataset, error: Exception, report:
         table_states.record_trouble(connection, dataset.id, told)
 
 
-def _clear_trouble(work: Workbench, dataset: Dataset) -> None:
+def _clear_trouble(work: IngestContext, dataset: Dataset) -> None:
     with work.ledger.read() as connection:
         known = table_states.get(connection, dataset.id).trouble
     if known is not None:
@@ -82,7 +92,7 @@ def _clear_trouble(work: Workbench, dataset: Dataset) -> None:
             table_states.clear_trouble(connection, dataset.id)
 
 
-def _recover_block(work: Workbench, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
+def _recover_block(work: IngestContext, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
     try:
         if isinstance(found, Reserved):
             recover_reserved(work, dataset, found, report)
@@ -93,7 +103,7 @@ def _recover_block(work: Workbench, dataset: Dataset, found: Reserved | Staged, 
         report.held.append(e.message)
 
 
-def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report: Recovered) -> None:
+def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, report: Recovered) -> None:
     held = blocks.take_over(work.ledger, found, lease_seconds=work.settings.lease_seconds)
     if held is None:
         report.waiting.append(found.head.rows)
@@ -127,7 +137,7 @@ def recover_reserved(work: Workbench, dataset: Dataset, found: Reserved, report:
                 failpoints.hit("abandon.after_branch")
 
 
-def branch_complete(work: Workbench, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
+def branch_complete(work: IngestContext, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
     """The branch's head is the append of exactly this block. Its writer may have died before it could check what
     it wrote, so it is checked here."""
     snapshot = None if head is None else view.snapshots.get(head)
@@ -140,7 +150,7 @@ def branch_complete(work: Workbench, name: str, view: TableView, head: SnapshotI
     return bool(own.select(SEQ_COLUMN).distinct().count() == len(wap.rows) == own.select(SEQ_COLUMN).count())
 
 
-def remove_strays(work: Workbench, dataset: Dataset) -> int:
+def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     """Branches whose block was abandoned or is not in the ledger: a writer that died after it lost its block. Not
     one of them was acknowledged; the opening procedure rolled forward whatever could have been."""
     removed = 0

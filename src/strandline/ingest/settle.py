@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from strandline import rollback
-from strandline.errors import BlockHeld, BlockLost, RefusedError
-from strandline.ingest.workbench import Workbench
-from strandline.ledger import audit, blocks, sequence
-from strandline.tables.metadata import AlreadyPublished, Held
-from strandline.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
+from strandline.core.errors import BlockHeld, BlockLost, RefusedError
+from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
+from strandline.iceberg.metadata.table_metadata import AlreadyPublished, Held
+from strandline.ingest.context import IngestContext
+from strandline.ledger import audit
+from strandline.ledger.ingest import blocks, sequence
+from strandline.read import rollback
 
 
-def publish_staged(work: Workbench, dataset: Dataset, staged: Staged) -> Published:
+def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
     """There is no way but forward. A block of which nobody can tell whether it was published is held, and said."""
     with work.ledger.read() as connection:
         epoch = sequence.read(connection).epoch
@@ -37,14 +38,14 @@ def publish_staged(work: Workbench, dataset: Dataset, staged: Staged) -> Publish
     return settled(work, head)
 
 
-def settled(work: Workbench, head: BlockHead) -> Published:
+def settled(work: IngestContext, head: BlockHead) -> Published:
     found = blocks.look(work.ledger, head)
     if not isinstance(found, Published):
         raise _lost(head)
     return found
 
 
-def after_lost_mark(work: Workbench, dataset: Dataset, head: BlockHead) -> Published:
+def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
     """A writer staged its rows, but its compare-and-set failed: look who has the block now."""
     match blocks.look(work.ledger, head):
         case Published() as published:
@@ -71,7 +72,7 @@ def _lost(head: BlockHead) -> BlockLost:
     )
 
 
-def void_staged(work: Workbench, dataset: Dataset, staged: Staged, reason: str) -> None:
+def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: str) -> None:
     """Only what is held can be voided. Its branch goes first: a publisher that is still on its way then finds none, and
     holds the block too."""
     try:

@@ -21,12 +21,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from strandline.errors import FailedError, StampMismatch
-from strandline.partition import NULL_PART, encode_part
-from strandline.tables.identifier import quoted
-from strandline.tables.spark_tables import StagedFile, explain
-from strandline.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.wording import plural
+from strandline.core.errors import FailedError, StampMismatch
+from strandline.core.partition import NULL_PART, encode_part
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.spark.tables import StagedFile, explain
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.ledger.engine import utc_now
-from strandline.ledger.schema import audit
+from strandline.ledger.schema.core import audit
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from strandline.durable import sync_folder
-from strandline.errors import LedgerUnreadable, StorageError
+from strandline.core.errors import LedgerUnreadable, StorageError
+from strandline.storage.durable import sync_folder
 
 
 def sqlite_uri(path: Path, mode: str) -> str:

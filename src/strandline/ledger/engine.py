@@ -18,8 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 
-from strandline.config import LakeConfig
-from strandline.errors import (
+from strandline.core.errors import (
     LedgerBusy,
     LedgerMissing,
     LedgerRefused,
@@ -28,10 +27,11 @@ from strandline.errors import (
     StorageError,
     StrandlineError,
 )
-from strandline.ledger import schema
+from strandline.core.settings import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
 from strandline.ledger.lock_holder import find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
+from strandline.ledger.schema import core
 
 Connection = sa.Connection
 """A transaction under way, for those outside this room that carry it from one call to the next."""
@@ -198,7 +198,7 @@ class Ledger:
         if self.path is not None:
             return self.path.exists() and self.path.stat().st_size > 0  # an empty file holds nothing to lose
         with self._translated(), self.engine.connect() as connection:
-            return sa.inspect(connection).has_table(schema.sequence.name)
+            return sa.inspect(connection).has_table(core.sequence.name)
 
     def revision(self) -> str:
         with self.read() as connection:
@@ -272,7 +272,7 @@ class Ledger:
             command.upgrade(settings, "head")
             if new_lake is not None:
                 new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
-                connection.execute(schema.sequence.insert().values(new))
+                connection.execute(core.sequence.insert().values(new))
 
     def close(self) -> None:
         self.engine.dispose()

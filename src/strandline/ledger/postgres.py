@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from strandline.config import LedgerSettings
-from strandline.errors import ConfigError
+from strandline.core.errors import ConfigError
+from strandline.core.settings import LedgerSettings
 
 _CONNECTIONS_KEPT = 4
 _CONNECTIONS_MORE = 60

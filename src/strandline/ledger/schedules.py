@@ -10,7 +10,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.ledger.engine import Ledger
-from strandline.ledger.schema import audit
+from strandline.ledger.schema.core import audit
 
 SEEN = "schedule_seen"
 

@@ -20,10 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from strandline.config import LakeConfig, resolve_key
-from strandline.durable import sync_data, sync_folder
-from strandline.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.settings import LakeConfig, resolve_key
 from strandline.ledger.lock_holder import find_holder
+from strandline.storage.durable import sync_data, sync_folder
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

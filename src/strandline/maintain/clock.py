@@ -1,14 +1,15 @@
-"""Retention goes by a clock that has not jumped. How that is told is in `strandline/clock.py`."""
+"""Retention goes by a clock that has not jumped. How that is told is in `strandline/core/clock.py`."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from strandline.clock import SKIPS_MAX, Jump, Moment, here, judge
-from strandline.errors import Skipped
-from strandline.ledger import audit, clocks
+from strandline.core.clock import SKIPS_MAX, Jump, Moment, here, judge
+from strandline.core.errors import Skipped
+from strandline.core.types import DatasetId
+from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
-from strandline.types import DatasetId
+from strandline.ledger.maintain import clocks
 
 __all__ = ["SKIPS_MAX", "Jump", "Moment", "check", "here", "judge"]
 

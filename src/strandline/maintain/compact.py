@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline import failpoints, rollback
-from strandline.errors import CommitUnknown, FailedError, RefusedError
+from strandline.core import failpoints
+from strandline.core.errors import CommitUnknown, FailedError, RefusedError
+from strandline.core.types import Dataset
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.table_metadata import check_fit
 from strandline.ledger import audit
-from strandline.maintain.bench import MaintainBench, Progress, quiet
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
-from strandline.tables.metadata import check_fit
-from strandline.types import Dataset
-from strandline.wording import plural
+from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.read import rollback
 
 if TYPE_CHECKING:
-    from strandline.tables.spark_tables import SparkTables
-    from strandline.tables.upkeep import Main, NewFile
+    from strandline.iceberg.spark.maintenance import Main, NewFile
+    from strandline.iceberg.spark.tables import SparkTables
 
 __all__ = ["CompactOptions", "Compacted", "Skipped", "compact"]
 
@@ -81,7 +82,7 @@ class _Tally:
 
 
 def compact(
-    bench: MaintainBench,
+    context: MaintainContext,
     dataset: Dataset,
     options: CompactOptions = CompactOptions(),
     *,
@@ -90,11 +91,11 @@ def compact(
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
     """`alive` is asked right before each commit, and raises if this run is taken for dead."""
-    from strandline.tables import upkeep
+    from strandline.iceberg.spark import maintenance as upkeep
 
-    tables = bench.tables()
+    tables = context.tables()
     progress("looking at files", 0, None)
-    check_fit(rollback.look(bench.ledger, tables, dataset), dataset, bench.lake_id)
+    check_fit(rollback.look(context.ledger, tables, dataset), dataset, context.lake_id)
     first = upkeep.list_main(tables, dataset.name)
     if first is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
@@ -114,10 +115,10 @@ def compact(
             tally.left = sum(len(p.files) for p in chosen.pieces)
     alive()
     _tidy(tables, first, tally, options, progress)
-    rollback.move_tag(bench.ledger, tables, dataset)
+    rollback.move_tag(context.ledger, tables, dataset)
     done = _result(tables, first, chosen, tally)
     if done.commits or done.manifests_after != done.manifests_before:
-        with bench.ledger.write() as connection:
+        with context.ledger.write() as connection:
             audit.record(
                 connection,
                 "compacted",
@@ -144,7 +145,7 @@ def _round(
     alive: Callable[[], None],
 ) -> bool:
     """Every step of a plan; whether one of them lost and is worth another look."""
-    from strandline.tables import upkeep
+    from strandline.iceberg.spark import maintenance as upkeep
 
     if not main.table.properties().get(upkeep.ROW_GROUP_PROPERTY):
         tables.set_properties(main.name, {upkeep.ROW_GROUP_PROPERTY: str(ROW_GROUP_BYTES)})
@@ -188,7 +189,7 @@ def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | 
 
 def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
     """What others keep from being committed is left for the next time."""
-    from strandline.tables import upkeep
+    from strandline.iceberg.spark import maintenance as upkeep
 
     if tables.may_destroy:
         if before.delete_files or _manifests(tables, before.name) > options.manifests_max:

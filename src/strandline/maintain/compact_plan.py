@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from strandline.tables.live_files import LiveFile
+from strandline.iceberg.metadata.live_files import LiveFile
 
 if TYPE_CHECKING:
-    from strandline.maintain_settings import CompactSettings
+    from strandline.core.settings_maintain import CompactSettings
 
 Order = Literal["kept", "sorted", "shuffled"]
 """How the rows of a piece get into order: they are; in one task; through a shuffle by ranges of numbers."""

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from strandline import failpoints, rollback
-from strandline.errors import TableUnfit, UsageError
+from strandline.core import failpoints
+from strandline.core.errors import TableUnfit, UsageError
+from strandline.core.types import Dataset
+from strandline.iceberg.metadata.history import TableHistory
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, check_fit
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.expire_plan import ExpireOptions, ExpirePlan, plan, refusal
-from strandline.tables.history import TableHistory
-from strandline.tables.metadata import SETTLED_TAG, check_fit
-from strandline.types import Dataset
+from strandline.read import rollback
 
 if TYPE_CHECKING:
-    from strandline.tables.upkeep import FilesDeleted
+    from strandline.iceberg.spark.maintenance import FilesDeleted
 
 __all__ = ["ExpireOptions", "Expired", "Gone", "expire"]
 
@@ -52,7 +53,7 @@ class Expired:
 
 
 def expire(
-    bench: MaintainBench,
+    context: MaintainContext,
     dataset: Dataset,
     options: ExpireOptions = ExpireOptions(),
     *,
@@ -60,37 +61,37 @@ def expire(
     dry_run: bool = False,
     progress: Progress = quiet,
 ) -> Expired:
-    from strandline.tables import upkeep
+    from strandline.iceberg.spark import maintenance
 
     if options.keep_min < 1:
         raise UsageError("at least one snapshot of each branch is kept")
-    tables = bench.tables()
-    before = upkeep.history(tables, dataset.name)
+    tables = context.tables()
+    before = maintenance.history(tables, dataset.name)
     check(dataset, before)
     if not dry_run:
         progress("settling staged blocks", 0, None)
-        bench.recover()
+        context.recover()
         failpoints.hit("expire.after_settle")
         # Our tag goes to main first: then no snapshot between the two can go.
-        rollback.move_tag(bench.ledger, tables, dataset)
-        before = upkeep.history(tables, dataset.name)
+        rollback.move_tag(context.ledger, tables, dataset)
+        before = maintenance.history(tables, dataset.name)
         check(dataset, before)
-    check_fit(rollback.look(bench.ledger, tables, dataset), dataset, bench.lake_id)
+    check_fit(rollback.look(context.ledger, tables, dataset), dataset, context.lake_id)
     moment = utc_now() if now is None else now
     chosen = plan(before, options, moment)
     if dry_run:
         return _expired(before, chosen, None, len(chosen.expired))
     if not chosen.expired:
-        return _expired(before, chosen, upkeep.FilesDeleted(0, 0, 0, 0), 0)
+        return _expired(before, chosen, maintenance.FilesDeleted(0, 0, 0, 0), 0)
     progress("expiring snapshots", 0, len(chosen.expired))
     cutoff_ms = int(chosen.cutoff.timestamp() * 1000)
-    deleted = upkeep.expire_snapshots(tables, dataset.name, cutoff_ms=cutoff_ms, keep_min=options.keep_min)
+    deleted = maintenance.expire_snapshots(tables, dataset.name, cutoff_ms=cutoff_ms, keep_min=options.keep_min)
     failpoints.hit("expire.after_expire")
-    after = upkeep.history(tables, dataset.name)
+    after = maintenance.history(tables, dataset.name)
     gone = len(before.snapshots.keys() - after.snapshots.keys())
     progress("expiring snapshots", gone, gone)
     done = _expired(before, chosen, deleted, gone)
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         audit.record(
             connection,
             "expired",

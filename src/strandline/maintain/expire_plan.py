@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from strandline.tables.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
-from strandline.tables.metadata import SETTLED_TAG, VOID_PREFIX
-from strandline.types import SnapshotId
+from strandline.core.types import SnapshotId
+from strandline.iceberg.metadata.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, VOID_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from strandline.errors import FailedError, StrandlineError, UsageError
-from strandline.ledger import datasets, maintenance, schedules
+from strandline.core.errors import FailedError, StrandlineError, UsageError
+from strandline.core.types import Dataset
+from strandline.ledger import schedules
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, Run, RunId
-from strandline.maintain.bench import MaintainBench, Progress, quiet
+from strandline.ledger.ingest import datasets
+from strandline.ledger.maintain import runs as maintenance
+from strandline.ledger.maintain.runs import Kind, Run, RunId
+from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.runs import Done, StillAlive, recorded, rehearsed, take_turn
-from strandline.types import Dataset
 
 if TYPE_CHECKING:
+    from strandline.core.settings_maintain import RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
-    from strandline.maintain.purge import Purged
+    from strandline.maintain.purge.run import Purged
     from strandline.maintain.retain_rule import Retained, RetainRule
     from strandline.maintain.schedule import Job
-    from strandline.maintain_settings import RetainSettings
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ _POLL_SECONDS = 5.0
 class Maintenance:
     """`lake.maintenance`. Everything here is safe beside ingest, delivery and itself."""
 
-    bench: MaintainBench
+    context: MaintainContext
     catch_up: Callable[[], None]
     """A ledger that was restored is opened before it is asked what may be deleted."""
 
@@ -100,9 +102,9 @@ class Maintenance:
         target = self._ready(dataset)
 
         def work() -> Purged:
-            from strandline.maintain.purge import purge
+            from strandline.maintain.purge.run import purge
 
-            return purge(self.bench, target, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
+            return purge(self.context, target, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
 
         return self._run(target, Kind.PURGE, work, dry_run)
 
@@ -110,8 +112,8 @@ class Maintenance:
         self, target: Dataset, kind: Kind, work: Callable[[], Any], dry_run: bool, alive: StillAlive | None = None
     ) -> Done[Any]:
         if dry_run:
-            return rehearsed(self.bench, target, kind, work)
-        return recorded(self.bench, target, kind, work, alive=alive)
+            return rehearsed(self.context, target, kind, work)
+        return recorded(self.context, target, kind, work, alive=alive)
 
     # What is done, by hand or by schedule.
 
@@ -119,8 +121,8 @@ class Maintenance:
         from strandline.maintain.compact import compact
         from strandline.maintain.compact_plan import options_of
 
-        options = options_of(self.bench.config.settings.maintain.compact)
-        return compact(self.bench, target, options, dry_run=dry_run, progress=progress, alive=alive)
+        options = options_of(self.context.config.settings.maintain.compact)
+        return compact(self.context, target, options, dry_run=dry_run, progress=progress, alive=alive)
 
     def _retain(
         self, target: Dataset, rule: RetainRule, accept_clock: bool, dry_run: bool, progress: Progress
@@ -128,7 +130,7 @@ class Maintenance:
         from strandline.maintain.retain import retain
 
         return retain(
-            self.bench, target, rule, now=utc_now(), accept_clock=accept_clock, dry_run=dry_run, progress=progress
+            self.context, target, rule, now=utc_now(), accept_clock=accept_clock, dry_run=dry_run, progress=progress
         )
 
     def _expire(
@@ -142,17 +144,17 @@ class Maintenance:
         from strandline.maintain.expire import expire
         from strandline.maintain.expire_plan import ExpireOptions
 
-        s = self.bench.config.settings.maintain.expire
+        s = self.context.config.settings.maintain.expire
         options = ExpireOptions(
             s.older_than if older_than is None else older_than, s.keep_min if keep_min is None else keep_min
         )
-        return expire(self.bench, target, options, dry_run=dry_run, progress=progress)
+        return expire(self.context, target, options, dry_run=dry_run, progress=progress)
 
     def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
         from pydantic import ValidationError
 
+        from strandline.core.settings_maintain import RetainSettings
         from strandline.maintain.retain_rule import RetainRule
-        from strandline.maintain_settings import RetainSettings
 
         known = self._rules().get(target.name)
         values = ({} if known is None else known.model_dump()) | given
@@ -171,7 +173,7 @@ class Maintenance:
         return RetainRule(rule.older_than, rule.column, rule.on_lag, rule.drop_after, rule.paused_sinks)
 
     def _rules(self) -> dict[str, RetainSettings]:
-        return self.bench.config.settings.maintain.rules()
+        return self.context.config.settings.maintain.rules()
 
     # By schedule.
 
@@ -180,7 +182,7 @@ class Maintenance:
         return bool(self._crons())
 
     def _crons(self) -> dict[str, str]:
-        s = self.bench.config.settings.maintain
+        s = self.context.config.settings.maintain
         crons = {
             "compact": s.compact_schedule,
             "retain": s.retain_schedule,
@@ -191,7 +193,7 @@ class Maintenance:
 
     def rules_without_dataset(self) -> list[str]:
         """A rule that is for nothing is likely a slip of somebody's pen."""
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             known = {d.name for d in datasets.every(connection)}
         return sorted(set(self._rules()) - known)
 
@@ -210,7 +212,7 @@ class Maintenance:
         while not stopping.is_set():
             try:
                 if watching_since is None:
-                    watching_since = schedules.followed_since(self.bench.ledger, self._crons(), utc_now())
+                    watching_since = schedules.followed_since(self.context.ledger, self._crons(), utc_now())
                 watching_since = min(watching_since, utc_now())  # a clock that was set back
                 self.take_turns(stopping, watching_since, on_begin, on_run)
             except StrandlineError as e:
@@ -228,15 +230,15 @@ class Maintenance:
         on_run: Callable[[Run], None],
     ) -> None:
         """Everything that is due now. One that fails does not keep the next from its turn."""
+        from strandline.core.schedule import is_due
         from strandline.maintain.schedule import jobs
-        from strandline.schedule import is_due
 
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             known = datasets.every(connection)
-        for job in jobs(self.bench.config.settings.maintain, known, self._rules()):
+        for job in jobs(self.context.config.settings.maintain, known, self._rules()):
             if stopping.is_set():
                 return
-            with self.bench.ledger.read() as connection:
+            with self.context.ledger.read() as connection:
                 last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
             if is_due(job.cron, last=began, watching_since=watching_since, now=utc_now()):
@@ -258,17 +260,17 @@ class Maintenance:
                 case Kind.COMPACT:
                     return self._compact(job.dataset, False, quiet, alive)
                 case Kind.NUMBER:
-                    return self.bench.number(job.dataset)
+                    return self.context.number(job.dataset)
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:
                     return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
 
         try:
-            taken = take_turn(self.bench, job.dataset, job.kind, work, after=after, alive=alive)
+            taken = take_turn(self.context, job.dataset, job.kind, work, after=after, alive=alive)
         except Exception as e:
             # How it ended is stored, and is told like every other end; what cannot even be stored is trouble.
-            with self.bench.ledger.read() as connection:
+            with self.context.ledger.read() as connection:
                 last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
             if last is None or last.id == after or last.outcome is None:
                 raise
@@ -284,13 +286,13 @@ class Maintenance:
     def runs(self, dataset: str | None = None, kind: str | None = None, *, runs_max: int = 20) -> list[Run]:
         """The newest first."""
         chosen = None if dataset is None else self._dataset(dataset).id
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return maintenance.latest(
                 connection, dataset=chosen, kind=None if kind is None else Kind(kind), runs_max=runs_max
             )
 
     def get(self, run: int) -> Run:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return maintenance.get(connection, run)
 
     def _ready(self, name: str) -> Dataset:
@@ -299,7 +301,7 @@ class Maintenance:
         return target
 
     def _dataset(self, name: str) -> Dataset:
-        from strandline.tables.identifier import full_name
+        from strandline.iceberg.metadata.identifier import full_name
 
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return datasets.get(connection, full_name(name))

@@ -12,18 +12,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from strandline import failpoints, rollback
-from strandline.continuation import Continuation
-from strandline.delivery import Lease, SinkRecord
-from strandline.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
-from strandline.ledger import audit, blocks, drops, floors, holds, losses, sequence, sinks
-from strandline.ledger.drops import LaneDrop, Standing
+from strandline.core import failpoints
+from strandline.core.delivery_types import Lease, SinkRecord
+from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
+from strandline.core.read_token import Continuation
+from strandline.core.types import SEQ_COLUMN, Dataset, Seq
+from strandline.iceberg.spark import floor as table_floor
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import Connection
-from strandline.ledger.floors import Reach
-from strandline.ledger.losses import NewLoss, Reason
-from strandline.maintain import clock, rows
-from strandline.maintain.bench import MaintainBench, Progress, quiet
-from strandline.maintain.leases import alone
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.maintain import floors, skipped_rows
+from strandline.ledger.maintain import retention_holds as holds
+from strandline.ledger.maintain.floors import Reach
+from strandline.ledger.maintain.skipped_rows import LaneDrop, Standing
+from strandline.maintain import clock
+from strandline.maintain import count_rows as rows
+from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.retain_plan import (
     Verdict,
     cutoff,
@@ -36,14 +42,14 @@ from strandline.maintain.retain_plan import (
     settle_point,
 )
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
-from strandline.tables import floor as table_floor
-from strandline.types import SEQ_COLUMN, Dataset, Seq
+from strandline.maintain.sink_lease import alone
+from strandline.read import rollback
 
 _ATTEMPTS_MAX = 5
 
 
 def retain(
-    bench: MaintainBench,
+    context: MaintainContext,
     dataset: Dataset,
     rule: RetainRule,
     *,
@@ -52,15 +58,15 @@ def retain(
     dry_run: bool = False,
     progress: Progress = quiet,
 ) -> Retained:
-    jump = timedelta(seconds=bench.config.settings.maintain.clock_jump_seconds)
-    clock.check(bench.ledger, dataset.id, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
+    jump = timedelta(seconds=context.config.settings.maintain.clock_jump_seconds)
+    clock.check(context.ledger, dataset.id, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
     for attempt in range(_ATTEMPTS_MAX):
         try:
-            return _Retention(bench, dataset, rule, now, progress).run(dry_run=dry_run)
+            return _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run)
         except (OpeningNeeded, MarkMoved, LeaseLost):
             if attempt == _ATTEMPTS_MAX - 1:
                 raise
-            bench.recover()
+            context.recover()
     raise AssertionError("unreachable")
 
 
@@ -92,7 +98,7 @@ class _Drop:
 
 @dataclass
 class _Retention:
-    bench: MaintainBench
+    context: MaintainContext
     dataset: Dataset
     rule: RetainRule
     now: datetime
@@ -100,7 +106,7 @@ class _Retention:
     table: rows.Table | None = field(default=None)
 
     def run(self, *, dry_run: bool) -> Retained:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             before = floors.get(connection, self.dataset.id)
             reached = floors.reaches(connection, self.dataset.id)
@@ -157,14 +163,14 @@ class _Retention:
     def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
         """The highest number that is old enough."""
         if self.rule.column is None:
-            with self.bench.ledger.read() as connection:
+            with self.context.ledger.read() as connection:
                 return floors.published_before(connection, self.dataset.id, moment, sealed)
         self.progress("looking for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
     def _table(self, sealed: Seq) -> rows.Table:
         if self.table is None:
-            self.table = rows.look(self.bench, self.dataset, sealed)
+            self.table = rows.look(self.context, self.dataset, sealed)
         return self.table
 
     def _condition(self, sealed: Seq, moment: datetime) -> str:
@@ -188,8 +194,8 @@ class _Retention:
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
         for n, reach in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
-            with self.bench.ledger.read() as connection:
-                standings = drops.standings(connection, reach.sink)
+            with self.context.ledger.read() as connection:
+                standings = skipped_rows.standings(connection, reach.sink)
             counted = self._owed(sealed, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
             above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
@@ -224,12 +230,12 @@ class _Retention:
         with ExitStack() as stack:
             passed = []
             for reach in chosen:
-                lease = None if dry_run else stack.enter_context(alone(self.bench, reach.sink))
-                with self.bench.ledger.read() as connection:
+                lease = None if dry_run else stack.enter_context(alone(self.context, reach.sink))
+                with self.context.ledger.read() as connection:
                     record = self._current(connection, reach.sink)
                     if record is None or (record.generation, record.state) != (reach.sink.generation, reach.sink.state):
                         raise MarkMoved(f"sink {reach.sink.name} was changed meanwhile", hint="Try again.")
-                    passed.append(_Passed(record, lease, tuple(drops.standings(connection, record))))
+                    passed.append(_Passed(record, lease, tuple(skipped_rows.standings(connection, record))))
             yield passed
 
     def _current(self, connection: Connection, record: SinkRecord) -> SinkRecord | None:
@@ -265,7 +271,7 @@ class _Retention:
         # What has become due since it was counted is above the floor: a sink that was added meanwhile is to get it.
         table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
-        rollback.move_tag(self.bench.ledger, table.tables, self.dataset)
+        rollback.move_tag(self.context.ledger, table.tables, self.dataset)
         self.progress("deleting rows", found.rows, found.rows)
         return lost, found.rows, floor
 
@@ -309,7 +315,7 @@ class _Retention:
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
         """One transaction; a sink that was added since, or that does not stand where it did, ends it unchanged."""
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
             reached = floors.reaches(connection, self.dataset.id)
@@ -318,7 +324,7 @@ class _Retention:
             for drop in lost:
                 self._move(connection, drop, end)
             if (floors.get(connection, self.dataset.id) or 0) < end or lost:
-                floors.take_number(connection, self.bench.witness)
+                floors.take_number(connection, self.context.witness)
             floor = floors.rise(connection, self.dataset.id, end)
             epoch = sequence.read(connection).epoch
         if lost:
@@ -333,7 +339,7 @@ class _Retention:
             raise MarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")
         stays = drop.planned_stays or any(x.after == record.planned and x.until == end for x in drop.deleted)
         planned = record.planned if stays else end
-        if not drops.move(connection, record, lease, drop.lanes, planned=planned, token=self._token):
+        if not skipped_rows.move(connection, record, lease, drop.lanes, planned=planned, token=self._token):
             raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
         losses.add(connection, record, Reason.DROPPED, drop.dropped)
         losses.add(connection, record, Reason.DELETED, drop.deleted)
@@ -344,14 +350,14 @@ class _Retention:
             )  # fmt: skip
 
     def _token(self, mark: Seq | None) -> str:
-        return Continuation(self.bench.lake_id, self.dataset.table_uuid, mark).encode()
+        return Continuation(self.context.lake_id, self.dataset.table_uuid, mark).encode()
 
     # --- what is said ---
 
     def _record(
         self, held: Sequence[tuple[Reach, int]], deleted: int, end: Seq | None, due: Seq | None
     ) -> tuple[str, ...]:
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             current = {s.id for s in sinks.of_dataset(connection, self.dataset.id)}
             held = [(r, n) for r, n in held if r.sink.id in current]
             for reach, count in held:

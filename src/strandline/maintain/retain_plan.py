@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from strandline.delivery import ChunkState, SinkState
-from strandline.errors import SchemaError
-from strandline.ledger.drops import Standing
-from strandline.ledger.floors import Reach
-from strandline.ledger.holds import Hold
-from strandline.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
+from strandline.core.delivery_types import ChunkState, SinkState
+from strandline.core.errors import SchemaError
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
+from strandline.ledger.maintain.floors import Reach
+from strandline.ledger.maintain.retention_holds import Hold
+from strandline.ledger.maintain.skipped_rows import Standing
 
 RANGES_MAX = 500
 """In a condition that names every range: beyond that a statement is no longer one."""

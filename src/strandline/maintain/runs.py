@@ -11,14 +11,15 @@ from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from strandline import failpoints
-from strandline.errors import LeaseLost, RefusedError, Skipped, StrandlineError
-from strandline.heartbeat import beating
-from strandline.ledger import audit, maintenance
+from strandline.core import failpoints
+from strandline.core.errors import LeaseLost, RefusedError, Skipped, StrandlineError
+from strandline.core.types import Dataset
+from strandline.jobs.heartbeat import beating
+from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintenance import Kind, NewRun, Outcome, Run, RunId
-from strandline.maintain.bench import MaintainBench
-from strandline.types import Dataset
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, Run, RunId
+from strandline.maintain.context import MaintainContext
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,24 +39,22 @@ def node() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def rehearsed(bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
+def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
     """A dry run: it stands in nobody's way, and nothing need be spared for it."""
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
         result = work()
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
-        with bench.ledger.write() as connection:
-            maintenance.record_rehearsal(
-                connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None
-            )
+        with context.ledger.write() as connection:
+            runs.record_rehearsal(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
         raise
-    with bench.ledger.write() as connection:
-        run = maintenance.record_rehearsal(
+    with context.ledger.write() as connection:
+        run = runs.record_rehearsal(
             connection, new, started_at=started_at, outcome=Outcome.DONE, reason=None, result=plain(result)
         )
-        _forget_old(bench, connection, dataset, kind)
-        return Done(maintenance.get(connection, run), result)
+        _forget_old(context, connection, dataset, kind)
+        return Done(runs.get(connection, run), result)
 
 
 class StillAlive:
@@ -74,17 +73,17 @@ class StillAlive:
 
 
 def recorded(
-    bench: MaintainBench, dataset: Dataset, kind: Kind, work: Callable[[], T], *, alive: StillAlive | None = None
+    context: MaintainContext, dataset: Dataset, kind: Kind, work: Callable[[], T], *, alive: StillAlive | None = None
 ) -> Done[T]:
     """By hand: refused where the same is under way."""
-    run = _begin(bench, NewRun(dataset.id, kind, node()), None)
+    run = _begin(context, NewRun(dataset.id, kind, node()), None)
     if run is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
-    return _work(bench, dataset, kind, run, work, alive)
+    return _work(context, dataset, kind, run, work, alive)
 
 
 def take_turn(
-    bench: MaintainBench,
+    context: MaintainContext,
     dataset: Dataset,
     kind: Kind,
     work: Callable[[], T],
@@ -93,51 +92,51 @@ def take_turn(
     alive: StillAlive | None = None,
 ) -> Done[T] | None:
     """By schedule: None where another daemon took this turn, or the same is under way."""
-    run = _begin(bench, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(bench, dataset, kind, run, work, alive)
+    run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
+    return None if run is None else _work(context, dataset, kind, run, work, alive)
 
 
-def _begin(bench: MaintainBench, new: NewRun, after: RunId | None) -> RunId | None:
-    with bench.ledger.write() as connection:
-        run = maintenance.begin(connection, new, lease_seconds=_lease_seconds(bench), after=after)
+def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
+    with context.ledger.write() as connection:
+        run = runs.begin(connection, new, lease_seconds=_lease_seconds(context), after=after)
     failpoints.hit("maintain.after_begin")
     return run
 
 
 def _work(
-    bench: MaintainBench, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T], alive: StillAlive | None
+    context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T], alive: StillAlive | None
 ) -> Done[T]:
     def beat() -> bool:
-        with bench.ledger.write() as connection:
-            return maintenance.beat(connection, run)
+        with context.ledger.write() as connection:
+            return runs.beat(connection, run)
 
     if alive is not None:
         alive.beat = beat
     try:
-        with beating(beat, lease_seconds=_lease_seconds(bench)):
+        with beating(beat, lease_seconds=_lease_seconds(context)):
             result = work()
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
-        with bench.ledger.write() as connection:
-            maintenance.end(connection, run, outcome, reason=reason, result=None)
+        with context.ledger.write() as connection:
+            runs.end(connection, run, outcome, reason=reason, result=None)
             if outcome is Outcome.SKIPPED:
                 audit.record(
                     connection, "maintenance_skipped", dataset=dataset.name, kind=kind.value, run=run, reason=reason
                 )
         raise
     failpoints.hit("maintain.before_end")
-    with bench.ledger.write() as connection:
-        maintenance.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
-        _forget_old(bench, connection, dataset, kind)
-        return Done(maintenance.get(connection, run), result)
+    with context.ledger.write() as connection:
+        runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
+        _forget_old(context, connection, dataset, kind)
+        return Done(runs.get(connection, run), result)
 
 
-def _lease_seconds(bench: MaintainBench) -> int:
-    return bench.config.settings.ingest.lease_seconds
+def _lease_seconds(context: MaintainContext) -> int:
+    return context.config.settings.ingest.lease_seconds
 
 
-def _forget_old(bench: MaintainBench, connection: Any, dataset: Dataset, kind: Kind) -> None:
-    maintenance.forget_old(connection, dataset.id, kind, runs_kept=bench.config.settings.maintain.runs_kept)
+def _forget_old(context: MaintainContext, connection: Any, dataset: Dataset, kind: Kind) -> None:
+    runs.forget_old(connection, dataset.id, kind, runs_kept=context.config.settings.maintain.runs_kept)
 
 
 def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from strandline.ledger.maintenance import Kind
-from strandline.maintain_settings import MaintainSettings
-from strandline.types import Dataset
+from strandline.core.settings_maintain import MaintainSettings
+from strandline.core.types import Dataset
+from strandline.ledger.maintain.runs import Kind
 
 ORDER = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
 """What is due at once runs in this order: rows have a number before anything is decided about them, those that are to

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from strandline import failpoints
-from strandline.errors import StorageError, StrandlineError
-from strandline.ledger import received
-from strandline.ledger.received import Body, Decision, New
+from strandline.core import failpoints
+from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.wording import plural
+from strandline.ledger.receive import received
+from strandline.ledger.receive.received import Body, Decision, New
 from strandline.receive.spool import Spool
-from strandline.receive.turns import Turns
-from strandline.wording import plural
+from strandline.receive.sqlite_lock import Turns
 
 log = logging.getLogger(__name__)
 

@@ -5,41 +5,43 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from strandline.config import LakeConfig
-from strandline.errors import RefusedError
-from strandline.ledger import batches, ended_batches
-from strandline.receive.adoption import Adoption
-from strandline.receive.intake import BatchReport, Intake, IntakeBench, check_hold
-from strandline.types import Dataset
-from strandline.wording import plural
+from strandline.core.errors import RefusedError
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset
+from strandline.core.wording import plural
+from strandline.ledger.receive import batches, ended_batches
+from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
+from strandline.receive.record_found import Adoption
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 """For a batch that another receiver has under way, or that waits to be tried again."""
 
 
-def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
+def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
     """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
     senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
-    bench.catch_up()
-    check_hold(bench.ledger, dataset.id)
-    found = Adoption(bench.ledger, bench.spool, bench.receipts).run()  # bodies that a restored ledger has forgotten
+    context.catch_up()
+    check_hold(context.ledger, dataset.id)
+    found = Adoption(
+        context.ledger, context.spool, context.receipts
+    ).run()  # bodies that a restored ledger has forgotten
     if found.unclaimed:
         raise RefusedError(
             f"{plural(found.unclaimed, 'body', 'waits')} in the spool for the sender to claim its lanes again",
             hint="Nothing was deleted. Let the senders run once (`strandline tick` in their lakes), and try again.",
         )
-    _check_none_aside(bench, dataset)
-    with bench.ledger.read() as connection:
+    _check_none_aside(context, dataset)
+    with context.ledger.read() as connection:
         waited, last = batches.waiting(connection, dataset.id)
-    at_once = bench.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
-    settings = bench.config.settings.model_copy(update={"receive": at_once})
-    intake = Intake(replace(bench, config=LakeConfig(settings, bench.config.home)))
+    at_once = context.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
+    settings = context.config.settings.model_copy(update={"receive": at_once})
+    intake = Intake(replace(context, config=LakeConfig(settings, context.config.home)))
     left, deadline = waited, time.monotonic() + wait_seconds
     why: str | None = None
     while left:
         done = intake.next_batch(dataset.id)
         why = _reason(done) or why
-        with bench.ledger.read() as connection:
+        with context.ledger.read() as connection:
             now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
         if now_left < left:
             left, deadline = now_left, time.monotonic() + wait_seconds
@@ -50,13 +52,13 @@ def drain(bench: IntakeBench, dataset: Dataset, *, wait_seconds: float = _WAIT_W
             )
         elif not done:
             time.sleep(0.1)
-    _check_none_aside(bench, dataset)
+    _check_none_aside(context, dataset)
     intake.tidy()
     return waited
 
 
-def _check_none_aside(bench: IntakeBench, dataset: Dataset) -> None:
-    with bench.ledger.read() as connection:
+def _check_none_aside(context: IntakeContext, dataset: Dataset) -> None:
+    with context.ledger.read() as connection:
         aside = ended_batches.aside_count(connection, dataset.id)
     if aside:
         raise RefusedError(

@@ -9,25 +9,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.errors import FailedError, RefusedError, StrandlineError
-from strandline.ledger import audit, blocks, datasets, ended_batches, receive_holds, senders, sequence, tokens
-from strandline.receive.adoption import Adopted, Adoption, doubtful_files
-from strandline.receive.intake import Intake, IntakeBench
-from strandline.tables.identifier import full_name
-from strandline.types import Dataset
+from strandline.core.errors import FailedError, RefusedError, StrandlineError
+from strandline.core.types import Dataset
+from strandline.iceberg.metadata.identifier import full_name
+from strandline.ledger import audit
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.receive import ended_batches, receive_holds, senders, tokens
+from strandline.receive.intake import Intake, IntakeContext
+from strandline.receive.record_found import Adopted, Adoption, doubtful_files
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from strandline.ledger.ended_batches import AsideBody, Cleared
-    from strandline.ledger.senders import ClaimOf, Released
-    from strandline.ledger.tokens import Token
-    from strandline.receive.inspect import Inspector
+    from strandline.iceberg.schema.columns import Column
+    from strandline.ledger.receive.ended_batches import AsideBody, Cleared
+    from strandline.ledger.receive.senders import ClaimOf, Released
+    from strandline.ledger.receive.tokens import Token
+    from strandline.receive.body.json_lines import ReadLines
+    from strandline.receive.count_received import Inspector
+    from strandline.receive.http.server import Server
     from strandline.receive.intake import BatchReport
-    from strandline.receive.json_body import ReadLines
-    from strandline.receive.server import Server
-    from strandline.tables.schema import Column
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class Told(Protocol):
 class Receiver:
     """`lake.receiver`. Two of them over one ledger are as good as one."""
 
-    bench: IntakeBench
+    context: IntakeContext
     columns: Callable[[Dataset], Sequence[Column]]
     """A dataset's columns, without Spark."""
     read_lines: Callable[[], ReadLines]
@@ -61,18 +63,18 @@ class Receiver:
     ) -> tuple[Token, str]:
         """The secret is told once, and never again: only its hash is kept. One that replaces another owns what that one
         has claimed and sent; both are good until the old one is revoked."""
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
             made = tokens.create(connection, name, named, replaces=replaces)
             audit.record(connection, "token_created", token=name, datasets=named, replaces=replaces)
         return made
 
     def every_token(self) -> list[Token]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return tokens.every(connection)
 
     def revoke_token(self, name: str) -> None:
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             if not tokens.revoke(connection, name):
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
             audit.record(connection, "token_revoked", token=name)
@@ -80,12 +82,12 @@ class Receiver:
     # Claims of senders.
 
     def every_claim(self) -> list[ClaimOf]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return senders.every_claim(connection)
 
     def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
         """Take a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
-        with self.bench.ledger.write() as connection:
+        with self.context.ledger.write() as connection:
             target = datasets.get(connection, full_name(dataset))
             released = senders.release(connection, target.id, lake, source_dataset)
             if released is None:
@@ -109,22 +111,22 @@ class Receiver:
 
     def adopt(self) -> Adopted:
         """Record the bodies in the spool that the ledger does not know; a receiver does it when it starts."""
-        return Adoption(self.bench.ledger, self.bench.spool, self.bench.receipts).run()
+        return Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
         """A person lets the receiver of a dataset go on, though nobody knows which bodies its table has. Files that may
         be in the table already are set aside first: their names in the spool."""
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             target = datasets.get(connection, full_name(dataset))
             hold = receive_holds.every(connection).get(target.id)
             blocks.check_opened(connection, target.id)
         if hold is None:
             raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
-        doubtful = sorted(doubtful_files(self.bench.ledger, self.bench.receipts, target))
-        aside = [name for name in doubtful if self.bench.spool.exists(name)]
+        doubtful = sorted(doubtful_files(self.context.ledger, self.context.receipts, target))
+        aside = [name for name in doubtful if self.context.spool.exists(name)]
         for name in aside:  # before the hold goes: a crash in between leaves it
-            self.bench.spool.set_aside(name)
-        with self.bench.ledger.write() as connection:
+            self.context.spool.set_aside(name)
+        with self.context.ledger.write() as connection:
             blocks.check_opened(connection, target.id)
             receive_holds.clear(connection, target.id)
             audit.record(
@@ -135,32 +137,32 @@ class Receiver:
     # What has come in.
 
     def intake(self, on_report: Callable[[BatchReport], None] = lambda report: None) -> Intake:
-        return Intake(self.bench, on_report=on_report)
+        return Intake(self.context, on_report=on_report)
 
     def inspector(self) -> Inspector:
-        from strandline.receive.inspect import Inspector
+        from strandline.receive.count_received import Inspector
 
-        return Inspector(self.bench.ledger, self.bench.tables, self.bench.spool)
+        return Inspector(self.context.ledger, self.context.tables, self.context.spool)
 
     # Bodies that could not be ingested, and those of datasets that were dropped.
 
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
 
     def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
         """Put bodies in line again that were set aside; None: all of them. A receiver ingests them."""
-        return ended_batches.replay(self.bench.ledger, bodies, None if dataset is None else full_name(dataset))
+        return ended_batches.replay(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
 
     def discard(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
         """Give bodies up that were set aside, and remove their files. They stay known: a repeat is still answered."""
-        gone = ended_batches.discard(self.bench.ledger, bodies, None if dataset is None else full_name(dataset))
+        gone = ended_batches.discard(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
         self.intake().remove_files()
         return gone
 
     def clear(self, dataset: str) -> Cleared:
         """Give up all that was received for a dataset that was dropped, and remove the files."""
-        gone = ended_batches.clear_dropped(self.bench.ledger, full_name(dataset))
+        gone = ended_batches.clear_dropped(self.context.ledger, full_name(dataset))
         self.intake().remove_files()
         return gone
 
@@ -176,13 +178,13 @@ class Receiver:
         ingest: bool = True,
     ) -> None:
         """Until `stopping` is set; then what is under way is finished first."""
-        from strandline.receive.server import address, listen, tls_files
+        from strandline.receive.http.server import address, listen, tls_files
 
-        settings = self.bench.settings
-        tls = tls_files(self.bench.config)
+        settings = self.context.settings
+        tls = tls_files(self.context.config)
         listening = listen(settings.host if host is None else host, settings.port if port is None else port)
         url = address(listening, tls=tls is not None)
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             names = [d.name for d in datasets.every(connection)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
             intake = self.intake(told.batch)
@@ -207,31 +209,31 @@ class Receiver:
     def _adopt_at_start(self) -> None:
         """An intake does this by itself. Where the ledger is behind the witness, whoever opens it does."""
         try:
-            with self.bench.ledger.write() as connection:
-                sequence.check(connection, self.bench.witness)
+            with self.context.ledger.write() as connection:
+                sequence.check(connection, self.context.witness)
             self.adopt()
         except StrandlineError as e:
             log.warning("bodies in the spool that the ledger does not know were not looked for: %s", e.message)
 
     def _server(self, listening: socket.socket, tls: tuple[Path, Path] | None, on_behind: Callable[[], None]) -> Server:
-        from strandline.receive.app import create_app
-        from strandline.receive.parts import ReceiverParts
-        from strandline.receive.server import Server
+        from strandline.receive.context import ReceiverContext
+        from strandline.receive.http.app import create_app
+        from strandline.receive.http.server import Server
 
-        parts = ReceiverParts(
-            self.bench.config,
-            self.bench.ledger,
-            self.bench.spool,
-            self.bench.receipts,
-            self.bench.witness,
+        parts = ReceiverContext(
+            self.context.config,
+            self.context.ledger,
+            self.context.spool,
+            self.context.receipts,
+            self.context.witness,
             self._schema_of,
             self.read_lines(),
             self.inspector().document,
             on_behind,
         )
-        return Server(create_app(parts), listening, tls, self.bench.settings)
+        return Server(create_app(parts), listening, tls, self.context.settings)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             found = datasets.get(connection, full_name(name))
         return found, self.columns(found)

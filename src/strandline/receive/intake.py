@@ -18,27 +18,28 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from strandline import failpoints
-from strandline.config import LakeConfig, ReceiveSettings
-from strandline.errors import BlockLost, FailedError, RefusedError, SchemaError, StrandlineError
-from strandline.heartbeat import beating
-from strandline.ledger import batch_receipts, batches, blocks, datasets, ended_batches, receive_holds, received
-from strandline.ledger.batches import Batch
+from strandline.core import failpoints
+from strandline.core.errors import BlockLost, FailedError, RefusedError, SchemaError, StrandlineError
+from strandline.core.settings import LakeConfig, ReceiveSettings
+from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
+from strandline.core.wording import plural
+from strandline.jobs.heartbeat import beating
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.received import ReceivedId
+from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_holds, received
+from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.witness import Witness
-from strandline.receipts import Receipts
-from strandline.receive.adoption import Adoption
-from strandline.receive.fitting import MARK
-from strandline.receive.trouble import TRIES_WITHOUT_PROOF, Failure, next_step
-from strandline.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
-from strandline.wording import plural
+from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, next_step
+from strandline.receive.record_found import Adoption
+from strandline.receive.schema_adapt import MARK
+from strandline.storage.receipts import Receipts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from strandline.iceberg.spark.tables import SparkTables
     from strandline.receive.spool import Spool
-    from strandline.tables.spark_tables import SparkTables
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Entered(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeBench:
+class IntakeContext:
     config: LakeConfig
     ledger: Ledger
     spool: Spool
@@ -103,8 +104,10 @@ class BatchReport:
 class Intake:
     """Many may run at once, in many processes: the lease of a batch sees to it."""
 
-    def __init__(self, bench: IntakeBench, *, on_report: Callable[[BatchReport], None] = lambda report: None) -> None:
-        self.bench = bench
+    def __init__(
+        self, context: IntakeContext, *, on_report: Callable[[BatchReport], None] = lambda report: None
+    ) -> None:
+        self.context = context
         self._on_report = on_report
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[DatasetId, Future[list[BatchReport]]] = {}
@@ -164,16 +167,16 @@ class Intake:
     def _open_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
             self._opened_at = monotonic()
-            self.bench.catch_up()
+            self.context.catch_up()
         if self._opens.is_set():
             # Their senders were told that they are safe, and may never send anything again.
-            Adoption(self.bench.ledger, self.bench.spool, self.bench.receipts).run()
+            Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
         """The one question of an idle receiver."""
-        rows_max = self.bench.settings.batch_rows_max
-        with self.bench.ledger.read() as connection:
+        rows_max = self.context.settings.batch_rows_max
+        with self.context.ledger.read() as connection:
             due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
             held = receive_holds.every(connection) if due else {}
         return [id for id in due if id not in held]
@@ -193,13 +196,13 @@ class Intake:
 
     def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
         """One batch of the dataset, formed if need be; None where there is none to be had."""
-        ledger, settings = self.bench.ledger, self.bench.settings
+        ledger, settings = self.context.ledger, self.context.settings
         # Before bodies are put into a batch: by a ledger that was restored, they may be in the table already.
-        self.bench.catch_up()
+        self.context.catch_up()
         check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
-        taken = batches.take(ledger, self.bench.lease_seconds, dataset=id, batches_max=1)
+        taken = batches.take(ledger, self.context.lease_seconds, dataset=id, batches_max=1)
         if not taken:
             return None
         reports = list(filter(None, map(self._ingest, taken)))
@@ -208,16 +211,16 @@ class Intake:
         return reports
 
     def _older_than(self) -> datetime:
-        return utc_now() - timedelta(seconds=self.bench.settings.batch_wait_seconds_max)
+        return utc_now() - timedelta(seconds=self.context.settings.batch_wait_seconds_max)
 
     def _ingest(self, batch: Batch) -> BatchReport | None:
         """None where another receiver has taken the batch over: it has the word."""
-        ledger, seconds = self.bench.ledger, self.bench.lease_seconds
+        ledger, seconds = self.context.ledger, self.context.lease_seconds
         dataset, at_the_door = None, False
         try:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
-                self.bench.catch_up()
+                self.context.catch_up()
                 self._write_receipt(dataset, batch)
                 check_hold(ledger, dataset.id)
                 at_the_door = True
@@ -233,22 +236,22 @@ class Intake:
         """Through the door, unless it is in already: then its files may be gone, and are not needed."""
         numbers = self._published(dataset, batch)
         if numbers is None:
-            numbers = self.bench.append(
+            numbers = self.context.append(
                 dataset.name,
                 self._frame(dataset, batch),
                 batch.batch_id,
-                lambda: check_hold(self.bench.ledger, dataset.id),
+                lambda: check_hold(self.context.ledger, dataset.id),
             ).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
             raise FailedError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {numbers}")
-        batches.settle(self.bench.ledger, batch, numbers)
+        batches.settle(self.context.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch. A ledger that forgets the batch finds it there."""
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             receipt = batch_receipts.receipt_of(connection, batch)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
@@ -257,26 +260,26 @@ class Intake:
                 hint="It was restored from a copy: look at it again.",
             )
         failpoints.hit("receive.before_receipt")
-        self.bench.receipts.write(dataset.table_uuid, receipt)
+        self.context.receipts.write(dataset.table_uuid, receipt)
         failpoints.hit("receive.after_receipt")
 
     def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
-        block = blocks.of_batch(self.bench.ledger, dataset.id, batch.batch_id)
+        block = blocks.of_batch(self.context.ledger, dataset.id, batch.batch_id)
         return block.head.rows if isinstance(block, Published) else None
 
     def _frame(self, dataset: Dataset, batch: Batch) -> DataFrame:
         from pyspark.sql import types as T
 
-        from strandline.receive.frame import frame_of
-        from strandline.tables.spark_tables import CATALOG
+        from strandline.iceberg.spark.tables import CATALOG
+        from strandline.receive.batch_frame import frame_of
 
-        spark = self.bench.tables().spark
+        spark = self.context.tables().spark
         table = spark.table(f"{CATALOG}.{dataset.name}").schema
         fields = T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])
-        return frame_of(spark, fields, batch.bodies, self.bench.spool)
+        return frame_of(spark, fields, batch.bodies, self.context.spool)
 
     def _dataset(self, batch: Batch) -> Dataset:
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             found = next((d for d in datasets.every(connection) if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
@@ -290,20 +293,20 @@ class Intake:
     ) -> BatchReport | None:
         """What the ledger's record of the batch, and of the others, says is done with it."""
         told = explained(error)
-        with self.bench.ledger.read() as connection:
+        with self.context.ledger.read() as connection:
             standing = ended_batches.standing(connection, batch, tries=TRIES_WITHOUT_PROOF)
         failure = Failure(len(batch.bodies), batch.failures + 1, at_the_door, unfit=told is not error)
         step = next_step(failure, standing)
         did, hint = "waiting", told.hint
-        if step == "divide" and ended_batches.divide(self.bench.ledger, self.bench.witness, batch):
+        if step == "divide" and ended_batches.divide(self.context.ledger, self.context.witness, batch):
             did = "divided"
         elif step == "set_aside" and ended_batches.set_aside(
-            self.bench.ledger, self.bench.witness, batch, told.message
+            self.context.ledger, self.context.witness, batch, told.message
         ):
             did, hint = "set_aside", _ASIDE_HINT
         else:  # or a block still has it, and must be settled first
             retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))
-            if not batches.failed(self.bench.ledger, batch, told.message, retry_at):
+            if not batches.failed(self.context.ledger, batch, told.message, retry_at):
                 return None
         name = f"dataset {batch.dataset}" if dataset is None else dataset.name
         return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=told.message, hint=hint)
@@ -318,20 +321,20 @@ class Intake:
             log.warning("spool files are left for later: %s", e.message)
 
     def _remove(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
-        self.bench.spool.remove([name for _, name in files])
+        self.context.spool.remove([name for _, name in files])
         failpoints.hit("receive.after_removal")
-        batches.removed(self.bench.ledger, [id for id, _ in files])
+        batches.removed(self.context.ledger, [id for id, _ in files])
 
     def tidy(self) -> None:
         """Files that are not needed any more, and keys that nobody will send again."""
         self.remove_files()
-        received.forget_keys(self.bench.ledger, utc_now() - timedelta(days=self.bench.settings.keys_kept_days))
+        received.forget_keys(self.context.ledger, utc_now() - timedelta(days=self.context.settings.keys_kept_days))
         self._remove_old_receipts()
 
     def remove_files(self) -> None:
         """Those whose rows are published or given up, and that are still there."""
         while True:
-            with self.bench.ledger.read() as connection:
+            with self.context.ledger.read() as connection:
                 left = batches.to_remove(connection)
             if not left:
                 break
@@ -340,15 +343,15 @@ class Intake:
     def _remove_old_receipts(self) -> None:
         """A copy of the ledger that is older than they are makes the receiver hold. The newest one stays: it says that
         the dataset has received rows."""
-        before = utc_now() - timedelta(days=self.bench.settings.receipts_kept_days)
-        with self.bench.ledger.read() as connection:
+        before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
+        with self.context.ledger.read() as connection:
             known = datasets.every(connection)
         for dataset in known:
-            listed = sorted(self.bench.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
+            listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
             old = [batch_id for batch_id, at in listed[:-1] if at < before]
-            with self.bench.ledger.read() as connection:
+            with self.context.ledger.read() as connection:
                 settled = batch_receipts.settled_batches(connection, dataset.id, old)
-            self.bench.receipts.remove(dataset.table_uuid, settled)
+            self.context.receipts.remove(dataset.table_uuid, settled)
 
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 
-from strandline.errors import OpeningNeeded
-from strandline.ledger import sequence
+from strandline.core.errors import OpeningNeeded
 from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest import sequence
 from strandline.ledger.witness import Witness
-from strandline.receive.adoption import Adoption
-from strandline.receive.turns import Turns
+from strandline.receive.record_found import Adoption
+from strandline.receive.sqlite_lock import Turns
 
 LOOK_AGAIN_SECONDS = 1.0
 _ADOPT_AGAIN_SECONDS = 600.0

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from strandline.config import LakeConfig, resolve_key
-from strandline.durable import sync_data, sync_folder
-from strandline.errors import StorageError
-from strandline.receipts import BODY_SUFFIX, Note, parse_note
+from strandline.core.errors import StorageError
+from strandline.core.settings import LakeConfig, resolve_key
 from strandline.storage.bucket import bucket_store
+from strandline.storage.durable import sync_data, sync_folder
+from strandline.storage.receipts import BODY_SUFFIX, Note, parse_note
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,21 +21,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from strandline import failpoints
-from strandline.drift import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.errors import StorageError, StrandlineError
-from strandline.ledger import audit, datasets, delivered, dropped_entries, quarantined_files
-from strandline.ledger.delivered import SinkMark
-from strandline.ledger.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
+from strandline.core import failpoints
+from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.reconcile_records import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.ledger import audit
+from strandline.ledger.deliver import sink_watermarks
+from strandline.ledger.deliver.sink_watermarks import SinkMark
 from strandline.ledger.engine import Connection
-from strandline.ledger.quarantined_files import NewSwept
-from strandline.reconcile.bench import QUARANTINE_FOLDER, SweepBench
+from strandline.ledger.ingest import datasets
+from strandline.ledger.reconcile import dropped_entries, quarantined_files
+from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
+from strandline.ledger.reconcile.quarantined_files import NewSwept
+from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
 from strandline.reconcile.model import Finding, Move, References, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
 from strandline.reconcile.rendering import printable
+from strandline.reconcile.run_counters import Tally
+from strandline.reconcile.run_watch import Aborted, RunWatch
 from strandline.reconcile.settle import record_dropped, settle_files
-from strandline.reconcile.tally import Tally
-from strandline.reconcile.watch import Aborted, RunWatch
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +50,15 @@ PROOF_PATHS = 10
 
 
 class Actor:
-    def __init__(self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, tally: Tally) -> None:
-        self._bench = bench
+    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, tally: Tally) -> None:
+        self._bench = context
         self._run = run
         self._asked = asked
         self._watch = watch
         self._tally = tally
-        self._spool = f"{bench.warehouse}/{SPOOL_FOLDER}"
+        self._spool = f"{context.warehouse}/{SPOOL_FOLDER}"
         # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
-        self._folder = f"{bench.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
+        self._folder = f"{context.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -246,7 +249,7 @@ class Actor:
 
     def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
         dataset = datasets.find(connection, table)
-        return [] if dataset is None else delivered.marks(connection, dataset.id)
+        return [] if dataset is None else sink_watermarks.marks(connection, dataset.id)
 
     def _begin(
         self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]

@@ -11,9 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.config import LakeConfig
-from strandline.drift import Asked, Event, Run, RunId, Suspect, Swept
-from strandline.errors import (
+from strandline.core.errors import (
     FailedError,
     LeaseLost,
     RefusedError,
@@ -23,20 +21,23 @@ from strandline.errors import (
     UsageError,
     WitnessUnreadable,
 )
-from strandline.ledger import audit, quarantined_files, reconcile_runs, schedules, suspect_files
+from strandline.core.reconcile_records import Asked, Event, Run, RunId, Suspect, Swept
+from strandline.core.settings import LakeConfig
+from strandline.ledger import audit, schedules
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.ledger.witness import Witness
-from strandline.reconcile.ground import LakeGround
+from strandline.reconcile.ledger_context import LakeGround
 from strandline.reconcile.paths import canonical
 
 if TYPE_CHECKING:
-    from strandline.reconcile.bench import SweepBench
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.spark.tables import SparkTables
+    from strandline.reconcile.context import SweepContext
     from strandline.reconcile.model import Catalog, Storage, Surveyor
     from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnFinding
-    from strandline.reconcile.watch import OnProgress
-    from strandline.tables.light import LightCatalog
-    from strandline.tables.spark_tables import SparkTables
 
 log = logging.getLogger(__name__)
 
@@ -87,15 +88,15 @@ class Reconciler:
     ) -> Run:
         """One run. Spark starts only above `references_max`, where entries are dropped from a table of format version
         3, and where the ledger was restored and must be opened before a run may act."""
-        from strandline.reconcile.reach.remembered import forget_old
+        from strandline.reconcile.references.manifest_cache import forget_old
         from strandline.reconcile.sweep import sweep
 
         if asked.act:
             self._catch_up()
         memory = self._config.home / _MEMORY
         forget_old(str(memory))
-        with self._bench(inventory_file, None if asked.act else memory) as bench:
-            return sweep(bench, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
+        with self._bench(inventory_file, None if asked.act else memory) as context:
+            return sweep(context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @cached_property
     def _watching_since(self) -> datetime:
@@ -115,7 +116,7 @@ class Reconciler:
     ) -> Run | None:
         """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
         with the same schedule, for example. A turn that was missed because no daemon ran is made up for, once."""
-        from strandline.schedule import is_due
+        from strandline.core.schedule import is_due
 
         settings, now = self._config.settings.reconcile, utc_now()
         asked = Asked(act=not settings.dry_run)
@@ -189,15 +190,15 @@ class Reconciler:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as bench:
-            return quarantine.restore(bench, run)
+        with self._bench() as context:
+            return quarantine.restore(context, run)
 
     def purge(self, run: int | None = None) -> Purged:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as bench:
-            return quarantine.purge(bench, run)
+        with self._bench() as context:
+            return quarantine.purge(context, run)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its
@@ -227,9 +228,9 @@ class Reconciler:
         return LocalStore()
 
     @contextmanager
-    def _bench(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepBench]:
+    def _bench(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepContext]:
         from strandline.reconcile.fallback import FallbackSurveyor
-        from strandline.reconcile.reach.lake_catalog import AwayCatalog, LakeCatalog
+        from strandline.reconcile.references.lake_catalog import AwayCatalog, LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
         try:
@@ -245,16 +246,16 @@ class Reconciler:
         finally:
             surveyor.close()
 
-    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepBench:
-        from strandline.reconcile.bench import SweepBench
+    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepContext:
+        from strandline.reconcile.context import SweepContext
 
-        return SweepBench(
+        return SweepContext(
             self._ledger,
             self._config.settings.reconcile,
             self.storage,
             catalog,
             surveyor,
-            self._ground.context,
+            self._ground.ledger_context,
             self._ground.gate,
             canonical(self._config.warehouse_url),
             self._ground.spooled,
@@ -272,7 +273,7 @@ class Reconciler:
         return take_folder_id(warehouse)
 
     def _pointers(self, tables: Collection[str]) -> list[str]:
-        from strandline.tables.catalog_rows import read_rows
+        from strandline.iceberg.metadata.catalog_rows import read_rows
 
         rows = read_rows(self._config) or ()
         return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

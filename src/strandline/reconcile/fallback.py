@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from strandline.errors import ReferencesTooMany, StrandlineError
-from strandline.reconcile.model import Context, Survey, Watch
-from strandline.reconcile.reach.references import LakeReferences
+from strandline.core.errors import ReferencesTooMany, StrandlineError
+from strandline.reconcile.model import LedgerContext, Survey, Watch
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.survey import LakeSurveyor
 
 if TYPE_CHECKING:
+    from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.on_spark.survey import SparkSurveyor
-    from strandline.tables.spark_tables import SparkTables
 
 
 class FallbackSurveyor:
@@ -21,13 +21,13 @@ class FallbackSurveyor:
         self._tables = tables
         self._on_spark: SparkSurveyor | None = None
 
-    def survey(self, context: Context, watch: Watch) -> Survey:
+    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         if self._on_spark is None:
             try:
-                return self._light.survey(context, watch)
+                return self._light.survey(ledger_context, watch)
             except ReferencesTooMany as e:
                 self._on_spark = self._started(e)
-        return self._on_spark.survey(context, watch)
+        return self._on_spark.survey(ledger_context, watch)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """As they are now. A run that began on Spark stays there."""

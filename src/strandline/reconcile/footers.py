@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.reconcile_settings import ReconcileSettings
+from strandline.core.settings_reconcile import ReconcileSettings
 
 
 def grace_seconds(settings: ReconcileSettings) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from strandline.drift import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
-from strandline.types import Seq, SeqRange
+from strandline.core.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
+from strandline.core.types import Seq, SeqRange
 
 __all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "StorageKind"]
 
@@ -178,7 +178,7 @@ class TableSeal:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class LedgerContext:
     """What the guards judge by; fixed when a run begins, before storage is listed."""
 
     now_ns: int
@@ -394,6 +394,6 @@ class Survey:
 
 
 class Surveyor(Protocol):
-    def survey(self, context: Context, watch: Watch) -> Survey:
+    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         """Storage first, references after. `ReferencesTooMany` where they do not fit; `StorageError` where the
         catalog could not be read at all."""

@@ -10,17 +10,18 @@ from enum import StrEnum
 from itertools import islice
 from typing import TypeVar
 
-from strandline import failpoints
-from strandline.drift import Event, Run, RunId, Swept, SweptState
-from strandline.errors import LeaseLost, RefusedError, StorageError
-from strandline.ledger import audit, quarantined_files, reconcile_runs
+from strandline.core import failpoints
+from strandline.core.errors import LeaseLost, RefusedError, StorageError
+from strandline.core.reconcile_records import Event, Run, RunId, Swept, SweptState
+from strandline.core.wording import plural
+from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.reconcile.bench import SweepBench
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
+from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase, References
+from strandline.reconcile.run_watch import Aborted, RunWatch
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 from strandline.reconcile.sweep import take_sweep_lease
-from strandline.reconcile.watch import Aborted, RunWatch
-from strandline.wording import plural
 
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
@@ -52,60 +53,60 @@ class Purged:
     failed: tuple[str, ...]
 
 
-def restore(bench: SweepBench, run: int) -> Restored:
+def restore(context: SweepContext, run: int) -> Restored:
     """Everything that a run has set aside and that is still there, to where it was."""
-    with bench.ledger.read() as connection:
+    with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
-        if run in reconcile_runs.elsewhere(connection, bench.folder):
+        if run in reconcile_runs.elsewhere(connection, context.folder):
             raise RefusedError(
                 f"run {run} set files aside in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",
             )
-    return _with_lease(bench, lambda watch: _restore(bench, RunId(run), watch))
+    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch))
 
 
-def purge(bench: SweepBench, run: int | None = None) -> Purged:
+def purge(context: SweepContext, run: int | None = None) -> Purged:
     """What was set aside long enough ago: looked at once more, and deleted."""
     if run is not None:
-        with bench.ledger.read() as connection:
+        with context.ledger.read() as connection:
             reconcile_runs.get(connection, run)
-    return _with_lease(bench, lambda watch: _purge(bench, None if run is None else RunId(run), watch))
+    return _with_lease(context, lambda watch: _purge(context, None if run is None else RunId(run), watch))
 
 
-def _with_lease(bench: SweepBench, work: Callable[[RunWatch], _T]) -> _T:
-    lease = take_sweep_lease(bench)
+def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
+    lease = take_sweep_lease(context)
     watch = RunWatch(
-        bench.ledger, lease, lease_seconds=bench.settings.lease_seconds, run_seconds_max=_UNBOUNDED_SECONDS
+        context.ledger, lease, lease_seconds=context.settings.lease_seconds, run_seconds_max=_UNBOUNDED_SECONDS
     )
     try:
         with watch.beating():
-            settle_dead_runs(bench, watch, entries=False)
+            settle_dead_runs(context, watch, entries=False)
             return work(watch)
     except Aborted as e:
         raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
     finally:
-        reconcile_runs.release(bench.ledger, lease)
+        reconcile_runs.release(context.ledger, lease)
 
 
 # ---- back ------------------------------------------------------------------------------------------------------------
 
 
-def _restore(bench: SweepBench, run: RunId, watch: RunWatch) -> Restored:
-    with bench.ledger.read() as connection:
+def _restore(context: SweepContext, run: RunId, watch: RunWatch) -> Restored:
+    with context.ledger.read() as connection:
         files = quarantined_files.of_run(connection, run, _KEPT_STATES)
     restored = already = 0
     taken: list[str] = []
     lost: list[str] = []
     failed: list[str] = []
     waiting = iter(files)
-    while some := list(islice(waiting, bench.settings.batch_size)):
-        with bench.ledger.write() as connection:
+    while some := list(islice(waiting, context.settings.batch_size)):
+        with context.ledger.write() as connection:
             watch.fence(connection)
         back: list[Swept] = []
         there: list[Swept] = []
         gone: list[Swept] = []
-        for seen in looked(bench, some):
-            match _bring_back(bench, seen, watch):
+        for seen in looked(context, some):
+            match _bring_back(context, seen, watch):
                 case "back":
                     back.append(seen.file)
                 case "there":
@@ -119,13 +120,13 @@ def _restore(bench: SweepBench, run: RunId, watch: RunWatch) -> Restored:
                 case why:
                     failed.append(f"{seen.file.path}: {why}")
         failpoints.hit("reconcile.after_restored")
-        with bench.ledger.write() as connection:
+        with context.ledger.write() as connection:
             quarantined_files.move(connection, [*back, *there], SweptState.RESTORED, "restored")
             quarantined_files.move(
                 connection, [f for f in gone if f.state is not SweptState.PURGING], SweptState.LOST, "in neither place"
             )
             if back:
-                samples = [file.path for file in back[: bench.settings.samples_max]]
+                samples = [file.path for file in back[: context.settings.samples_max]]
                 audit.record(connection, Event.FILES_RESTORED.value, run=run, files=len(back), samples=samples)
         failpoints.hit("reconcile.after_restore")
         restored, already = restored + len(back), already + len(there)
@@ -133,7 +134,7 @@ def _restore(bench: SweepBench, run: RunId, watch: RunWatch) -> Restored:
     return Restored(run, restored, already, tuple(taken), tuple(lost), tuple(failed))
 
 
-def _bring_back(bench: SweepBench, seen: Seen, watch: RunWatch) -> str:
+def _bring_back(context: SweepContext, seen: Seen, watch: RunWatch) -> str:
     file = seen.file
     for stat in (seen.at_path, seen.at_kept):
         if isinstance(stat, StorageError):
@@ -143,26 +144,26 @@ def _bring_back(bench: SweepBench, seen: Seen, watch: RunWatch) -> str:
             return "left"
         return "lost" if seen.at_path is None else "there"
     if seen.at_path is not None:
-        return _both_there(bench, seen)
+        return _both_there(context, seen)
     watch.last_word()
     failpoints.hit("reconcile.before_restore")
     try:
-        return "back" if bench.storage.bring_back(file.kept_at, file.path) else "taken"
+        return "back" if context.storage.bring_back(file.kept_at, file.path) else "taken"
     except StorageError as e:
         return e.message
 
 
-def _both_there(bench: SweepBench, seen: Seen) -> str:
+def _both_there(context: SweepContext, seen: Seen) -> str:
     """A restore that was killed between its two steps leaves the file twice. A move that was killed does, too, where
     moving is copying: then the copy stays until it is purged, since a run that only seems dead may yet finish."""
     if seen.file.state is SweptState.LEFT:
         return "left"
     try:
-        if not bench.storage.same_content(seen.file.path, seen.file.kept_at):
+        if not context.storage.same_content(seen.file.path, seen.file.kept_at):
             return "taken"
     except StorageError as e:
         return e.message
-    failed = bench.storage.delete([seen.file.kept_at])
+    failed = context.storage.delete([seen.file.kept_at])
     return "there" if not failed else next(iter(failed.values()))
 
 
@@ -194,24 +195,24 @@ def fate(seen: Seen, *, is_live: bool) -> Fate:
     return Fate.NEEDED if is_live and not at_path else Fate.GOES
 
 
-def _purge(bench: SweepBench, run: RunId | None, watch: RunWatch) -> Purged:
-    before = utc_now() - timedelta(days=bench.settings.quarantine_days)
-    with bench.ledger.read() as connection:
-        every = bench.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
-        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=bench.settings.history_runs))
+def _purge(context: SweepContext, run: RunId | None, watch: RunWatch) -> Purged:
+    before = utc_now() - timedelta(days=context.settings.quarantine_days)
+    with context.ledger.read() as connection:
+        every = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
+        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
     due = [file for file in every if file.begun_at <= before]
     total = Purged(0, 0, 0, _held(every) - _held(due), ())
     known: References | None = None
     waiting = iter(due)
-    while some := list(islice(waiting, bench.settings.batch_size)):
+    while some := list(islice(waiting, context.settings.batch_size)):
         watch.phase(Phase.SETTLE)
-        known = bench.catalog.references(known, watch)
-        _check_catalog(bench, known, seen_before)
+        known = context.catalog.references(known, watch)
+        _check_catalog(context, known, seen_before)
         # A table that cannot be read may reference any file, under whatever name the file was set aside.
         unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
         if unread:
             return _added(total, Purged(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
-        total = _added(total, _purge_batch(bench, some, known, watch))
+        total = _added(total, _purge_batch(context, some, known, watch))
     return total
 
 
@@ -220,9 +221,9 @@ def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
     return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
-def _check_catalog(bench: SweepBench, known: References, seen_before: Collection[str]) -> None:
+def _check_catalog(context: SweepContext, known: References, seen_before: Collection[str]) -> None:
     """What nothing references is deleted for good: so this has to be the catalog that it always was."""
-    refused = bench.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
+    refused = context.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
         raise RefusedError(
             refused,
@@ -250,46 +251,46 @@ def _held(files: Sequence[Swept]) -> int:
     return sum(1 for file in files if file.state is not SweptState.LEFT)
 
 
-def _purge_batch(bench: SweepBench, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
+def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
     paths = [file.path for file in some]
-    live = known.referenced(paths) | bench.spooled(paths)
+    live = known.referenced(paths) | context.spooled(paths)
     ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
     failed: list[str] = []
-    for seen in looked(bench, list(some)):
+    for seen in looked(context, list(some)):
         file, end = seen.file, fate(seen, is_live=seen.file.path in live)
-        why = _before(bench, file, end, file.path in live, watch) if seen.at_kept is not None else None
+        why = _before(context, file, end, file.path in live, watch) if seen.at_kept is not None else None
         if why is not None:
             failed.append(f"{file.path}: {why}")
             end = Fate.WAITS
         ends[end].append(file)
     goes = ends[Fate.GOES]
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         watch.fence(connection)
         quarantined_files.move(connection, ends[Fate.NEEDED], SweptState.RESTORED, "a table references it")
         quarantined_files.move(connection, ends[Fate.LOST], SweptState.LOST, "in neither place")
         quarantined_files.move(connection, goes, SweptState.PURGING)
     failpoints.hit("reconcile.after_purge_record")
-    refused = bench.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
+    refused = context.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
     failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
     failpoints.hit("reconcile.after_purged")
     gone = [replace(file, state=SweptState.PURGING) for file in goes if file.kept_at not in refused]
     size = sum(file.size for file in gone)
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         in_place = [file for file in ends[Fate.IN_PLACE] if file.kept_at not in refused]
         quarantined_files.move(connection, in_place, SweptState.RESTORED, "it is in its place")
         quarantined_files.move(connection, gone, SweptState.PURGED)
-        samples = [file.path for file in gone[: bench.settings.samples_max]]
+        samples = [file.path for file in gone[: context.settings.samples_max]]
         audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
     return Purged(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
 
 
-def _before(bench: SweepBench, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
+def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
     """What has to be so before a kept file may go; else why it stays."""
     try:
         if end is Fate.NEEDED:
             watch.last_word()
-            return None if bench.storage.bring_back(file.kept_at, file.path) else TAKEN
-        if end is Fate.IN_PLACE and is_live and not bench.storage.same_content(file.path, file.kept_at):
+            return None if context.storage.bring_back(file.kept_at, file.path) else TAKEN
+        if end is Fate.IN_PLACE and is_live and not context.storage.same_content(file.path, file.kept_at):
             return TAKEN
     except StorageError as e:
         return e.message

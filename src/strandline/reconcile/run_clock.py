@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from strandline.clock import SKIPS_MAX, Moment, here, judge
-from strandline.ledger import clocks, reconcile_runs
+from strandline.core.clock import SKIPS_MAX, Moment, here, judge
 from strandline.ledger.engine import Connection
+from strandline.ledger.maintain import clocks
+from strandline.ledger.reconcile import reconcile_runs
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from strandline.drift import AbortReason, Done, Event, FindingKind, Run, RunId, Swept, SweptState
-from strandline.errors import StorageError, StrandlineError
-from strandline.ledger import audit, dropped_entries, quarantined_files, reconcile_runs
-from strandline.ledger.dropped_entries import DroppedBatch
+from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.reconcile_records import AbortReason, Done, Event, FindingKind, Run, RunId, Swept, SweptState
+from strandline.ledger import audit
 from strandline.ledger.engine import Connection
-from strandline.reconcile.bench import SweepBench
+from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.dropped_entries import DroppedBatch
+from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Stat
-from strandline.reconcile.watch import RunWatch
+from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
@@ -38,8 +39,8 @@ class Seen:
         return not isinstance(self.at_path, StorageError) and not isinstance(self.at_kept, StorageError)
 
 
-def looked(bench: SweepBench, files: list[Swept]) -> list[Seen]:
-    stats = bench.look_at([p for f in files for p in (f.path, f.kept_at)])
+def looked(context: SweepContext, files: list[Swept]) -> list[Seen]:
+    stats = context.look_at([p for f in files for p in (f.path, f.kept_at)])
     return [Seen(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
 
 
@@ -63,7 +64,7 @@ def true_state(seen: Seen) -> SweptState | None:
 
 
 def settle_files(
-    bench: SweepBench,
+    context: SweepContext,
     files: list[Swept],
     why: str | None = None,
     *,
@@ -74,12 +75,12 @@ def settle_files(
     the same transaction."""
     changes: dict[SweptState, list[Swept]] = {}
     after: dict[SweptState, list[Swept]] = {}
-    for seen in looked(bench, files):
+    for seen in looked(context, files):
         state = true_state(seen)
         if state is not None:
             changes.setdefault(state, []).append(seen.file)
         after.setdefault(state or seen.file.state, []).append(seen.file)
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         hold(connection)
         for state, some in changes.items():
             quarantined_files.move(connection, some, state, _GONE if state is SweptState.LOST else why)
@@ -87,29 +88,29 @@ def settle_files(
     return after
 
 
-def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True) -> list[str]:
+def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = True) -> list[str]:
     """Before anything new begins: whoever held the lease before is taken for dead, by whoever holds it now. Batches of
     entries need the catalog; one that cannot be asked about stays as it is, and that is what is answered."""
-    with bench.ledger.read() as connection:
+    with context.ledger.read() as connection:
         files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
         drops = dropped_entries.begun(connection) if entries else []
         dead = reconcile_runs.left_running(connection)
         if dead is not None and dead.asked.act:
             # It may have brought files back, of whatever run, and not come to say so.
             files += quarantined_files.held(connection)
-        files = bench.here(connection, files)
+        files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
     if files:
-        late = partial(_record_late, bench, dead)
-        after = settle_files(bench, files, "its run died", hold=watch.hold, tell=late)
+        late = partial(_record_late, context, dead)
+        after = settle_files(context, files, "its run died", hold=watch.hold, tell=late)
     failures: list[str] = []
     for batch in drops:
         try:
-            _settle_batch(bench, batch, watch)
+            _settle_batch(context, batch, watch)
         except StrandlineError as e:
             failures.append(f"whether a batch of entries of run {batch.run} was dropped is not known: {e.message}")
     settled = len(drops) - len(failures)
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         watch.hold(connection)
         if dead is not None:
             _end(connection, dead)
@@ -121,7 +122,7 @@ def settle_dead_runs(bench: SweepBench, watch: RunWatch, *, entries: bool = True
 
 
 def _record_late(
-    bench: SweepBench, dead: Run | None, connection: Connection, after: Mapping[SweptState, list[Swept]]
+    context: SweepContext, dead: Run | None, connection: Connection, after: Mapping[SweptState, list[Swept]]
 ) -> None:
     """What a run did, or a purge, and did not come to say."""
     deletes = dead is not None and dead.asked.delete
@@ -140,29 +141,29 @@ def _record_late(
                 run=run,
                 files=len(some),
                 bytes=sum(file.size for file in some),
-                storage=bench.storage.kind.value,
+                storage=context.storage.kind.value,
                 settled=True,
-                samples=[file.path for file in some[: bench.settings.samples_max]],
+                samples=[file.path for file in some[: context.settings.samples_max]],
             )
 
 
-def _settle_batch(bench: SweepBench, batch: DroppedBatch, watch: RunWatch) -> None:
-    with bench.ledger.write() as connection:
+def _settle_batch(context: SweepContext, batch: DroppedBatch, watch: RunWatch) -> None:
+    with context.ledger.write() as connection:
         watch.hold(connection)  # before the token is voided: it may be that of a run under way
-    dropped = bench.catalog.dropped(batch.table, batch.token)
-    if dropped is None and not bench.catalog.may_have(batch.table, batch.samples):
+    dropped = context.catalog.dropped(batch.table, batch.token)
+    if dropped is None and not context.catalog.may_have(batch.table, batch.samples):
         dropped = batch.entries  # it landed, and the snapshot that says so has expired since
-    with bench.ledger.write() as connection:
+    with context.ledger.write() as connection:
         watch.hold(connection)
         dropped_entries.end(connection, batch, dropped)
         if dropped:
-            record_dropped(connection, bench, batch, dropped, settled=True)
+            record_dropped(connection, context, batch, dropped, settled=True)
         done = reconcile_runs.get(connection, batch.run).outcome.done
         reconcile_runs.correct(connection, batch.run, replace(done, missing=_dropped(connection, batch.run)))
 
 
 def record_dropped(
-    connection: Connection, bench: SweepBench, batch: DroppedBatch, dropped: int, **more: object
+    connection: Connection, context: SweepContext, batch: DroppedBatch, dropped: int, **more: object
 ) -> None:
     audit.record(
         connection,
@@ -172,8 +173,8 @@ def record_dropped(
         entries=dropped,
         rows=sum(gone.count for gone in batch.gone),
         lost_to={x.name: sum(y.count for y in batch.lost if y.name == x.name) for x in batch.lost},
-        storage=bench.storage.kind.value,
-        samples=batch.samples[: bench.settings.samples_max],
+        storage=context.storage.kind.value,
+        samples=batch.samples[: context.settings.samples_max],
         **more,
     )
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.config import LakeConfig
-from strandline.errors import StorageError, StrandlineError, TableUnfit, UsageError
+from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
+from strandline.core.settings import LakeConfig
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.catalog_rows import CatalogRow, read_rows
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.reconcile import grace
 from strandline.reconcile.compare.compared import Bounds, Look, Ways, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
-from strandline.reconcile.reach.entries import Entry, describe
-from strandline.reconcile.reach.manifest_files import ManifestReading
-from strandline.reconcile.reach.real_paths import other_spellings
-from strandline.reconcile.reach.references import (
+from strandline.reconcile.references.collect import (
     LakeReferences,
     ReferenceReader,
     TableReferences,
@@ -35,15 +35,15 @@ from strandline.reconcile.reach.references import (
     locations_of,
     references_too_many,
 )
+from strandline.reconcile.references.manifest_workers import ManifestReading
+from strandline.reconcile.references.missing_entries import Entry, describe
+from strandline.reconcile.references.real_paths import other_spellings
 from strandline.reconcile.storage.discovery import Discovery, discover
 from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
 from strandline.reconcile.storage.inventory_file import read_inventory
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
-from strandline.tables.catalog_rows import CatalogRow, read_rows
-from strandline.tables.light import LightCatalog
-from strandline.wording import plural
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -111,7 +111,7 @@ class LakeSurveyor:
         self._memory = None if memory is None else str(memory)
         self.warehouse = canonical(config.warehouse_url)
 
-    def survey(self, context: Context, watch: Watch) -> Survey:
+    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         with older_objects_passed_over():
             with Pool() as pool:
                 watch.phase(Phase.LIST)
@@ -127,7 +127,7 @@ class LakeSurveyor:
                 roots = {root for path in listing.folders if (root := unclaimed.root_of(key(path))) is not None}
                 times = (max(f.modified_ns, default=0) for f in listing.folders.values() if f.modified_ns)
                 places = self.bounded(places, unclaimed, sorted(roots), max(times, default=0), listing.failures)
-            return compared(self.warehouse, listing, references, context, self.ways(watch), self.bounds, places)
+            return compared(self.warehouse, listing, references, ledger_context, self.ways(watch), self.bounds, places)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """As they are now."""

@@ -18,14 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from strandline.drift import Suspect
-from strandline.errors import StorageError
-from strandline.ledger import suspect_files
-from strandline.reconcile.bench import SweepBench
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import Suspect
+from strandline.ledger.reconcile import suspect_files
+from strandline.reconcile.context import SweepContext
 from strandline.reconcile.footers import Footer, read_footer
-from strandline.reconcile.kept import Kept
 from strandline.reconcile.model import Finding, FindingKind, Protection, Survey, Watch
 from strandline.reconcile.paths import is_metadata_file
+from strandline.reconcile.quarantine_lookup import Kept
 
 FOOTERS_MAX = 10_000
 """Read in one run. Orphans beyond are compared by their size alone."""
@@ -103,9 +103,9 @@ class MissingEntries:
                 yield self._ranged[at][2]
 
 
-def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, watch: Watch) -> Suspects:
+def find_suspects(context: SweepContext, survey: Survey, kept: Kept, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
-    with bench.ledger.read() as connection:
+    with context.ledger.read() as connection:
         known = suspect_files.every(connection)
     again = survey.references.referenced([suspect.path for suspect in known])
     released = {suspect.path for suspect in known if suspect.released}
@@ -118,8 +118,8 @@ def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, watch: Watch) -
             for f in survey.drift.orphans()
             if f.table in missing and f.path not in released and not is_metadata_file(f.path)
         )
-        matched = list(_matched(bench, orphans, missing, found, watch.check))
-        for finding, entries in _still_missing(bench, survey, matched, watch):
+        matched = list(_matched(context, orphans, missing, found, watch.check))
+        for finding, entries in _still_missing(context, survey, matched, watch):
             found.files[finding.path] = entries[0]
             found.entries |= dict.fromkeys(entries, finding.path)
             found.before[finding.protected] += 1
@@ -127,7 +127,7 @@ def find_suspects(bench: SweepBench, survey: Survey, kept: Kept, watch: Watch) -
         found.before.update(f.protected for f in survey.drift.missing() if found.protects(f))
     new = [Suspect(path, table, found.files[path], False) for path, table in islice(tables.items(), RECORDED_MAX)]
     if again or new:
-        with bench.ledger.write() as connection:
+        with context.ledger.write() as connection:
             suspect_files.forget(connection, again)
             suspect_files.record(connection, new)
     return found
@@ -145,12 +145,12 @@ def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
 
 
 def _still_missing(
-    bench: SweepBench, survey: Survey, matched: Sequence[tuple[Finding, Sequence[str]]], watch: Watch
+    context: SweepContext, survey: Survey, matched: Sequence[tuple[Finding, Sequence[str]]], watch: Watch
 ) -> Iterator[tuple[Finding, Sequence[str]]]:
     """Those of which the table still has an entry. All of a table that cannot be read now."""
     if not matched:
         return
-    now = bench.catalog.references(survey.references, watch)
+    now = context.catalog.references(survey.references, watch)
     live = now.referenced({path for _, entries in matched for path in entries})
     for finding, entries in matched:
         still = entries if finding.table in now.unread else [path for path in entries if path in live]
@@ -159,14 +159,14 @@ def _still_missing(
 
 
 def _matched(
-    bench: SweepBench,
+    context: SweepContext,
     orphans: Iterator[Finding],
     missing: dict[str, MissingEntries],
     found: Suspects,
     check: Callable[[], None],
 ) -> Iterator[tuple[Finding, Sequence[str]]]:
     read = 0
-    with ThreadPoolExecutor(bench.settings.recheck_concurrency, thread_name_prefix="footer") as threads:
+    with ThreadPoolExecutor(context.settings.recheck_concurrency, thread_name_prefix="footer") as threads:
         while some := list(islice(orphans, _AT_ONCE)):
             check()
             unlike: list[Finding] = []
@@ -178,15 +178,15 @@ def _matched(
                     unlike.append(finding)
             wanted = unlike[: FOOTERS_MAX - read]
             read += len(wanted)
-            for finding, footer in zip(wanted, threads.map(lambda f: _footer(bench, f), wanted), strict=True):
+            for finding, footer in zip(wanted, threads.map(lambda f: _footer(context, f), wanted), strict=True):
                 if isinstance(footer, StorageError):
                     found.untold.setdefault(finding.table or "", footer.message)
                 elif footer is not None and (entries := missing[finding.table or ""].agreeing(footer)):
                     yield finding, entries
 
 
-def _footer(bench: SweepBench, finding: Finding) -> Footer | StorageError | None:
+def _footer(context: SweepContext, finding: Finding) -> Footer | StorageError | None:
     try:
-        return read_footer(lambda count: bench.storage.tail(finding.path, count), finding.size or 0)
+        return read_footer(lambda count: context.storage.tail(finding.path, count), finding.size or 0)
     except StorageError as e:
         return e

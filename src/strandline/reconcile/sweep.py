@@ -12,41 +12,50 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, islice
 
-from strandline import failpoints
-from strandline.drift import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
-from strandline.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError, SweepRunning
-from strandline.ledger import audit, maintenance, quarantined_files, reconcile_runs
+from strandline.core import failpoints
+from strandline.core.errors import (
+    CommitUnknown,
+    LeaseLost,
+    ReferencesTooMany,
+    StorageError,
+    StrandlineError,
+    SweepRunning,
+)
+from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
+from strandline.core.wording import plural
+from strandline.ledger import audit
 from strandline.ledger.engine import Connection
+from strandline.ledger.maintain import runs
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.act import Actor, is_unread
-from strandline.reconcile.bench import SweepBench
 from strandline.reconcile.compare import guard
-from strandline.reconcile.kept import Kept, KeptFile, find_kept
+from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Content, Finding, Phase, Protection, References, Stat, Survey
 from strandline.reconcile.paths import Roots, key
+from strandline.reconcile.quarantine_lookup import Kept, KeptFile, find_kept
+from strandline.reconcile.run_counters import Tally
+from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch
 from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
-from strandline.reconcile.tally import Tally
-from strandline.reconcile.watch import Aborted, OnProgress, RunWatch
-from strandline.wording import plural
 
 log = logging.getLogger(__name__)
 
 OnFinding = Callable[[Finding], None]
 
 
-def take_sweep_lease(bench: SweepBench) -> SweepLease:
-    lease = reconcile_runs.take_lease(bench.ledger, seconds=bench.settings.lease_seconds)
+def take_sweep_lease(context: SweepContext) -> SweepLease:
+    lease = reconcile_runs.take_lease(context.ledger, seconds=context.settings.lease_seconds)
     if lease is None:
         raise SweepRunning(
             "another run of the reconciler is under way",
-            hint=f"Wait for it, or, if its process is dead, for {bench.settings.lease_seconds} s. "
+            hint=f"Wait for it, or, if its process is dead, for {context.settings.lease_seconds} s. "
             "`strandline reconcile runs` shows it.",
         )
     return lease
 
 
 def sweep(
-    bench: SweepBench,
+    context: SweepContext,
     asked: Asked,
     *,
     cancelled: threading.Event | None = None,
@@ -54,51 +63,51 @@ def sweep(
     on_finding: OnFinding | None = None,
 ) -> Run:
     """One run, and its record. An abort is an outcome, not an error; another run under way is one."""
-    lease = take_sweep_lease(bench)
+    lease = take_sweep_lease(context)
     watch = RunWatch(
-        bench.ledger,
+        context.ledger,
         lease,
-        lease_seconds=bench.settings.lease_seconds,
-        run_seconds_max=bench.settings.run_seconds_max,
+        lease_seconds=context.settings.lease_seconds,
+        run_seconds_max=context.settings.run_seconds_max,
         cancelled=cancelled,
         on_progress=on_progress,
     )
     try:
         with watch.beating():
             watch.phase(Phase.SETTLE)
-            run, unsettled = _begin(bench, lease, asked, watch)
+            run, unsettled = _begin(context, lease, asked, watch)
             failpoints.hit("reconcile.after_start")
-            _Sweep(bench, run, asked, watch, unsettled).run(on_finding)
+            _Sweep(context, run, asked, watch, unsettled).run(on_finding)
     finally:
-        reconcile_runs.release(bench.ledger, lease)
-    with bench.ledger.read() as connection:
+        reconcile_runs.release(context.ledger, lease)
+    with context.ledger.read() as connection:
         return reconcile_runs.get(connection, run)
 
 
-def _begin(bench: SweepBench, lease: SweepLease, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
+def _begin(context: SweepContext, lease: SweepLease, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
     """A run, once what the last one left is settled; and what could not be."""
     try:
-        unsettled = settle_dead_runs(bench, watch)
-        with bench.ledger.write() as connection:
+        unsettled = settle_dead_runs(context, watch)
+        with context.ledger.write() as connection:
             watch.hold(connection)
-            return reconcile_runs.start(connection, lease, asked, bench.storage.kind, bench.folder), unsettled
+            return reconcile_runs.start(connection, lease, asked, context.storage.kind, context.folder), unsettled
     except Aborted as e:
         raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
 
 
 class _Sweep:
     def __init__(
-        self, bench: SweepBench, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
+        self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
     ) -> None:
-        self._bench = bench
-        self._settings = bench.settings
+        self._bench = context
+        self._settings = context.settings
         self._run = run
         self._asked = asked
         self._watch = watch
-        self._tally = Tally(bench.settings)
+        self._tally = Tally(context.settings)
         for what in unsettled:
             self._tally.fail(what)
-        self._actor = Actor(bench, run, asked, watch, self._tally)
+        self._actor = Actor(context, run, asked, watch, self._tally)
 
     def run(self, on_finding: OnFinding | None) -> None:
         reason, why = AbortReason.UNKNOWN, "it ended unexpectedly"
@@ -124,15 +133,17 @@ class _Sweep:
         self._abort(reason, why)
 
     def _work(self, on_finding: OnFinding | None) -> None:
-        context = self._bench.context(self._asked)
-        self._tally.begin(context)
-        survey = self._bench.surveyor.survey(context, self._watch)
-        self._tally.survey(survey, context.contents_before)
+        ledger_context = self._bench.ledger_context(self._asked)
+        self._tally.begin(ledger_context)
+        survey = self._bench.surveyor.survey(ledger_context, self._watch)
+        self._tally.survey(survey, ledger_context.contents_before)
         self._tally.vanished = self._vanished(survey)
         kept = self._in_quarantine(survey)
         suspects = self._suspected(survey, kept)
         self._tell(survey, kept, suspects, on_finding)
-        is_empty = not (context.seals or survey.references.tables or survey.references.unread or survey.drift.listed)
+        is_empty = not (
+            ledger_context.seals or survey.references.tables or survey.references.unread or survey.drift.listed
+        )
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
             refusals = (self._gate_refusal(survey), self._share_refusal(survey, kept))
             self._tally.refusals = [why for why in refusals if why is not None]
@@ -317,7 +328,7 @@ class _Sweep:
         live = known.referenced([f.path for f in some])
         spooled = self._bench.spooled([f.path for f in some if f.content is Content.SPOOL])
         with self._bench.ledger.read() as connection:
-            at_work = maintenance.at_work(connection)
+            at_work = runs.at_work(connection)
         # A table that was registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []

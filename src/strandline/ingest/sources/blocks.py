@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from strandline.errors import SchemaError
+from strandline.core.errors import SchemaError
 from strandline.ingest.sources.columns import Array, Unfit, arrow_type
 from strandline.ingest.sources.lines import Block
 from strandline.ingest.sources.misfits import Mask

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from strandline.errors import BadRow
+from strandline.core.errors import BadRow
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.ingest.sources.blocks import JUDGED_ROWS_MAX
 from strandline.ingest.sources.columns import Unfit, arrow_type, carrier_type, required_columns
 from strandline.ingest.sources.jsonl import read_columns
 from strandline.ingest.sources.lines import Block, split_lines
 from strandline.ingest.sources.rows import json_row
 from strandline.ingest.sources.values import Misfit
-from strandline.tables.schema import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pv
 from pyspark.sql import types as t
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
+from strandline.core.types import INTERNAL_COLUMNS
+from strandline.core.wording import nearest
+from strandline.iceberg.schema.input_files import other_delimiter, wrong_delimiter
 from strandline.ingest.sources.blocks import to_batches
 from strandline.ingest.sources.columns import Array, Unfit, arrow_type, from_text
 from strandline.ingest.sources.identify import SourceFile
@@ -19,9 +22,6 @@ from strandline.ingest.sources.lines import Block, ByteRange, Bytes, Offsets, re
 from strandline.ingest.sources.misfits import Convert, Mask, convert_fitting
 from strandline.ingest.sources.rows import csv_cells, csv_row, decode
 from strandline.ingest.sources.values import Misfit
-from strandline.tables.input_files import other_delimiter, wrong_delimiter
-from strandline.types import INTERNAL_COLUMNS
-from strandline.wording import nearest
 
 _NEWLINE, _RETURN, _QUOTE, _COMMA = b'\n\r",'
 _OPENS_AFTER = np.isin(np.arange(256), (_COMMA, _NEWLINE, _QUOTE))

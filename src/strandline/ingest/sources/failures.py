@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from strandline.errors import InputError, StrandlineError
+from strandline.core.errors import InputError, StrandlineError
 from strandline.ingest.sources.identify import SourceFile
 
 _MARK = re.compile(r"strandline-input-failure (\{.*?\}) \.")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from strandline.errors import InputError, UsageError
-from strandline.tables.input_files import HEAD_BYTES, check_text, is_folder
+from strandline.core.errors import InputError, UsageError
+from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder
 
 Format = Literal["jsonl", "csv", "parquet"]
 Compression = Literal["none", "gz", "zst"]

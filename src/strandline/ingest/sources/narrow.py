@@ -8,8 +8,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT
-from strandline.tables.metadata import TableView
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 

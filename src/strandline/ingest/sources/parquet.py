@@ -18,11 +18,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
+from strandline.core.types import INTERNAL_COLUMNS
 from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT, result_schema
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.values import named
-from strandline.types import INTERNAL_COLUMNS
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _FLOATS = (t.FloatType, t.DoubleType)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
 from strandline.ingest.sources import delimited, jsonl, parquet
 from strandline.ingest.sources.blocks import result_schema
 from strandline.ingest.sources.columns import arrow_type

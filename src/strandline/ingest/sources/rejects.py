@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.errors import StorageError
+from strandline.core.errors import StorageError
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from pyspark.sql import types as t
 
+from strandline.core.types import INTERNAL_COLUMNS
+from strandline.core.wording import plural
 from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, from_text, named, show
-from strandline.types import INTERNAL_COLUMNS
-from strandline.wording import plural
 
 RowReader = Callable[[bytes], dict[str, Any]]
 """Gives the row's values by column, as Arrow takes them; raises Misfit."""

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from strandline.errors import SchemaError
+from strandline.core.errors import SchemaError
 
 SHOWN_CHARS_MAX = 60
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from strandline.ledger.schema import metadata
+from strandline.ledger.schema.core import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 context.run_migrations()

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from strandline.errors import StorageError, StrandlineError
+from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.wording import plural
 from strandline.reconcile.compare import guard
 from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, compare
 from strandline.reconcile.compare.findings import Gather, Judged, gathered
@@ -19,9 +20,9 @@ from strandline.reconcile.compare.judge import Ground, Judge, missing_finding, s
 from strandline.reconcile.compare.places import Places
 from strandline.reconcile.model import (
     Content,
-    Context,
     Finding,
     FindingKind,
+    LedgerContext,
     PrefixFailure,
     Protection,
     Stat,
@@ -29,11 +30,10 @@ from strandline.reconcile.model import (
     TableFacts,
 )
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.reach.entries import Entry
-from strandline.reconcile.reach.real_paths import RealPaths
-from strandline.reconcile.reach.references import LakeReferences, TableReferences
+from strandline.reconcile.references.collect import LakeReferences, TableReferences
+from strandline.reconcile.references.missing_entries import Entry
+from strandline.reconcile.references.real_paths import RealPaths
 from strandline.reconcile.storage.listing import Listing
-from strandline.wording import plural
 
 LOOKED_FOR_MAX = 10_000
 """References that lie where nothing was listed, and are looked for one by one; of each table."""
@@ -75,7 +75,7 @@ def compared(
     warehouse: str,
     listing: Listing,
     references: LakeReferences,
-    context: Context,
+    ledger_context: LedgerContext,
     ways: Ways,
     bounds: Bounds,
     places: Places = NO_PLACES,
@@ -86,7 +86,7 @@ def compared(
     }
     difference = compare(listing, tables, references.also)
     sought = _sought(references, difference)
-    return surveyed(warehouse, listing.failures, difference, sought, references, context, ways, bounds, places)
+    return surveyed(warehouse, listing.failures, difference, sought, references, ledger_context, ways, bounds, places)
 
 
 def surveyed(
@@ -95,14 +95,14 @@ def surveyed(
     difference: Difference,
     sought: Iterable[Sought],
     references: LakeReferences,
-    context: Context,
+    ledger_context: LedgerContext,
     ways: Ways,
     bounds: Bounds,
     places: Places = NO_PLACES,
     gather: Gather = gathered,
 ) -> Survey:
     """Everything that differs, looked at and judged. `sought` is in the order of tables."""
-    stopped = stops(references, difference, context, bounds.shrink_max, places)
+    stopped = stops(references, difference, ledger_context, bounds.shrink_max, places)
     ground = Ground(
         warehouse.rstrip("/"),
         {name: table.folders[0] for name, table in references.by_name.items()},
@@ -110,26 +110,26 @@ def surveyed(
         Roots(key(failure.prefix) for failure in listing_failures),
         bool(references.unread) or places.unplaced is not None,
         Roots(difference.vanished),
-        {name: key(t.head.metadata_location) for name, t in references.by_name.items() if name in context.seals},
+        {name: key(t.head.metadata_location) for name, t in references.by_name.items() if name in ledger_context.seals},
         places.passing_over(),
     )
     failures = list(listing_failures)
-    unshown = Unshown(references, context, places)
+    unshown = Unshown(references, ledger_context, places)
 
     def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
-        return _facts(references, difference, missing, orphans, unshown.stops(stopped), context)
+        return _facts(references, difference, missing, orphans, unshown.stops(stopped), ledger_context)
 
     def orphans() -> Iterator[Judged]:
         # Judged when the missing ones are through: what came out of those stops tables and prefixes, too.
         failed = Roots(key(failure.prefix) for failure in failures)
         lacking = dict.fromkeys(unshown.lacking, Protection.ENTRIES_MISSING)
         by_then = replace(ground, stopped=lacking | unshown.stops(stopped), failed=failed)
-        yield from _orphans(difference.unreferenced, by_then, context, ways)
+        yield from _orphans(difference.unreferenced, by_then, ledger_context, ways)
 
     drift = gather(
         chain(
             _pointers_away(places, ways, failures),
-            _missing(sought, difference, ground, context, ways, bounds, failures, unshown),
+            _missing(sought, difference, ground, ledger_context, ways, bounds, failures, unshown),
         ),
         orphans(),
         facts,
@@ -143,10 +143,10 @@ class Unshown:
     names, then: where letters of one name may be written small or large, or in two ways, a file that is listed is not
     known to be the one that is referenced. Also tables of which that cannot be told."""
 
-    def __init__(self, references: LakeReferences, context: Context, places: Places) -> None:
+    def __init__(self, references: LakeReferences, ledger_context: LedgerContext, places: Places) -> None:
         folders = [folder for table in references.by_name.values() for folder in table.folders]
         self._real = RealPaths(folders, references.links)
-        began_ns = context.now_ns - context.clock_skew_seconds * 1_000_000_000
+        began_ns = ledger_context.now_ns - ledger_context.clock_skew_seconds * 1_000_000_000
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
         self._untold: set[str] = set()
@@ -168,7 +168,11 @@ class Unshown:
 
 
 def stops(
-    references: LakeReferences, difference: Difference, context: Context, shrink_max: float, places: Places = NO_PLACES
+    references: LakeReferences,
+    difference: Difference,
+    ledger_context: LedgerContext,
+    shrink_max: float,
+    places: Places = NO_PLACES,
 ) -> dict[str, Protection]:
     """Tables of which nothing is touched in this run."""
     overlapping = places.overlapping({name: table.folders for name, table in references.by_name.items()})
@@ -179,19 +183,21 @@ def stops(
             (
                 Protection.TABLE_UNREAD if name in references.unread else None,
                 Protection.OVERLAP if name in overlapping else None,
-                guard.by_identity(table.head.uuid, None if name not in context.seals else context.seals[name].uuid),
+                guard.by_identity(
+                    table.head.uuid, None if name not in ledger_context.seals else ledger_context.seals[name].uuid
+                ),
                 guard.by_emptiness(references=table.count, contents=table.content_count, listed=listed),
                 guard.by_shrinking(
                     contents=table.content_count,
-                    before=context.contents_before.get(table.head.uuid),
+                    before=ledger_context.contents_before.get(table.head.uuid),
                     listed=difference.contents_listed.get(name, 0),
                     shrink_max=shrink_max,
                 ),
                 guard.by_lineage(
                     table.head.lineage,
-                    before=context.sequences_before.get(table.head.uuid),
-                    published=() if name not in context.seals else context.seals[name].published,
-                    skew_seconds=context.clock_skew_seconds,
+                    before=ledger_context.sequences_before.get(table.head.uuid),
+                    published=() if name not in ledger_context.seals else ledger_context.seals[name].published,
+                    skew_seconds=ledger_context.clock_skew_seconds,
                 ),
                 guard.by_absence(references=table.count, listed=listed),
             )
@@ -201,8 +207,10 @@ def stops(
     return found
 
 
-def _orphans(files: Iterable[Unreferenced], ground: Ground, context: Context, ways: Ways) -> Iterator[Judged]:
-    judge = Judge(ground, context)
+def _orphans(
+    files: Iterable[Unreferenced], ground: Ground, ledger_context: LedgerContext, ways: Ways
+) -> Iterator[Judged]:
+    judge = Judge(ground, ledger_context)
     for n, file in enumerate(files):
         if n % 1_000 == 0:
             ways.check()
@@ -235,7 +243,7 @@ def _missing(
     sought: Iterable[Sought],
     difference: Difference,
     ground: Ground,
-    context: Context,
+    ledger_context: LedgerContext,
     ways: Ways,
     bounds: Bounds,
     failures: list[PrefixFailure],
@@ -266,7 +274,7 @@ def _missing(
             told = len(failures)
             there = {} if away else _there(entries, ways, threads.map, failures)
             gone = [k for k in entries if k not in there]
-            if any(context.own_origin or entries[k].content is not Content.METADATA for k in gone):
+            if any(ledger_context.own_origin or entries[k].content is not Content.METADATA for k in gone):
                 unshown.lacking.add(name)
             seen: Set[str] = there.keys()
             if len(failures) > told:
@@ -277,7 +285,7 @@ def _missing(
             absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
             for k in gone:
                 yield missing_finding(
-                    name, entries[k], ground, context, shared=k in piece.shared, stopped=absent.get(k)
+                    name, entries[k], ground, ledger_context, shared=k in piece.shared, stopped=absent.get(k)
                 )
 
 
@@ -355,7 +363,7 @@ def _facts(
     missing: Mapping[str | None, int],
     orphans: Mapping[str | None, int],
     stopped: Mapping[str, Protection],
-    context: Context,
+    ledger_context: LedgerContext,
 ) -> list[TableFacts]:
     return [
         TableFacts(
@@ -365,7 +373,7 @@ def _facts(
             references.by_name[head.name].content_count,
             missing.get(head.name, 0),
             orphans.get(head.name, 0),
-            context.contents_before.get(head.uuid),
+            ledger_context.contents_before.get(head.uuid),
             stopped.get(head.name),
             references.unread.get(head.name),
         )

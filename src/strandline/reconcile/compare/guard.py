@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from strandline.receipts import BODY_SUFFIX
-from strandline.reconcile.model import Content, Context, LastPublished, Lineage, Protection, TableSeal
+from strandline.core.types import SeqRange
+from strandline.reconcile.model import Content, LastPublished, LedgerContext, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
-from strandline.types import SeqRange
+from strandline.storage.receipts import BODY_SUFFIX
 
 SPOOL_IN_HAND_SECONDS = 3_600
 _ORDER = {protection: n for n, protection in enumerate(Protection)}
@@ -23,38 +23,38 @@ def first(reasons: Iterable[Protection | None]) -> Protection | None:
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def by_time(modified_ns: int | None, context: Context) -> Protection | None:
+def by_time(modified_ns: int | None, ledger_context: LedgerContext) -> Protection | None:
     """Exact: what is as old as the grace window and the skew of clocks together is old enough, and nothing younger.
     No time, zero, and a time to come are young."""
     if modified_ns is None or modified_ns <= 0:
         return Protection.NO_TIME
-    if modified_ns > context.now_ns:
+    if modified_ns > ledger_context.now_ns:
         return Protection.FUTURE_TIME
-    if modified_ns > context.young_after_ns:
+    if modified_ns > ledger_context.young_after_ns:
         return Protection.YOUNG
-    return by_open_block(modified_ns, context) or by_open_job(modified_ns, context)
+    return by_open_block(modified_ns, ledger_context) or by_open_job(modified_ns, ledger_context)
 
 
-def by_open_block(modified_ns: int, context: Context) -> Protection | None:
+def by_open_block(modified_ns: int, ledger_context: LedgerContext) -> Protection | None:
     """What is being written now, by a block that is open since long, may be as old as the block."""
-    began = context.oldest_open_block_ns
-    return Protection.OPEN_BLOCK if _is_since(modified_ns, began, context.clock_skew_seconds) else None
+    began = ledger_context.oldest_open_block_ns
+    return Protection.OPEN_BLOCK if _is_since(modified_ns, began, ledger_context.clock_skew_seconds) else None
 
 
-def by_open_job(modified_ns: int, context: Context) -> Protection | None:
-    began = context.oldest_job_ns
-    return Protection.OPEN_JOB if _is_since(modified_ns, began, context.clock_skew_seconds) else None
+def by_open_job(modified_ns: int, ledger_context: LedgerContext) -> Protection | None:
+    began = ledger_context.oldest_job_ns
+    return Protection.OPEN_JOB if _is_since(modified_ns, began, ledger_context.clock_skew_seconds) else None
 
 
-def by_spool(modified_ns: int | None, table_uuid: str, name: str, context: Context) -> Protection | None:
+def by_spool(modified_ns: int | None, table_uuid: str, name: str, ledger_context: LedgerContext) -> Protection | None:
     """A body is written before it is recorded, whatever the grace window; and a ledger that does not know the dataset
     cannot know its bodies. A file that says which body it is belongs to the receiver, however old it is: the ledger may
     have forgotten a body that was acknowledged."""
     if name.endswith(BODY_SUFFIX):
         return Protection.ACKNOWLEDGED
-    if table_uuid not in context.spool_tables:
+    if table_uuid not in ledger_context.spool_tables:
         return Protection.NOT_A_DATASET
-    in_hand = modified_ns is None or modified_ns > context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000
+    in_hand = modified_ns is None or modified_ns > ledger_context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000
     return Protection.YOUNG if in_hand else None
 
 
@@ -171,7 +171,7 @@ def by_content(content: Content) -> Protection | None:
 
 
 def of_missing(
-    context: Context,
+    ledger_context: LedgerContext,
     *,
     table: str,
     stopped: Protection | None,
@@ -182,26 +182,26 @@ def of_missing(
     shared: bool,
 ) -> Protection | None:
     """Every guard of an entry whose file is gone."""
-    seal = context.seals.get(table)
+    seal = ledger_context.seals.get(table)
 
     def reasons() -> Iterator[Protection | None]:
         yield stopped
         yield by_content(content)
-        yield by_time(added_ns, context)
+        yield by_time(added_ns, ledger_context)
         yield None if in_main else Protection.NOT_IN_MAIN
         yield Protection.SHARED_FILE if shared else None
-        yield None if context.own_origin else Protection.ORIGIN
+        yield None if ledger_context.own_origin else Protection.ORIGIN
         if seal is None:
             yield Protection.NOT_A_DATASET
         elif content is Content.DATA:
             yield by_seal(rows, seal)
-            yield by_delivery(rows, seal, accept_loss=context.accept_loss)
+            yield by_delivery(rows, seal, accept_loss=ledger_context.accept_loss)
 
     return first(reasons())
 
 
 def by_place(
-    context: Context,
+    ledger_context: LedgerContext,
     *,
     stopped: Protection | None,
     in_layout: bool,
@@ -220,9 +220,9 @@ def by_place(
             Protection.PREFIX_FAILED if failed_prefix else None,
             None if in_layout else Protection.LAYOUT,
             Protection.VANISHED_TABLE if vanished else None,
-            Protection.UNKNOWN_ROOT if not known_root and not context.delete_foreign else None,
+            Protection.UNKNOWN_ROOT if not known_root and not ledger_context.delete_foreign else None,
             Protection.TABLE_UNREAD if not known_root and any_unread else None,
-            None if context.own_origin or known_root else Protection.ORIGIN,
+            None if ledger_context.own_origin or known_root else Protection.ORIGIN,
         )
     )
 

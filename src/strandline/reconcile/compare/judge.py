@@ -9,7 +9,7 @@ from strandline.reconcile.compare import guard
 from strandline.reconcile.compare.diff import Unreferenced
 from strandline.reconcile.compare.findings import Judged
 from strandline.reconcile.compare.guard import by_place, by_spool, by_time, first
-from strandline.reconcile.model import Content, Context, Finding, FindingKind, Protection, Stat
+from strandline.reconcile.model import Content, Finding, FindingKind, LedgerContext, Protection, Stat
 from strandline.reconcile.paths import (
     SPOOL_FOLDER,
     SUFFIXES,
@@ -26,7 +26,7 @@ from strandline.reconcile.paths import (
     room_of_folder,
     unknown_root_of,
 )
-from strandline.reconcile.reach.entries import Entry
+from strandline.reconcile.references.missing_entries import Entry
 
 _SPOOL_SUFFIXES = (".arrow", ".tmp")
 _CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
@@ -68,9 +68,9 @@ class _Place:
 class Judge:
     """Judges files that nothing reaches. Places are judged by the folder, once: a folder may have a million of them."""
 
-    def __init__(self, ground: Ground, context: Context) -> None:
+    def __init__(self, ground: Ground, ledger_context: LedgerContext) -> None:
         self._ground = ground
-        self._context = context
+        self._context = ledger_context
         self._places: dict[tuple[str, str | None], _Place | None] = {}
 
     def is_own(self, file: Unreferenced) -> bool:
@@ -161,12 +161,12 @@ def is_superseded(path: str, current: str) -> bool:
 
 
 def missing_finding(
-    table: str, entry: Entry, ground: Ground, context: Context, *, shared: bool, stopped: Protection | None
+    table: str, entry: Entry, ground: Ground, ledger_context: LedgerContext, *, shared: bool, stopped: Protection | None
 ) -> Finding:
-    seal = context.seals.get(table)
+    seal = ledger_context.seals.get(table)
     holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)
     protected = guard.of_missing(
-        context,
+        ledger_context,
         table=table,
         stopped=guard.first((stopped, ground.stopped.get(table))),
         content=entry.content,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.compare.findings import FactsOf, Judged, first_of_each, orphan_finding
 from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
 from strandline.reconcile.storage.worker import read_frame, write_frame
-from strandline.types import Seq, SeqRange
 
 SORTED_AT_ONCE = 50_000
 _READ_AT_ONCE = 500

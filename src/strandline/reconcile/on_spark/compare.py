@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from strandline.errors import StorageError
+from strandline.core.errors import StorageError
 from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
 from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, is_metadata, table_folder
 from strandline.reconcile.model import Content, PrefixFailure
@@ -22,8 +22,8 @@ from strandline.reconcile.on_spark.listing import pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.on_spark.references import SparkReferences
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.reach.manifest_files import ManifestFiles
-from strandline.reconcile.reach.references import TableReferences
+from strandline.reconcile.references.collect import TableReferences
+from strandline.reconcile.references.manifest_workers import ManifestFiles
 from strandline.reconcile.storage.local_store import LocalStore
 
 if TYPE_CHECKING:

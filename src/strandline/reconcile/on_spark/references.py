@@ -18,14 +18,13 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.errors import NoSuchDataset
+from strandline.core.errors import NoSuchDataset
+from strandline.iceberg.spark.tables import JAVA_ERRORS
 from strandline.reconcile.model import Content
 from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, spelled, with_keys
 from strandline.reconcile.paths import key
-from strandline.reconcile.reach.manifest_files import ListedManifest, ManifestReading
-from strandline.reconcile.reach.real_paths import RealPaths
-from strandline.reconcile.reach.references import (
+from strandline.reconcile.references.collect import (
     LakeReferences,
     Parts,
     ReferenceReader,
@@ -33,16 +32,17 @@ from strandline.reconcile.reach.references import (
     not_understood,
     references_from,
 )
+from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestReading
+from strandline.reconcile.references.real_paths import RealPaths
 from strandline.reconcile.storage.pool import Pool
-from strandline.tables.spark_tables import JAVA_ERRORS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
-    from strandline.tables.light import LightCatalog
-    from strandline.tables.spark_tables import SparkTables
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.spark.tables import SparkTables
 
 TABLES_AT_ONCE = 50
 """More would make one plan too large to be looked at."""

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.errors import StrandlineError
+from strandline.core.errors import StrandlineError
+from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables, explain
 from strandline.reconcile.compare.compared import surveyed
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.compare.spill import spilled
-from strandline.reconcile.model import Context, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.on_spark.compare import Comparing
 from strandline.reconcile.on_spark.listing import (
     LISTED,
@@ -32,14 +34,12 @@ from strandline.reconcile.on_spark.listing import (
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences
 from strandline.reconcile.on_spark.watch import watched
-from strandline.reconcile.reach.manifest_files import ManifestReading
-from strandline.reconcile.reach.references import LakeReferences
+from strandline.reconcile.references.collect import LakeReferences
+from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.object_inventory import Bucket
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.survey import Known, LakeSurveyor
-from strandline.tables.session import open_session
-from strandline.tables.spark_tables import JAVA_ERRORS, SparkTables, explain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ class SparkSurveyor:
         least = self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         self._spark.conf.set("spark.sql.shuffle.partitions", str(max(least, rows // ROWS_PER_PARTITION)))
 
-    def survey(self, context: Context, watch: Watch) -> Survey:
+    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         light = self._light
         with _explained(), watched(self._spark, watch):
             watch.phase(Phase.LIST)
@@ -84,8 +84,8 @@ class SparkSurveyor:
             if light.inventory_file is not None:
                 places = self._bounded(places, known, listing.files, failures)
             return surveyed(
-                light.warehouse, failures, difference, sought, references, context, light.ways(watch), light.bounds,
-                places, spilled,
+                light.warehouse, failures, difference, sought, references, ledger_context, light.ways(watch),
+                light.bounds, places, spilled,
             )  # fmt: skip
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 
 from pyspark.sql import SparkSession
 
+from strandline.iceberg.session import job_watch
 from strandline.reconcile.model import Watch
-from strandline.tables import job_watch
 
 
 def watched(spark: SparkSession, watch: Watch) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from strandline.config import LakeConfig, resolve_key
+from strandline.core.settings import LakeConfig, resolve_key
 from strandline.reconcile.storage.listing import NANOSECONDS
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from strandline.durable import sync_data, sync_folder
-from strandline.errors import StorageError
+from strandline.core.errors import StorageError
 from strandline.reconcile.paths import OWN_FOLDER
+from strandline.storage.durable import sync_data, sync_folder
 
 NAME = "folder-id"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
 from strandline.reconcile.paths import canonical
 from strandline.reconcile.storage.inventory_parts import InventoryPart, inventory_parts
 from strandline.reconcile.storage.listing import Listing

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.errors import InputError
+from strandline.core.errors import InputError
 
 _NAMES = {
     "key": ("key", "path", "name", "object"),

@@ -8,14 +8,14 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from strandline import failpoints
-from strandline.drift import StorageKind
-from strandline.durable import sync_folder
-from strandline.errors import StorageError
+from strandline.core import failpoints
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import StorageKind
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.storage import across
-from strandline.reconcile.storage.across import CHANGED
+from strandline.reconcile.storage import cross_device_move
+from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.walk import is_gone, scan
+from strandline.storage.durable import sync_folder
 
 
 class LocalStore:
@@ -55,7 +55,7 @@ class LocalStore:
 
     def _set_aside(self, file: Move) -> str | None:
         target = Path(file.to)
-        across.make_folder(target.parent)
+        cross_device_move.make_folder(target.parent)
         if os.path.lexists(target):
             return "there is a file in quarantine already where it was to go"
         if self.look(file.path) != file.expected:
@@ -67,7 +67,7 @@ class LocalStore:
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            return across.take_away(file.path, file.to, file.expected)
+            return cross_device_move.take_away(file.path, file.to, file.expected)
         # Whoever replaced it after the look has had the new one moved: it goes back to where it was.
         if self.look(file.to) != file.expected:
             back = self.bring_back(file.to, file.path)
@@ -76,8 +76,8 @@ class LocalStore:
 
     def bring_back(self, kept_at: str, to: str) -> bool:
         try:
-            across.make_folder(Path(to).parent)
-            across.put_right(kept_at, to)
+            cross_device_move.make_folder(Path(to).parent)
+            cross_device_move.put_right(kept_at, to)
             back = self._bring_back(kept_at, to)
         except OSError as e:
             raise StorageError(f"{to} cannot be brought back: {_said(e)}") from e
@@ -87,13 +87,13 @@ class LocalStore:
 
     def _bring_back(self, kept_at: str, to: str) -> bool:
         try:
-            across.link_new(kept_at, to)
+            cross_device_move.link_new(kept_at, to)
         except (FileExistsError, FileNotFoundError):
             return False
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            return across.bring(kept_at, to)
+            return cross_device_move.bring(kept_at, to)
         sync_folder(Path(to).parent)
         failpoints.hit("reconcile.before_kept_goes")
         Path(kept_at).unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class LocalStore:
 
     def same_content(self, one: str, other: str) -> bool:
         try:
-            return across.same_bytes(one, other)
+            return cross_device_move.same_bytes(one, other)
         except OSError as e:
             raise StorageError(f"{one} and {other} cannot be compared: {_said(e)}") from e
 
@@ -130,7 +130,7 @@ class LocalStore:
         failed: dict[str, str] = {}
         for path in paths:
             try:
-                Path(across.part_of(path)).unlink(missing_ok=True)
+                Path(cross_device_move.part_of(path)).unlink(missing_ok=True)
                 os.unlink(path)
             except (FileNotFoundError, NotADirectoryError):
                 continue

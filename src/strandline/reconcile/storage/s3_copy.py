@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from strandline.errors import StorageError
-from strandline.reconcile.storage.across import CHANGED
+from strandline.core.errors import StorageError
+from strandline.reconcile.storage.cross_device_move import CHANGED
 
 COPY_BYTES_MAX = 5 << 30
 """What stores copy by one request."""

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
-from strandline import failpoints
-from strandline.config import WarehouseSettings, resolve_key
-from strandline.drift import StorageKind
-from strandline.errors import StorageError
+from strandline.core import failpoints
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import StorageKind
+from strandline.core.settings import WarehouseSettings, resolve_key
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.storage.across import CHANGED
+from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.s3_copy import Refused, copy, place, tag
 
 DELETES_AT_ONCE_MAX = 1_000

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from strandline.core.wording import plural
 from strandline.reconcile.storage.walk import is_gone, scan
-from strandline.wording import plural
 
 FRAME_BYTES = 8
 MARSHAL_VERSION = 2
@@ -69,25 +69,25 @@ def look_into(folder: str) -> Iterator[Result]:
 
 
 def read_list(task: ReadTask) -> Iterator[Result]:
-    from strandline.reconcile.reach.manifests import listed_manifests
+    from strandline.reconcile.references.manifests import listed_manifests
 
     return _read(task, listed_manifests)
 
 
 def read_manifest(task: ReadTask) -> Iterator[Result]:
-    from strandline.reconcile.reach.manifests import live_files
+    from strandline.reconcile.references.manifests import live_files
 
     memory = task[3]
     if memory is None:
         return _read(task, live_files)
-    from strandline.reconcile.reach import remembered
+    from strandline.reconcile.references import manifest_cache
 
-    return _read(task, lambda content: remembered.read(content, memory))
+    return _read(task, lambda content: manifest_cache.read(content, memory))
 
 
 def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator[Result]:
-    from strandline.reconcile.reach import checksums
-    from strandline.reconcile.reach.avro_reader import AvroUnreadable
+    from strandline.reconcile.references import checksums
+    from strandline.reconcile.references.avro_reader import AvroUnreadable
 
     path, content, bytes_min, _ = task
     try:

@@ -1,0 +1,107 @@
+"""ledger rebuild, backup, open, void, audit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened, opened_with_spark
+from strandline.cli.output import Output
+from strandline.cli.render import common
+from strandline.core.errors import RefusedError, StorageError
+from strandline.core.settings import find_config, load_config
+from strandline.lake_admin import rebuild_ledger
+from strandline.ledger import audit as audit_events
+
+app = typer.Typer(help="Look after the ledger: the lake's own state.")
+
+
+@app.command()
+def rebuild(
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the ledger can be read; it is kept aside.")
+    ] = False,
+    lost_witness: Annotated[
+        bool, typer.Option("--lost-witness", help="The witness is gone, the ledger is whole: make the witness again.")
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a lost or damaged ledger again, from the tables and the witness."""
+    out = Output(as_json=json)
+    settings = load_config(find_config(config, os.environ, Path.cwd()))
+    with out.working("Starting Spark") as say:
+        done = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
+    out.show(common.opened_document(done), common.opened(done, "The ledger is made again"))
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="Where the copy goes.", show_default=False)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """A consistent copy of a SQLite ledger, whoever writes to it meanwhile."""
+    if target.exists():
+        raise RefusedError(f"there is something at {target} already", hint="Name a new file; a backup replaces none.")
+    if not target.absolute().parent.is_dir():
+        raise StorageError(f"there is no folder {target.absolute().parent}")
+    with opened(config) as lake:
+        lake.ledger.backup(target)
+    size = target.stat().st_size
+    Output(as_json=json).show(
+        {"backup": target, "bytes": size}, common.done(f"The ledger is copied to {target} ({size:,} bytes)")
+    )
+
+
+@app.command("open")
+def open_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Bring a restored ledger up to the witness, and settle what is open. Ingest does the same when it must."""
+    out = Output(as_json=json)
+    with opened_with_spark(config, out, "Opening the ledger") as lake:
+        done = lake.open_ledger()
+        settled = lake.recover()
+    out.show(
+        {"opened": None if done is None else common.opened_document(done)} | common.recovered_document(settled),
+        common.done("Ledger and witness agree") if done is None else common.opened(done, "The ledger is opened"),
+        common.recovered(settled),
+    )
+
+
+@app.command()
+def void(
+    lo: Annotated[int, typer.Argument(metavar="LO", help="The block's first number.", min=1, show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept in the audit.", show_default=False)],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give up a committed block that cannot be published. Its rows are lost to the lake; this is audited."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        confirm(
+            out,
+            yes=yes,
+            question=f"Give up the block that begins at {lo}, with all its rows?",
+            refusal=f"the block at {lo} is not given up",
+        )
+        with out.working("Starting Spark") as say:
+            lake.on_start = say
+            lake.void_block(lo, reason)
+    out.show({"voided": lo, "reason": reason}, common.done(f"The block at {lo} is given up: {reason}"))
+
+
+@app.command()
+def audit(
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="How many events, newest first.")] = 100,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What was decided out of the ordinary course, and why. Starts no JVM."""
+    with opened(config) as lake, lake.ledger.read() as connection:
+        found = audit_events.latest(connection, events_max=limit)
+    document = {"events": [{"at": e.at, "event": e.event, "detail": e.detail} for e in found]}
+    Output(as_json=json).show(document, common.audit(found))

@@ -1,0 +1,125 @@
+"""read: settled rows, and the token to go on with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
+from strandline.cli.output import Output, dumps, error_document
+from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.partition import choose_partition
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+    from strandline.read.scan import Rows
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=ROWS)(read)
+
+
+def read(
+    dataset: NameArgument,
+    since: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Only what came after.", show_default="from the beginning")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Up to this number.", show_default="the seal")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many rows.", show_default="all")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. May be repeated."),
+    ] = None,
+    internal: Annotated[bool, typer.Option("--internal", help="With Strandline's own columns.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Settled rows in the order of their numbers, as JSON lines; the token for the next read on standard error.
+
+    With --json both are one document. Rows are printed as they come, however many there are.
+    """
+    out = Output(as_json=json)
+    with opened(config) as lake, ExitStack() as spinning:
+        where = _partition(lake, dataset, partition or [])
+        lake.on_start = spinning.enter_context(out.working("Starting Spark"))
+        rows = lake.read_since(
+            dataset,
+            since,
+            until=until,
+            limit=limit,
+            columns=None if columns is None else [c.strip() for c in columns.split(",")],
+            partition=where,
+            internal=internal,
+        )
+        code = _print_document(rows, spinning.close) if json else _print_lines(out, rows, since, spinning.close)
+    if code:
+        raise typer.Exit(code)
+
+
+def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> str | None:
+    if not given:
+        return None
+    found: dict[str, str | None] = {}
+    for part in (p for text in given for p in text.split(",")):
+        column, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"--partition takes COL=VALUE, not {part!r}")
+        found[column.strip()] = None if value == "~" else value
+    return choose_partition(lake.dataset(dataset).deliver_by, found)
+
+
+def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[], None]) -> int:
+    """A reader that is cut off gets the token behind the last row that it was given."""
+    from strandline.cli.render.values import row_encoder
+
+    encode = row_encoder(rows.df.schema)
+    behind = since
+    try:
+        for row, token in rows:
+            ready()  # the spinner must be gone before the first row
+            sys.stdout.write(dumps(encode(row), indent=None) + "\n")
+            behind = token
+        behind = rows.continuation
+    except BrokenPipeError:
+        raise
+    except (StrandlineError, KeyboardInterrupt):
+        ready()
+        sys.stdout.flush()
+        if behind is not None:
+            out.err.print(f"next: {behind}", soft_wrap=True)
+        raise
+    ready()
+    sys.stdout.flush()
+    out.err.print(f"next: {behind}", soft_wrap=True)
+    return 0
+
+
+def _print_document(rows: Rows, ready: Callable[[], None]) -> int:
+    """Streamed, and a whole document also where reading fails on the way: it says so, and where to go on."""
+    from strandline.cli.render.values import row_encoder
+
+    encode = row_encoder(rows.df.schema)
+    write = sys.stdout.write
+    write('{"rows": [')
+    tail: dict[str, Any] = {}
+    code, separator = 0, "\n  "
+    try:
+        for row, token in rows:
+            write(separator + dumps(encode(row), indent=None))
+            separator, tail["continuation"] = ",\n  ", token
+        tail["continuation"] = rows.continuation
+    except StrandlineError as e:
+        tail.setdefault("continuation", None)
+        tail["error"], code = error_document(e), e.exit_code
+    ready()
+    write("\n], " + dumps(tail, indent=None)[1:] + "\n")
+    return code

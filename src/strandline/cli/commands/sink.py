@@ -1,0 +1,268 @@
+"""sink add, list, show, update, pause, resume, reset, recover, remove, kinds; sink quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.commands import quarantine
+from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
+from strandline.cli.output import Output
+from strandline.cli.render import common
+from strandline.cli.render import sinks as render_sinks
+from strandline.core.errors import StrandlineError, UsageError
+from strandline.ledger.deliver import delivery_report, intents
+from strandline.ledger.maintain import floors
+from strandline.status import sinks
+
+if TYPE_CHECKING:
+    from strandline.core.delivery_types import SinkRecord
+    from strandline.deliver.sink import Option
+    from strandline.lake import Lake
+
+app = typer.Typer(help="Where rows are delivered to: add, look at, change and remove sinks.")
+app.add_typer(quarantine.app, name="quarantine")
+
+BEGINNING = "beginning"
+
+
+class Start(StrEnum):
+    BEGINNING = BEGINNING
+    NOW = "now"
+
+
+SinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.", show_default=False)]
+OptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="K=V",
+        help="A setting of the sink; repeat it for more. A value env:NAME is read from the environment when it is "
+        "needed and never stored. `strandline sink kinds` shows what there is.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def add(
+    name: SinkArgument,
+    dataset: Annotated[str, typer.Option("--dataset", metavar="DATASET", help="Whose rows it gets.")],
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="files, s3, postgres, forward, or what a package brings.")
+    ],
+    option: OptionsOption = None,
+    start: Annotated[
+        Start, typer.Option("--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones.")
+    ] = Start.BEGINNING,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver a dataset to one more place. The place is looked at and claimed before anything is recorded."""
+    out = Output(as_json=json)
+    options = pairs(option or [])
+    with opened(config) as lake, out.working("Looking at the destination") as say:
+        lake.on_start = say
+        made = lake.delivery.add(name, dataset, kind, options, from_now=start is Start.NOW)
+        full = lake.dataset(dataset).name
+        floor = _floor(lake, made)
+    out.show(render_sinks.record_document(made, full), render_sinks.added(made, full, floor))
+
+
+def _floor(lake: Lake, record: SinkRecord) -> int | None:
+    with lake.ledger.read() as connection:
+        return floors.get(connection, record.dataset)
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not (equals and key):
+            raise UsageError(f"--option takes K=V, not {text!r}")
+        if key in found:
+            raise UsageError(f"the option {key} is given twice")
+        found[key] = value
+    return found
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The sinks, how far each is, and what needs attention. Starts no JVM."""
+    with opened(config) as lake:
+        found = sinks.look(lake.ledger, lake.id)
+    Output(as_json=json).show({"sinks": [s.to_json() for s in found]}, *render_sinks.sink_list(found))
+
+
+@app.command()
+def show(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """One sink: its options, its marks, and what is under way, chunk by chunk. Starts no JVM."""
+    with opened(config) as lake:
+        record = lake.delivery.get(name)
+        lanes = sinks.look(lake.ledger, lake.id, name)
+        with lake.ledger.read() as connection:
+            still_open = intents.open_of(connection, record)
+    found = render_sinks.SinkDetail(record, lanes, still_open)
+    Output(as_json=json).show(render_sinks.detail_document(found), *render_sinks.detail(found))
+
+
+@app.command()
+def update(
+    name: SinkArgument,
+    option: OptionsOption = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="K", help="Back to the default; repeat it for more.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change options. What was promised already is delivered with the old ones; nothing is sent again."""
+    options, taken_back = pairs(option or []), unset or []
+    if not (options or taken_back):
+        raise UsageError("nothing to change", hint="Say --option K=V or --unset K.")
+    if both := sorted(options.keys() & set(taken_back)):
+        raise UsageError(f"the option {both[0]} is both set and unset")
+    out = Output(as_json=json)
+    with opened(config) as lake, out.working("Looking at the destination") as say:
+        lake.on_start = say
+        changed = lake.delivery.update(name, options, taken_back)
+        document = _document(lake, changed)
+    out.show(document, common.done(f"Sink {name} is changed, for what is planned from now on"))
+
+
+def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
+    with lake.ledger.read() as connection:
+        return render_sinks.record_document(record, delivery_report.dataset_name(connection, record))
+
+
+@app.command()
+def pause(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Deliver nothing more until `resume`. Rows wait for it. What a tick has under way is finished first."""
+    with opened(config) as lake:
+        document = _document(lake, lake.delivery.pause(name))
+    said = f"Sink {name} is paused; `strandline sink resume {name}` goes on"
+    Output(as_json=json).show(document, common.done(said))
+
+
+@app.command()
+def resume(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Go on with a sink that is paused, waits or was stopped. One that still is not as it must be stops again."""
+    with opened(config) as lake:
+        document = _document(lake, lake.delivery.resume(name))
+    Output(as_json=json).show(document, common.done(f"Sink {name} is active"))
+
+
+@app.command()
+def reset(
+    name: SinkArgument,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="TOKEN|beginning", help="Where it begins anew: behind a token, or at the start."),
+    ],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver again, in a new generation: with marks of its own, into a place of its own beside the old one."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        record = lake.delivery.get(name)
+        which = "all rows" if to == BEGINNING else "the rows behind that token"
+        confirm(
+            out,
+            yes=yes,
+            question=f"Start a new generation of {name}? It delivers {which} again, into a place of its own beside "
+            f"what generation {record.generation} delivered, which stays. Whoever reads both gets rows twice.",
+            refusal=f"{name} is not reset",
+        )
+        fresh = lake.delivery.reset(name, to=None if to == BEGINNING else to)
+        document = _document(lake, fresh)
+        note = render_sinks.floor_note(fresh, _floor(lake, fresh))
+    begins = "the beginning" if fresh.start is None else f"behind number {fresh.start:,}"
+    said = common.done(f"Sink {name} begins generation {fresh.generation} at {begins}")
+    out.show(document, said, *([] if note is None else [note]))
+
+
+@app.command()
+def recover(
+    name: SinkArgument,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="What the destination has lost is sent again, in a new generation.")
+    ] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="What the destination has lost is given up, audited.")
+    ] = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read from the destination itself how far it is, and go on from there.
+
+    If it lacks what it acknowledged, nothing is changed until --resend or --accept-loss says what to do about it.
+    """
+    out = Output(as_json=json)
+    if resend and accept_loss:
+        raise UsageError("either --resend or --accept-loss, not both")
+    with opened(config) as lake:
+        lake.delivery.get(name)
+        if resend or accept_loss:
+            what = (
+                f"Send what the destination of {name} has lost again, in a new generation?"
+                if resend
+                else f"Give up what the destination of {name} has lost? It is not delivered again."
+            )
+            confirm(out, yes=yes, question=what, refusal=f"{name} is not recovered")
+        with out.working("Asking the destination what it holds"):
+            found = lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
+    out.show(render_sinks.recovered_document(found), render_sinks.recovered(found))
+
+
+@app.command()
+def remove(name: SinkArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Deliver to it no more. What was delivered stays where it is."""
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        record = lake.delivery.get(name)
+        confirm(
+            out,
+            yes=yes,
+            question=f"Remove sink {name}? It gets no more rows; what lies at {record.destination} stays.",
+            refusal=f"{name} is not removed",
+        )
+        gone = lake.delivery.remove(name)
+    said = f"Sink {name} is removed; what it delivered is still at {gone.destination}"
+    out.show({"removed": name, "destination": gone.destination}, common.done(said))
+
+
+@app.command()
+def kinds(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Ignored: kinds belong to the program, not to a lake."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """The kinds of sinks there are, and the options of each. Works without a lake."""
+    from strandline.deliver.sink_kinds import kind_names
+    from strandline.deliver.sink_options import COMMON
+
+    found = {name: _options_of(name) for name in kind_names()}
+    Output(as_json=json).show(render_sinks.kinds_document(found, COMMON), *render_sinks.kinds(found, COMMON))
+
+
+def _options_of(kind: str) -> Sequence[Option] | str:
+    """Or what is wrong with the package that brings it: the other kinds are shown all the same."""
+    from strandline.deliver.sink_kinds import find_kind
+
+    try:
+        return find_kind(kind).options
+    except StrandlineError as e:
+        return e.message
+    except Exception as e:
+        return f"it cannot be loaded: {type(e).__name__}: {e}"

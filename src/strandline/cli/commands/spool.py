@@ -1,0 +1,173 @@
+"""spool list, replay, discard, clear."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
+from strandline.cli.output import Output
+from strandline.cli.render.common import NOTHING, age, done
+from strandline.core.errors import UsageError
+from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strandline.ledger.receive.ended_batches import AsideBody, Cleared
+
+app = typer.Typer(
+    help="Bodies that were received and could not be ingested: look at them, try them again, give them up."
+)
+
+LINES_MAX = 20
+"""Bodies in the text; --json has them all."""
+
+BodiesArgument = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows.", show_default=False),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option("--dataset", metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
+]
+
+
+def _chosen(bodies: list[int] | None, *, everything: bool, dataset: str | None) -> list[int] | None:
+    """None: all of them, and only where someone said so."""
+    if bool(bodies) == everything:
+        raise UsageError("which bodies?", hint="Say their numbers, or --all.")
+    if dataset is not None and not everything:
+        raise UsageError("--dataset goes with --all", hint="The number of a body names its dataset already.")
+    return bodies or None
+
+
+@app.command("list")
+def list_(
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="Only of this dataset.", show_default="all")
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The bodies that were set aside, each with its reason. Starts no JVM.
+
+    They were answered with 202 and could not be ingested, while other bodies of their dataset could. They stay in the
+    spool, and a sender that repeats one is answered as before.
+    """
+    with opened(config) as lake:
+        found = lake.receiver.set_aside(dataset)
+    Output(as_json=json).show({"bodies": [body_document(b) for b in found]}, *listed(found))
+
+
+@app.command()
+def replay(
+    bodies: BodiesArgument = None,
+    everything: AllOption = False,
+    dataset: DatasetOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try bodies again that were set aside: `strandline receive` ingests them. What fails again is set aside again."""
+    chosen = _chosen(bodies, everything=everything, dataset=dataset)
+    with opened(config) as lake:
+        found = lake.receiver.replay(chosen, dataset)
+    said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
+    Output(as_json=json).show({"replayed": [b.id for b in found]}, done(said))
+
+
+@app.command()
+def discard(
+    bodies: BodiesArgument = None,
+    everything: AllOption = False,
+    dataset: DatasetOption = None,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give bodies up that were set aside: their rows never enter the table, and their files are removed."""
+    out = Output(as_json=json)
+    chosen = _chosen(bodies, everything=everything, dataset=dataset)
+    with opened(config) as lake:
+        which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
+        confirm(
+            out,
+            yes=yes,
+            question=f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
+            refusal="nothing is discarded",
+        )
+        gone = lake.receiver.discard(chosen, dataset)
+    rows = sum(b.rows for b in gone)
+    document = {"discarded": [b.id for b in gone], "rows": rows}
+    out.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
+
+
+@app.command()
+def clear(name: NameArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Give up everything that was received for a dataset that was dropped; `strandline status` tells how much it is.
+
+    A dataset of the same name that is in use is not touched.
+    """
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        confirm(
+            out,
+            yes=yes,
+            question=f"Give up every body that was received for {name}, which was dropped? The rows are lost.",
+            refusal="nothing is cleared",
+        )
+        gone = lake.receiver.clear(name)
+    out.show(cleared_document(name, gone), cleared(name, gone))
+
+
+def body_document(b: AsideBody) -> dict[str, Any]:
+    return {
+        "body": b.id,
+        "dataset": b.dataset,
+        "dropped": b.is_dropped,
+        "rows": b.rows,
+        "bytes": b.bytes,
+        "received_at": b.received_at,
+        "since": b.since,
+        "reason": b.reason,
+        "key": b.key,
+        "sender": b.sender,
+        "file": b.spool,
+    }
+
+
+def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
+    if not found:
+        return [Text.assemble(NOTHING, " No bodies are set aside.")]
+    moment = now or datetime.now(UTC)
+    lines: list[RenderableType] = []
+    for b in found[:LINES_MAX]:
+        named = f"key {b.key}" if b.sender is None else f"from {b.sender}"
+        lines.append(
+            Text.assemble(
+                (b.dataset, "bold"),
+                f"  body {b.id}  ",
+                f"{plural(b.rows, 'row')}, {plural(b.bytes, 'byte')}, {named}, set aside {age(b.since, moment)} ago",
+            )
+        )
+        lines.append(Text(f"  {' '.join(b.reason.split())[:300]}", "red"))
+    if len(found) > LINES_MAX:
+        lines.append(Text(f"… and {plural(len(found) - LINES_MAX, 'body')} more; --json has all", "dim"))
+    lines.append(Text("`strandline spool replay BODY…` tries them again, `… discard` gives them up", "dim"))
+    return lines
+
+
+def cleared_document(name: str, gone: Cleared) -> dict[str, Any]:
+    return {"dataset": name, "bodies": gone.bodies, "rows": gone.rows, "bytes": gone.bytes}
+
+
+def cleared(name: str, gone: Cleared) -> RenderableType:
+    if not gone.bodies:
+        return Text.assemble(NOTHING, f" The spool holds nothing for a dropped dataset {name}.")
+    what = f"{plural(gone.bodies, 'body')}, {plural(gone.rows, 'row')}, {plural(gone.bytes, 'byte')}"
+    return done(f"Given up, as {name} was dropped: {what}")

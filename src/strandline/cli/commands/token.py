@@ -1,0 +1,160 @@
+"""token create, list, revoke, claims, release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
+from strandline.cli.output import Output
+from strandline.cli.render.common import age, done, grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from strandline.ledger.receive.senders import ClaimOf
+    from strandline.ledger.receive.tokens import Token
+
+app = typer.Typer(help="Who may send rows to the receiver: create, list and revoke tokens; free lanes they claimed.")
+
+TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
+
+
+@app.command()
+def create(
+    name: TokenArgument,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dataset",
+            metavar="DATASET",
+            help="Only for this dataset; repeat it for more.",
+            show_default="every dataset",
+        ),
+    ] = None,
+    replaces: Annotated[
+        str | None,
+        typer.Option(
+            "--replaces",
+            metavar="OLD",
+            help="Take over what the token OLD has claimed and sent, and its datasets unless others are named. Both "
+            "are good until OLD is revoked.",
+            show_default=False,
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a token. Its secret is printed now and never again: only a hash of it is kept.
+
+    A sender's lanes and a client's keys belong to the token that they came with. To change a secret, make a token that
+    replaces the old one, give it to the sender, and then revoke the old one.
+    """
+    with opened(config) as lake:
+        made, secret = lake.receiver.create_token(name, dataset or None, replaces=replaces)
+    document = token_document(made) | {"secret": secret}
+    Output(as_json=json).show(document, done(f"Token {made.name}, for {_for(made)}"), Text(secret))
+
+
+@app.command("list")
+def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Every token there is or was, without its secret."""
+    with opened(config) as lake:
+        found = lake.receiver.every_token()
+    Output(as_json=json).show({"tokens": [token_document(t) for t in found]}, tokens(found))
+
+
+@app.command()
+def revoke(name: TokenArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Refuse it from now on. What was sent with it stays."""
+    with opened(config) as lake:
+        lake.receiver.revoke_token(name)
+    Output(as_json=json).show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
+
+
+@app.command()
+def claims(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
+    with opened(config) as lake:
+        found = lake.receiver.every_claim()
+    Output(as_json=json).show({"claims": [claim_document(c) for c in found]}, claims_table(found))
+
+
+@app.command()
+def release(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset here.", show_default=False)],
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="The sender's lake.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The sender's dataset.", show_default=False)],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a sender's lanes away from the token that claimed them. The next token that claims them gets them.
+
+    For lanes that a wrong token has claimed. To change the secret of the right one, use `token create --replaces`. If
+    the claim has brought rows, its sink and its generation stay as they are, and only the token is open. If it has
+    brought none, it is forgotten, and any sink may claim the dataset. Revoke the wrong token first, or it may be the
+    next one.
+    """
+    out = Output(as_json=json)
+    with opened(config) as here:
+        confirm(
+            out,
+            yes=yes,
+            question=f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?",
+            refusal="the lanes stay with their token",
+        )
+        released = here.receiver.release_claim(dataset, lake, source)
+    document = {"dataset": dataset, "lake": lake, "source": source, "forgotten": released.forgotten}
+    rest = "no rows had come: any sink may claim it" if released.forgotten else "its sink and generation stay"
+    out.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
+
+
+def claim_document(c: ClaimOf) -> dict[str, Any]:
+    record = c.record
+    return {
+        "dataset": c.dataset,
+        "lake": record.lake,
+        "source": record.dataset,
+        "sink": record.instance,
+        "generation": record.generation,
+        "token": c.token,
+    }
+
+
+def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
+    if not found:
+        return Text("No sender has claimed a dataset here.", "dim")
+    table = grid("dataset", "lake", "source", "sink", "generation", "token")
+    for c in found:
+        token = Text("none: free to claim", "dim") if c.token is None else Text(c.token)
+        record = c.record
+        names = (c.dataset, record.lake, record.dataset, record.instance, str(record.generation))
+        table.add_row(*map(Text, names), token)
+    return Group(table)
+
+
+def token_document(t: Token) -> dict[str, Any]:
+    return {
+        "name": t.name,
+        "datasets": None if t.datasets is None else list(t.datasets),
+        "created_at": t.created_at,
+        "revoked_at": t.revoked_at,
+    }
+
+
+def tokens(found: Sequence[Token]) -> RenderableType:
+    if not found:
+        return Text("No tokens yet. `strandline token create NAME` makes one.", "dim")
+    table = grid("token", "for", "created", "state")
+    for t in found:
+        state = Text("in use", "green") if t.revoked_at is None else Text(f"revoked {age(t.revoked_at)} ago", "dim")
+        table.add_row(Text(t.name, "bold"), Text(_for(t)), Text(f"{age(t.created_at)} ago"), state)
+    return Group(table)
+
+
+def _for(t: Token) -> str:
+    return "every dataset" if t.datasets is None else ", ".join(t.datasets)

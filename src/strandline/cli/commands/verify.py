@@ -1,0 +1,181 @@
+"""verify: the proof that sinks hold what was delivered to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
+from strandline.cli.output import Output
+from strandline.cli.render.bars import bars_on
+from strandline.cli.render.common import BAD, NOTHING, OK
+from strandline.core.wording import agreeing, plural
+
+if TYPE_CHECKING:
+    from strandline.deliver.verify.ranges import Finding
+    from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
+
+SHOWN_MAX = 20
+"""Findings of one kind in the text; --json has them all."""
+_NOTED = ("!", "yellow")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel=DELIVERY)(verify)
+
+
+def verify(
+    sink: Annotated[str | None, typer.Argument(metavar="SINK", help="Only this one.", show_default="all sinks")] = None,
+    taken_is_fine: Annotated[
+        bool,
+        typer.Option(
+            "--taken-is-fine", help="Objects that a consumer took away after they were delivered are no loss."
+        ),
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Prove that sinks hold every row that was delivered to them, once, and as the lake has it.
+
+    Reads everything that the sinks hold and builds it again from the lake; changes nothing. Ends with 1 if something is
+    wrong, and with 3 if nothing is wrong as far as it could be read.
+    """
+    out = Output(as_json=json)
+    with opened(config) as lake:
+        if sink is not None:
+            lake.delivery.get(sink)  # a wrong name is told before Spark starts
+        with _watching(out) as (start, step):
+            lake.on_start = start
+            report = lake.delivery.verify(sink, taken_is_fine=taken_is_fine, progress=step)
+    out.show(document(report), *rendered(report))
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+@contextmanager
+def _watching(out: Output) -> Iterator[tuple[Callable[[str], None], Callable[[str, str, int, int], None]]]:
+    """A bar on a terminal; nothing elsewhere."""
+    if not out.is_live:
+        yield lambda _: None, lambda *_: None
+        return
+    with bars_on(out) as progress:
+        line = progress.add_task("starting Spark", total=None, count="", note="")
+
+        def step(sink: str, what: str, done: int, total: int) -> None:
+            count = f"{done:,}/{plural(total, 'range')}" if total else ""
+            progress.update(line, description=f"{sink}: {what}", completed=done, total=total or None, count=count)
+
+        yield lambda words: progress.update(line, description=words), step
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def document(report: VerifyReport) -> dict[str, Any]:
+    return {"ok": report.ok, "sinks": [_sink_document(s) for s in report.sinks]}
+
+
+def _sink_document(s: SinkVerdict) -> dict[str, Any]:
+    return {
+        "name": s.name,
+        "kind": s.kind,
+        "ok": s.ok,
+        "watermark": s.watermark,
+        "lanes": s.lanes,
+        "ranges": s.ranges,
+        "rows": s.rows,
+        "withheld": s.withheld,
+        "empty": s.empty,
+        "taken": s.taken,
+        "taken_over": s.taken_over,
+        "under_way": s.under_way,
+        "quarantined": s.quarantined,
+        "replayed": s.replayed,
+        "discarded": s.discarded,
+        "gone": s.gone,
+        "unprovable": s.unprovable,
+        "lost": s.lost,
+        "checked_bytes": s.checked_bytes,
+        "findings": [_finding_document(f) for f in s.findings],
+    }
+
+
+def _finding_document(f: Finding) -> dict[str, Any]:
+    return {
+        "kind": f.kind.value,
+        "partition": f.partition or None,
+        "from": None if f.range is None else f.range.lo,
+        "to": None if f.range is None else f.range.hi,
+        "what": f.what,
+        "detail": f.detail,
+    }
+
+
+def rendered(report: VerifyReport) -> Iterator[RenderableType]:
+    if not report.sinks:
+        yield Text.assemble(NOTHING, " There are no sinks yet. `strandline sink add` makes one.")
+    for verdict in report.sinks:
+        yield _head(verdict)
+        yield from _findings(verdict.findings)
+
+
+def _head(s: SinkVerdict) -> Text:
+    if s.unreadable:
+        return Text.assemble(BAD, " ", (s.name, "bold"), ": not all of it could be read, so nothing is proved")
+    if not s.ok:
+        wrong = sum(1 for f in s.findings if f.is_fault)
+        return Text.assemble(BAD, " ", (s.name, "bold"), f": {plural(wrong, 'thing', 'is')} wrong")
+    if s.watermark is None:
+        return Text.assemble(OK, " ", (s.name, "bold"), ": nothing was delivered yet, and nothing is there")
+    return Text.assemble(OK, " ", (s.name, "bold"), (f": {_tiling(s)}; {_agreement(s)}", "green"), (_rest(s), "dim"))
+
+
+def _tiling(s: SinkVerdict) -> str:
+    in_lanes = f" in {plural(s.lanes, 'partition')}" if s.lanes > 1 else ""
+    ranges = s.ranges + s.taken
+    tiled = f"{plural(ranges, 'range')}{in_lanes} {agreeing(ranges, 'tiles')}"
+    return f"{tiled} {(s.start or 0) + 1:,}..{s.watermark:,} without gap or overlap"
+
+
+def _agreement(s: SinkVerdict) -> str:
+    rows = f"{plural(s.rows, 'row', 'agrees')} with the lake"
+    if s.gone:
+        before = "it was" if s.gone == 1 else "they were"
+        rows += f", {s.gone:,} with what was recorded before {before} deleted there"
+    return f"{rows}, but for what is noted" if s.findings else rows
+
+
+def _rest(s: SinkVerdict) -> str:
+    words = [
+        f"{s.withheld:,} withheld" if s.withheld else "",
+        f"{plural(s.empty, 'range')} without rows" if s.empty else "",
+        f"{s.quarantined:,} in quarantine" if s.quarantined else "",
+        f"{s.replayed:,} replayed" if s.replayed else "",
+        f"{s.discarded:,} discarded" if s.discarded else "",
+        f"{plural(s.lost, 'row')} lost by a rule" if s.lost else "",
+        f"{s.unprovable:,} not to be proved any more" if s.unprovable else "",
+        f"{s.taken:,} taken away" if s.taken else "",
+        f"{s.taken_over:,} taken over" if s.taken_over else "",
+        f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",
+    ]
+    told = ", ".join(w for w in words if w)
+    return f" ({told})" if told else ""
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
+    shown: dict[str, int] = {}
+    for f in sorted(findings, key=lambda f: not f.is_fault):
+        shown[f.kind] = shown.get(f.kind, 0) + 1
+        if shown[f.kind] <= SHOWN_MAX:
+            where = f" ({f.partition})" if f.partition and f.partition not in f.what else ""
+            sign = BAD if f.is_fault else _NOTED
+            kind = f.kind.value.replace("_", " ")
+            yield Text.assemble("  ", sign, f" {kind}: ", (f.what, "bold"), f"{where}: {f.detail}")
+    for kind, count in shown.items():
+        if count > SHOWN_MAX:
+            yield Text(f"  and {count - SHOWN_MAX:,} more of {kind}; --json shows them all", "dim")

@@ -1,0 +1,1 @@
+"""`strandline demo`, part by part."""

@@ -1,0 +1,57 @@
+"""What `doctor` looks at: the machine, and the lake if there is one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from strandline.core.errors import ConfigError, StrandlineError
+from strandline.core.settings import LakeConfig, find_config, load_config
+from strandline.core.wording import plural
+from strandline.iceberg.session.runtime import Check, runtime_report
+from strandline.lake import Lake
+
+
+def all_checks(config: Path | None) -> list[Check]:
+    return [*runtime_report(s3=is_s3(config)), *_lake_checks(config)]
+
+
+def is_s3(config: Path | None) -> bool:
+    """What the lake needs, where its settings can be read; the checks say so if they cannot."""
+    try:
+        found = _config(config)
+    except StrandlineError:
+        return False
+    return found is not None and found.settings.warehouse.is_s3
+
+
+def _config(named: Path | None) -> LakeConfig | None:
+    """None where no lake was named and there is none here: that is nothing to complain about."""
+    try:
+        path = find_config(named, os.environ, Path.cwd())
+    except ConfigError:
+        if named is None and "STRANDLINE_CONFIG" not in os.environ:
+            return None
+        raise
+    return load_config(path)
+
+
+def _lake_checks(named: Path | None) -> list[Check]:
+    try:
+        config = _config(named)
+        if config is None:
+            return [Check("lake", True, "none here; `strandline init` makes one")]
+        lake = Lake(config)
+    except StrandlineError as e:
+        return [Check("settings", False, e.message, e.hint)]
+    with lake:
+        try:
+            lake.open()
+        except StrandlineError as e:
+            return [Check("settings", True, str(config.home)), Check("ledger", False, e.message, e.hint)]
+        ledger = Check("ledger", True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}")
+        try:
+            witness = Check("witness", True, f"numbers up to {lake.witness.read().highest:,} are taken")
+        except StrandlineError as e:
+            witness = Check("witness", False, e.message, e.hint)
+    return [Check("settings", True, str(config.home)), ledger, witness]

@@ -1,0 +1,1 @@
+"""What people and programs are shown: values in, text and JSON out."""

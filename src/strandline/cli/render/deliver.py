@@ -1,0 +1,172 @@
+"""What a tick did, and what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.output import error_document
+from strandline.cli.render.common import BAD, NOTHING, OK, rate
+from strandline.cli.render.sinks import cut, reason
+from strandline.core.errors import StrandlineError
+from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    from strandline.deliver.plan.preview import LanePreview
+    from strandline.deliver.tick import SinkReport, TickReport
+
+FAILED, STOPPED = 1, 3
+
+
+def exit_code(report: TickReport) -> int:
+    """A stopped sink needs a person; one that failed is tried again, and what another deliverer is at is not there yet:
+    0 says that every sink has what was settled when the tick began."""
+    if any(s.did == "stopped" for s in report.sinks):
+        return STOPPED
+    return FAILED if any(s.did == "busy" or (s.did == "waiting" and s.reason) for s in report.sinks) else 0
+
+
+def tick_document(report: TickReport, seconds: float) -> dict[str, Any]:
+    return {
+        "rows": sum(s.rows for s in report.sinks),
+        "seconds": round(seconds, 3),
+        "sinks": [report_document(s) for s in report.sinks],
+    }
+
+
+def report_document(s: SinkReport) -> dict[str, Any]:
+    return {
+        "name": s.name,
+        "did": s.did,
+        "rows": s.rows,
+        "withheld": s.withheld,
+        "quarantined": s.quarantined,
+        "chunks": s.chunks,
+        "reason": s.reason,
+        "hint": s.hint,
+    }
+
+
+def tick(report: TickReport, seconds: float) -> list[RenderableType]:
+    if not report.sinks:
+        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+    lines: list[RenderableType] = []
+    for s in report.sinks:
+        lines.append(Text.assemble(_sign(s), " ", (s.name, "bold"), "  ", _said(s)))
+        if s.hint:
+            lines.append(Text(f"  {s.hint}", "dim"))
+        elif s.did == "stopped":
+            lines.append(
+                Text(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on", "dim")
+            )
+    if rows := sum(s.rows for s in report.sinks):
+        speed = f"{seconds:.1f} s{rate(rows, seconds)}"
+        lines.append(Text(f"{plural(rows, 'row')} delivered in {speed}", "dim"))
+    return lines
+
+
+def _sign(s: SinkReport) -> tuple[str, str]:
+    if s.did in ("stopped", "waiting", "busy"):
+        return BAD if s.did == "stopped" else ("!", "yellow")
+    return OK if s.did == "delivered" else NOTHING
+
+
+def _said(s: SinkReport) -> Text:
+    sent = f"{plural(s.rows, 'row')} in {plural(s.chunks, 'chunk')}"
+    if s.withheld:
+        sent += f", {s.withheld:,} withheld"
+    if s.quarantined:
+        sent += f", {s.quarantined:,} set aside"
+    match s.did:
+        case "delivered":
+            return Text(sent)
+        case "idle":
+            return Text("nothing to do", "dim")
+        case "paused":
+            return Text(f"paused; `strandline sink resume {s.name}` goes on", "yellow")
+        case "busy":
+            return Text("another deliverer holds it; its rows may still be on their way", "yellow")
+        case "stopped":
+            return Text(f"stopped: {reason(s.name, s.reason)}", "red")
+    said = f"waits to try again: {reason(s.name, s.reason)}" if s.reason else "waits for more rows"
+    return Text(f"{sent}; {said}" if s.rows or s.withheld else said, "yellow")
+
+
+# What a tick would do.
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPreview:
+    name: str
+    state: str
+    lanes: Sequence[LanePreview]
+    error: StrandlineError | None
+
+    @property
+    def rows(self) -> int:
+        return sum(lane.rows for lane in self.lanes)
+
+
+def preview_document(found: Sequence[SinkPreview]) -> dict[str, Any]:
+    return {
+        "dry_run": True,
+        "rows": sum(s.rows for s in found),
+        "sinks": [
+            {
+                "name": s.name,
+                "state": s.state,
+                "rows": s.rows,
+                "lanes": [_lane_document(lane) for lane in s.lanes],
+                "error": None if s.error is None else error_document(s.error),
+            }
+            for s in found
+        ],
+    }
+
+
+def _lane_document(lane: LanePreview) -> dict[str, Any]:
+    return {
+        "partition": lane.partition or None,
+        "under_way": lane.under_way,
+        "rows": lane.rows,
+        "chunks": [{"from": c.range.lo, "to": c.range.hi, "rows": c.rows} for c in lane.chunks],
+    }
+
+
+def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:
+    if not found:
+        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+    lines: list[RenderableType] = []
+    for s in found:
+        lines.append(_head(s))
+        if s.error is not None and s.error.hint:
+            lines.append(Text(f"  {s.error.hint}", "dim"))
+        lines += cut([line for lane in s.lanes for line in _lane(lane)], "line")
+    return [*lines, Text("Nothing was sent or stored.", "dim")]
+
+
+def _head(s: SinkPreview) -> Text:
+    if s.error is not None:
+        return Text.assemble(BAD, " ", (s.name, "bold"), "  ", (reason(s.name, s.error.message), "red"))
+    if s.state in ("paused", "stopped"):
+        return Text.assemble(NOTHING, " ", (s.name, "bold"), "  ", (f"{s.state}: a tick sends nothing", "yellow"))
+    if not s.lanes:
+        return Text.assemble(NOTHING, " ", (s.name, "bold"), "  ", ("nothing to do", "dim"))
+    chunks = sum(len(lane.chunks) for lane in s.lanes)
+    where = f" to {plural(len(s.lanes), 'partition')}" if any(lane.partition for lane in s.lanes) else ""
+    return Text.assemble(
+        OK, " ", (s.name, "bold"), f"  would get {plural(s.rows, 'row')} in {plural(chunks, 'chunk')}{where}"
+    )
+
+
+def _lane(lane: LanePreview) -> list[RenderableType]:
+    name, first = lane.partition or "all", "  promised before, sent first" if lane.under_way else ""
+    if len(lane.chunks) == 1:
+        [only] = lane.chunks
+        return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.range}{first}", "dim"))]
+    head = Text.assemble(f"  {name}  {plural(lane.rows, 'row')} in {plural(len(lane.chunks), 'chunk')}", (first, "dim"))
+    return [head, *(Text(f"    {c.range}  {plural(c.rows, 'row')}", "dim") for c in lane.chunks)]

@@ -1,0 +1,68 @@
+"""Where a run's findings are written, a JSON line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+from uuid import uuid4
+
+from strandline.core.errors import UsageError
+from strandline.core.reconcile_records import Run
+from strandline.status.reconcile import has_compared
+
+if TYPE_CHECKING:
+    from strandline.reconcile.model import Finding
+
+
+class FindingsFile:
+    """Whole, or as it was: a file that is cut short, or empty since a run ended early, would look like a list of
+    everything."""
+
+    def __init__(self, path: Path, part: TextIO) -> None:
+        self._path = path
+        self._part = part
+        self._count = 0
+
+    def write(self, finding: Finding) -> None:
+        from strandline.reconcile.rendering import document
+
+        with _explained(self._path):
+            print(json.dumps(document(finding), ensure_ascii=False), file=self._part)
+        self._count += 1
+
+    def finish(self, run: Run) -> bool:
+        """Whether it is there now: not where the run ended before it had told everything."""
+        found = run.outcome.found
+        everything = has_compared(run) and self._count == found.total
+        if run.aborted is not None and not everything:
+            return False
+        with _explained(self._path):
+            self._part.close()
+            Path(self._part.name).replace(self._path)
+        return True
+
+
+@contextmanager
+def findings_file(path: Path | None) -> Iterator[FindingsFile | None]:
+    if path is None:
+        yield None
+        return
+    with _explained(path):
+        part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part").open("w", encoding="utf-8")
+    try:
+        yield FindingsFile(path, part)
+    finally:
+        with _explained(path):
+            Path(part.name).unlink(missing_ok=True)
+            part.close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e

@@ -1,0 +1,117 @@
+"""How an ingest went, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.output import error_document, shown
+from strandline.cli.render.common import BAD, NOTHING, OK, grid, rate
+from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    from strandline.ingest.ingest_files import FileOutcome
+
+
+_NAMES_MAX = 10
+
+
+def document(dataset: str, found: Sequence[FileOutcome], seconds: float) -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "rows": _new_rows(found),
+        "rejected": sum(o.rejected or 0 for o in found),
+        "failed": sum(o.error is not None for o in found),
+        "seconds": round(seconds, 3),
+        "files": [_outcome(o) for o in found],
+    }
+
+
+def _outcome(o: FileOutcome) -> dict[str, Any]:
+    return {
+        "path": o.path if len(o.paths) == 1 else list(o.paths),
+        "batch_id": o.batch_id,
+        "rows": o.rows,
+        "lo": None if o.range is None else o.range.lo,
+        "hi": None if o.range is None else o.range.hi,
+        "rejected": o.rejected,
+        "rejects_path": o.rejects_path,
+        "absent_columns": list(o.absent),
+        "duplicate": o.duplicate,
+        "seconds": round(o.seconds, 3),
+        "error": None if o.error is None else error_document(o.error),
+    }
+
+
+def _new_rows(found: Sequence[FileOutcome]) -> int:
+    return sum(o.rows for o in found if not o.duplicate and o.error is None)
+
+
+def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableType]:
+    table = grid("", "", "", "", "", right=())
+    table.columns[2].justify = "right"
+    after: list[RenderableType] = []
+    for o in found:
+        name = Text(_name(o.paths), "bold")
+        if o.error is not None:
+            table.add_row(Text(*BAD), name, "", Text(_failed(o), "red"), "")
+            after.append(Text.assemble(BAD, " ", (_name(o.paths), "bold"), f": {_message(o)}"))
+            if o.error.hint:
+                after.append(Text(f"  {o.error.hint}", "dim"))
+            if o.rejects_path is not None:
+                after.append(Text.assemble(("  Every row with its reason: ", "dim"), (shown(o.rejects_path), "cyan")))
+        elif o.duplicate:
+            said = Text(f"in already as {o.range}; --again would add it once more", "dim")
+            table.add_row(Text(*NOTHING), name, Text(plural(o.rows, "row"), "dim"), said, "")
+        elif o.rows == 0:
+            table.add_row(Text(*NOTHING), name, "0 rows", Text("empty: nothing to do", "dim"), "")
+        else:
+            speed = f"{o.seconds:.1f} s{rate(o.rows, o.seconds)}"
+            table.add_row(Text(*OK), name, plural(o.rows, "row"), f"numbers {o.range}", Text(speed, "dim"))
+    for o in found:
+        if o.error is None and o.absent and o.rows and not o.duplicate:
+            after.append(_absent(o))
+        if o.error is None and o.rejected and o.rejects_path:
+            after.append(_rejects(o, o.rejected, o.rejects_path))
+    return [table, *after, *([_total(found, seconds)] if len(found) > 1 else [])]
+
+
+def _message(o: FileOutcome) -> str:
+    """Most begin with the path, which was just said."""
+    said = "" if o.error is None else o.error.message
+    for start in (f"{o.path}: ", f"{o.path} "):
+        said = said.removeprefix(start)
+    return said
+
+
+def _failed(o: FileOutcome) -> str:
+    return "refused" if o.error is not None and o.error.exit_code == 3 else "failed"
+
+
+def _rejects(o: FileOutcome, count: int, path: Path) -> Text:
+    said = f"! {_name(o.paths)}: {plural(count, 'row')} did not fit; kept, each with its line and reason, in "
+    return Text.assemble((said, "yellow"), (shown(path), "cyan"))
+
+
+def _absent(o: FileOutcome) -> Text:
+    listed = ", ".join(o.absent[:_NAMES_MAX]) + (", …" if len(o.absent) > _NAMES_MAX else "")
+    lacks = "lacks" if len(o.paths) == 1 else "lack"
+    return Text(f"! {_name(o.paths)} {lacks} {plural(len(o.absent), 'column')}, null in all rows: {listed}", "yellow")
+
+
+def _name(paths: Sequence[Path]) -> str:
+    return paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
+
+
+def _total(found: Sequence[FileOutcome], seconds: float) -> Text:
+    rows = _new_rows(found)
+    parts = [f"{plural(len(found), 'file')}: {plural(rows, 'new row')} in {seconds:.1f} s"]
+    if known := sum(o.duplicate for o in found):
+        parts.append(f"{known} in already")
+    if failed := sum(o.error is not None for o in found):
+        parts.append(f"{failed} failed")
+    return Text(", ".join(parts), "bold")

@@ -1,0 +1,322 @@
+"""How a run of the reconciler is shown. Values in, documents and renderables out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.output import iso
+from strandline.cli.render.common import BAD, NOTHING, OK, age, grid
+from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
+from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    from strandline.reconcile.quarantine import Purged, Restored
+
+_PROTECTED = {
+    "damaged": "probably the file of a damaged entry, or such an entry",
+    "table_unread": "not all references of the table could be read",
+    "prefix_failed": "the listing there is not complete",
+    "overlap": "another table's location overlaps, or may",
+    "spelling": "storage shows files of the table under other names",
+    "references_empty": "the table references nothing, and has files",
+    "references_shrunk": "the table references far less than last time",
+    "rolled_back": "the table's metadata is older than at the last run",
+    "entries_missing": "files of the table are missing: one of its paths may be wrong",
+    "nothing_listed": "nothing was listed of the whole table, or of all its data",
+    "layout": "outside every table's layout",
+    "vanished_table": "beside the metadata of a table that the catalog does not know",
+    "unknown_root": "in a folder that no table owns",
+    "origin": "not known to be this machine's",
+    "acknowledged": "a received body that the ledger does not know; a receiver records it",
+    "no_time": "has no modification time",
+    "future_time": "modified in the future",
+    "young": "younger than the grace window",
+    "open_block": "not older than the oldest open block",
+    "open_job": "not older than the oldest maintenance job",
+    "unsealed": "not wholly at or below the seal",
+    "undelivered": "not every sink holds the rows (--accept-loss)",
+    "not_data": "not a data file: without it, rows would come back",
+    "not_in_main": "only history, a branch or a tag has it",
+    "not_a_dataset": "a table that is not a dataset",
+    "shared_file": "more than one table references it",
+}
+_KINDS = {
+    "missing": "missing files",
+    "orphans": "orphan files",
+    "foreign": "foreign files",
+    "superseded": "superseded metadata",
+}
+DOUBT = ("!", "bold yellow")
+"""Neither done nor failed: somebody should look."""
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+# ---- documents -------------------------------------------------------------------------------------------------------
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    found = run.outcome
+    return {
+        "run": run.id,
+        "dry_run": not run.asked.act,
+        "delete": run.asked.delete,
+        "accept_loss": run.asked.accept_loss,
+        "storage": run.storage.value,
+        "started_at": iso(run.started_at),
+        "ended_at": None if run.ended_at is None else iso(run.ended_at),
+        "partial": found.partial,
+        "cap_hit": found.cap_hit,
+        "doubts": [doubt.value for doubt in run.doubts],
+        "refusals": list(found.refusals),
+        "stopped": dict(found.stopped),
+        "suspects": found.suspects,
+        "aborted": None if run.aborted is None else run.aborted.value,
+        "why": run.why,
+        "listed": found.listed,
+        "referenced": found.referenced,
+        "found": asdict(found.found),
+        "planned": asdict(found.planned),
+        "done": asdict(found.done),
+        "protected": dict(found.protected),
+        "held": run.held,
+        "failures": list(found.failures),
+        "samples": [dict(sample) for sample in found.samples],
+        "phases": dict(found.phases),
+    }
+
+
+def runs_document(found: Sequence[Run]) -> dict[str, Any]:
+    return {"runs": [run_document(run) for run in found]}
+
+
+def show_document(run: Run, files: Sequence[Swept]) -> dict[str, Any]:
+    listed = [
+        {
+            "path": file.path,
+            "kept_at": file.kept_at,
+            "kind": file.kind.value,
+            "table": file.table,
+            "size": file.size,
+            "state": file.state.value,
+            "why": file.why,
+            "at": iso(file.changed_at),
+        }
+        for file in files
+    ]
+    return run_document(run) | {"files": listed}
+
+
+def suspects_document(found: Sequence[Suspect]) -> dict[str, Any]:
+    return {"suspects": [asdict(suspect) for suspect in found]}
+
+
+def restored_document(found: Restored) -> dict[str, Any]:
+    return asdict(found)
+
+
+def purged_document(found: Purged) -> dict[str, Any]:
+    return asdict(found)
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+
+
+def run(found: Run) -> list[RenderableType]:
+    outcome = found.outcome
+    kind = ", ".join(("report" if not found.asked.act else "acted", *found.doubts))
+    head = Text.assemble(
+        _mark(found), " Run ", (str(found.id), "bold"), f" ({kind}): {plural(outcome.listed, 'file')} listed, "
+        f"{plural(outcome.referenced, 'reference')} read{_took(outcome.phases)}",
+    )  # fmt: skip
+    shown: list[RenderableType] = [head]
+    if found.aborted is not None:
+        shown.append(Text.assemble(("  ended early: ", "bold red"), f"{found.aborted.value}: {found.why}"))
+    if found.ended_at is None:
+        shown.append(Text("  it is under way, or its process died; the next run settles it", "yellow"))
+    table = grid("", "found", "planned", "done", right=("found", "planned", "done"))
+    for what, name in _KINDS.items():
+        counts = [getattr(c, what) for c in (outcome.found, outcome.planned, outcome.done)]
+        if what == "superseded" and not any(counts):
+            continue
+        table.add_row(f"  {name}", *(f"{count:,}" for count in counts))
+    shown += [table, *_notes(found), *_protected(outcome.protected), *_samples(outcome.samples), *_more(outcome)]
+    if not found.asked.act and outcome.planned != Counts():
+        shown.append(Text("  Nothing was touched. `strandline reconcile --act` acts on what is planned.", "dim"))
+    if found.held:
+        shown.append(
+            Text(f"  {plural(found.held, 'file')} in quarantine: `strandline reconcile restore {found.id}`.", "dim")
+        )
+    return shown
+
+
+def _mark(found: Run) -> tuple[str, str]:
+    if found.aborted is not None:
+        return BAD
+    if found.ended_at is None:
+        return NOTHING
+    return DOUBT if found.doubts else OK
+
+
+def _took(phases: Mapping[str, float]) -> str:
+    return f", {sum(phases.values()):.1f} s" if phases else ""
+
+
+def _notes(found: Run) -> list[RenderableType]:
+    outcome, notes = found.outcome, list[RenderableType]()
+    notes += [Text(f"  a guard would refuse to act on this: {why}", "yellow") for why in outcome.refusals]
+    if outcome.partial:
+        notes.append(Text("  partial: not everything could be read; nothing there is touched", "yellow"))
+    for table, reason in outcome.stopped.items():
+        notes.append(Text(f"  suspicious: {table} is left alone: {_PROTECTED.get(reason, reason)}", "yellow"))
+    if outcome.vanished:
+        known = plural(outcome.vanished, "table")
+        notes.append(Text(f"  suspicious: the last run knew {known} that the catalog does not have", "yellow"))
+    if outcome.suspects:
+        files = plural(outcome.suspects, "file")
+        notes.append(Text(f"  suspicious: {files} beside damaged entries: `strandline reconcile suspects`", "yellow"))
+    if outcome.cap_hit:
+        notes.append(Text("  the cap was reached: the next run goes on", "yellow"))
+    for count, words in (
+        (outcome.done.restored, "brought back from quarantine: referenced by a table"),
+        (outcome.done.skipped_recheck, "skipped: no longer what was listed"),
+        (outcome.done.recheck_failed, "left alone: the second look failed"),
+        (outcome.done.failed, "could not be moved or deleted"),
+    ):
+        if count:
+            notes.append(Text(f"  {plural(count, 'finding')} {words}"))
+    notes += [Text(f"  {failure}", "yellow") for failure in outcome.failures]
+    return notes
+
+
+def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
+    if not protected:
+        return []
+    table = grid("", "", right=())
+    for reason, count in protected.items():
+        table.add_row(Text(f"  {count:,}", justify="right"), Text(_PROTECTED.get(reason, reason), "dim"))
+    return [Text("  protected:", "dim"), table]
+
+
+def _more(outcome: Outcome) -> list[RenderableType]:
+    found = outcome.found
+    more = found.total - len(outcome.samples)
+    return [] if more <= 0 else [Text(f"  and {more:,} more: `--findings FILE` writes all of them", "dim")]
+
+
+def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for sample in samples:
+        size = "" if sample["size"] is None else f" {size_of(sample['size'])}"
+        when = None if sample["modified"] is None else datetime.fromisoformat(sample["modified"])
+        old = "" if when is None or when > datetime.now(UTC) else f", {age(when)} old"
+        table = "" if not sample.get("table") else f" of {sample['table']}"
+        partition = "" if not sample.get("partition") else f" in {_one_line(sample['partition'])}"
+        rows = "" if not sample.get("rows") else f" rows {sample['rows']['lo']}..{sample['rows']['hi']}"
+        sinks = "".join(
+            f" {words} {', '.join(sample[which])}"
+            for which, words in (("delivered_to", "at"), ("undelivered_to", "not at"))
+            if sample.get(which)
+        )
+        note = f" ({sample['protected']})" if sample["protected"] else ""
+        if sample.get("probably"):
+            note += f" probably {_one_line(sample['probably'])}"
+        lines.append(
+            Text.assemble(
+                (f"  {sample['kind']:<8}", "dim"),
+                _one_line(sample["path"]),
+                (f"{table}{partition}{size}{old}{rows}{sinks}{note}", "dim"),
+            )
+        )
+    return lines
+
+
+def _one_line(path: str) -> str:
+    """A name may hold a newline; a line must not."""
+    return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
+
+
+def size_of(count: int) -> str:
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_SIZES) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_SIZES[unit]}"
+
+
+def runs(found: Sequence[Run]) -> list[RenderableType]:
+    if not found:
+        return [Text("No run yet: `strandline reconcile` makes one.", "dim")]
+    table = grid(
+        "run", "", "began", "how", "missing", "orphans", "done", "held", right=("missing", "orphans", "done", "held")
+    )
+    for one in found:
+        outcome = one.outcome
+        how = "report" if not one.asked.act else "acted"
+        if one.aborted is not None:
+            how = one.aborted.value
+        elif one.ended_at is None:
+            how = "under way"
+        how = ", ".join((how, *one.doubts))
+        table.add_row(
+            Text(str(one.id), "bold"),
+            Text(*_mark(one)),
+            f"{age(one.started_at)} ago",
+            how,
+            f"{outcome.found.missing:,}",
+            f"{outcome.found.orphans:,}",
+            f"{sum(getattr(outcome.done, what) for what in _KINDS):,}",
+            f"{one.held:,}",
+        )
+    return [table]
+
+
+def files(found: Sequence[Swept]) -> list[RenderableType]:
+    if not found:
+        return []
+    table = grid("state", "size", "file", right=("size",))
+    for file in found:
+        table.add_row(file.state.value, size_of(file.size), _one_line(file.path))
+    return [table]
+
+
+def suspects(found: Sequence[Suspect]) -> list[RenderableType]:
+    if not found:
+        return [Text("No file is suspected of being that of a damaged entry.", "dim")]
+    lines: list[RenderableType] = []
+    for suspect in found:
+        lines.append(Text.assemble(OK if suspect.released else DOUBT, f" {_one_line(suspect.path)}"))
+        words = "was released" if suspect.released else "is probably the file of the entry"
+        lines.append(Text(f"  {words} {_one_line(suspect.entry)} of {suspect.table}", "dim"))
+    return lines
+
+
+def released(found: Suspect) -> list[RenderableType]:
+    return [Text.assemble(OK, f" {_one_line(found.path)} is an orphan from now on")]
+
+
+def restored(found: Restored) -> list[RenderableType]:
+    failed = bool(found.taken or found.lost or found.failed)
+    lines: list[RenderableType] = [
+        Text.assemble(BAD if failed else OK, f" {plural(found.restored, 'file')} of run {found.run} brought back")
+    ]
+    if found.already:
+        lines.append(Text(f"  {plural(found.already, 'file', 'was')} in place already", "dim"))
+    lines += [Text(f"  another file is in its place: {_one_line(path)}", "yellow") for path in found.taken]
+    lines += [Text(f"  neither in its place nor in quarantine: {_one_line(path)}", "red") for path in found.lost]
+    return lines + [Text(f"  {_one_line(words)}", "red") for words in found.failed]
+
+
+def purged(found: Purged) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text.assemble(BAD if found.failed else OK, f" {plural(found.purged, 'file')} deleted, {size_of(found.bytes)}")
+    ]
+    if found.brought_back:
+        lines.append(Text(f"  {plural(found.brought_back, 'file')} brought back: referenced by a table", "yellow"))
+    if found.waiting:
+        lines.append(Text(f"  {plural(found.waiting, 'file', 'stays')}: not old enough, or perhaps needed", "dim"))
+    return lines + [Text(f"  {_one_line(words)}", "red") for words in found.failed]

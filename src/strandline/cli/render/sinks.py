@@ -1,0 +1,427 @@
+"""Sinks for people: how each one fares, what it is set to, and what kinds there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from strandline.cli.render.common import UNKNOWN, age, done, grid, number
+from strandline.core.delivery_types import ChunkState
+from strandline.core.wording import agreeing, plural
+from strandline.status.sinks import SinkStatus
+
+if TYPE_CHECKING:
+    from strandline.core.delivery_types import Chunk, Intent, SinkRecord
+    from strandline.deliver.recover_sink import SinkRecovered
+    from strandline.deliver.sink import Option
+
+LINES_MAX = 20
+"""What is longer is cut for people; --json has all of it."""
+_STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
+
+
+def duration(seconds: float) -> str:
+    now = datetime.now(UTC)
+    return age(now - timedelta(seconds=seconds), now)
+
+
+def cut(lines: Sequence[RenderableType], noun: str, *, lines_max: int = LINES_MAX) -> list[RenderableType]:
+    if len(lines) <= lines_max:
+        return list(lines)
+    return [*lines[:lines_max], Text(f"  … and {plural(len(lines) - lines_max, noun)} more; --json has all", "dim")]
+
+
+# One line per sink.
+
+
+def table(found: Sequence[SinkStatus], now: datetime | None = None) -> RenderableType:
+    lines = grid("sink", "dataset", "state", "up to", "behind", "trend", "last batch")
+    for _, group in groupby(found, key=lambda s: s.name):
+        of_sink = list(group)
+        one = of_sink[0]
+        lines.add_row(
+            Text(one.name, "bold"),
+            Text(one.dataset),
+            Text(one.state, _STYLES.get(one.state, "")),
+            _delivered(of_sink),
+            lag(one.sink_lag_rows, one.sink_lag_seconds),
+            Text(one.trend, {"growing": "yellow", "shrinking": "green"}.get(one.trend, "dim")),
+            _last_batch(of_sink, now or datetime.now(UTC)),
+        )
+    return lines
+
+
+def _delivered(of_sink: Sequence[SinkStatus]) -> Text:
+    if len(of_sink) == 1 and of_sink[0].partition is None:
+        mark = of_sink[0].watermark
+        if mark is not None:
+            return Text(number(mark))
+        return Text("nothing yet", "dim") if of_sink[0].exported is not None else Text("?", "bold red")
+    behind = sum(is_behind(s) for s in of_sink)
+    said = Text(plural(len(of_sink), "partition"))
+    return said.append(f", {behind:,} behind", "yellow") if behind else said
+
+
+def is_behind(status: SinkStatus) -> bool:
+    """Known to be. Rows that were not planned yet may belong to it, too."""
+    return status.open_intent is not None or bool(status.lag_rows)
+
+
+def lag(rows: int | None, seconds: float | None) -> Text:
+    if rows == 0:
+        return Text("nothing", "green")
+    waits = "" if seconds is None else f", {duration(seconds)}"
+    return Text(f"{'?' if rows is None else f'{rows:,}'} {'row' if rows == 1 else 'rows'}{waits}", "yellow")
+
+
+def _last_batch(of_sink: Sequence[SinkStatus], now: datetime) -> Text:
+    """Partitions that were delivered together are closed at one moment."""
+    batches = [s.last_batch for s in of_sink if s.last_batch is not None]
+    if not batches:
+        return Text("–", "dim")
+    at = max(b.at for b in batches)
+    rows = sum(b.count for b in batches if b.at == at)
+    return Text(f"{plural(rows, 'row')}, {age(at, now)} ago", "dim")
+
+
+def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[str]:
+    """In plain words, each with the command that helps."""
+    lines = []
+    for name, group in groupby(found, key=lambda s: s.name):
+        one = next(group)
+        why = reason(name, one.reason)
+        if one.state == "stopped":
+            lines.append(
+                f"sink {name} is stopped: {why}; look at it, then `strandline sink resume {name}` tries it again; "
+                f"if the destination lost rows or holds others, `strandline sink recover {name}` says what can be done"
+            )
+        elif one.state == "waiting":
+            tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
+            lines.append(f"sink {name}: {tries}: {why}; {_next_try(one, now or datetime.now(UTC))}")
+        elif one.state == "paused" and one.sink_lag_rows != 0:
+            lines.append(
+                f"sink {name} is paused, and rows wait ({lag(one.sink_lag_rows, one.sink_lag_seconds).plain}); "
+                f"`strandline sink resume {name}` goes on" + (f"; before that: {why}" if one.reason else "")
+            )
+        elif one.reason:
+            lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
+        if one.held_since is not None:
+            lines.append(
+                f"sink {name} holds retention back: {_due(one.held_rows, 'is')} due and "
+                f"{_waiting(one.held_rows)}, "
+                f"since {age(one.held_since, now)}"
+            )
+        if one.lost_rows:
+            lines.append(
+                f"sink {name} will not get {plural(one.lost_rows, 'row')}, deleted before it had "
+                f"{'it' if one.lost_rows == 1 else 'them'}; "
+                "`strandline ledger audit` says when and why"
+            )
+        if one.unknown_losses:
+            lines.append(f"sink {name} may lack rows that were deleted; `strandline verify {name}` says what it has")
+    return lines
+
+
+def reason(name: str, told: str | None) -> str:
+    """Most begin with the sink's name, which was just said."""
+    return (told or "nobody wrote down why").removeprefix(f"{name}: ")
+
+
+_LONG_SECONDS = 600
+
+
+def _next_try(one: SinkStatus, now: datetime) -> str:
+    again = "the next tick tries again"
+    if one.retry_at is not None and one.retry_at > now:
+        again = f"tried again in {duration((one.retry_at - now).total_seconds())}"
+    failing = 0.0 if one.failing_since is None else (now - one.failing_since).total_seconds()
+    if failing < _LONG_SECONDS:
+        return again
+    return (
+        f"it has failed in the same way for {duration(failing)} and is tried less and less often: {again}; "
+        f"`strandline tick --sink {one.name}` tries at once"
+    )
+
+
+def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
+    if not found:
+        return [
+            Text(
+                "No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` makes one.", "dim"
+            )
+        ]
+    return [table(found), *(Text.assemble(("! ", "yellow"), line) for line in problems(found))]
+
+
+# One sink in full.
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDetail:
+    record: SinkRecord
+    lanes: Sequence[SinkStatus]
+    open_intents: Sequence[Intent]
+
+
+def detail_document(found: SinkDetail) -> dict[str, Any]:
+    one = found.lanes[0]
+    return record_document(found.record, one.dataset) | {
+        "state": one.state,
+        "reason": one.reason,
+        "retries": one.retries,
+        "retry_at": one.retry_at,
+        "failing_since": one.failing_since,
+        "lag_rows": one.sink_lag_rows,
+        "lag_seconds": one.sink_lag_seconds,
+        "unplanned_rows": one.unplanned_rows,
+        "trend": one.trend,
+        "lanes": [lane.to_json() for lane in found.lanes],
+        "open_intents": [_intent_document(i) for i in found.open_intents],
+    }
+
+
+def record_document(r: SinkRecord, dataset: str) -> dict[str, Any]:
+    return {
+        "name": r.name,
+        "kind": r.kind,
+        "dataset": dataset,
+        "destination": r.destination,
+        "options": dict(r.options),
+        "generation": r.generation,
+        "instance": r.instance,
+        "start": r.start,
+        "planned": r.planned,
+        "state": r.state,
+        "reason": r.reason,
+        "created_at": r.created_at,
+    }
+
+
+def _intent_document(i: Intent) -> dict[str, Any]:
+    return {
+        "partition": i.partition or None,
+        "from": (i.after or 0) + 1,
+        "to": i.until,
+        "opened_at": i.opened_at,
+        "options": dict(i.options),
+        "chunks": [
+            {
+                "from": c.rows.lo,
+                "to": c.rows.hi,
+                "state": c.state,
+                "expected": c.expected,
+                "rows": c.count,
+                "withheld": c.withheld,
+                "digest": c.digest,
+                "size": c.size,
+                "found": c.found,
+            }
+            for c in i.chunks
+        ],
+    }
+
+
+def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableType]:
+    record, one, moment = found.record, found.lanes[0], now or datetime.now(UTC)
+    facts = grid("", "")
+    for label, value in (
+        ("dataset", Text(one.dataset)),
+        ("kind", Text(record.kind)),
+        ("delivers to", Text(record.destination, "cyan")),
+        ("generation", Text(str(record.generation))),
+        ("began", Text("at the beginning" if record.start is None else f"behind {record.start:,}")),
+        ("state", Text(one.state, _STYLES.get(one.state, ""))),
+        ("behind", _behind(one)),
+        ("trend", Text(one.trend)),
+        ("held for it", _held(one, moment)),
+        ("lost to it", Text(plural(one.lost_rows, "row"), "yellow" if one.lost_rows else "dim")),
+    ):
+        facts.add_row(Text(label, "dim"), value)
+    for name, given in sorted(record.options.items()):
+        facts.add_row(Text(f"option {name}", "dim"), Text(given))
+    parts: list[RenderableType] = [Text(record.name, "bold"), facts]
+    parts += [Text.assemble(("! ", "yellow"), line) for line in problems(found.lanes, moment)]
+    parts += [Text(""), _lanes(found.lanes, moment)]
+    if len(found.lanes) > LINES_MAX:
+        parts.append(Text(f"… and {plural(len(found.lanes) - LINES_MAX, 'partition')} more; --json has all", "dim"))
+    if found.open_intents:
+        parts += [Text(""), Text("Under way", "bold")]
+        parts += cut([line for i in found.open_intents for line in _intent(i, moment)], "line")
+    return parts
+
+
+def _held(one: SinkStatus, now: datetime) -> Text:
+    if one.held_since is None:
+        return Text("nothing", "dim")
+    due = f"{_due(one.held_rows)} that {agreeing(one.held_rows or 0, 'is')} due for deletion"
+    return Text(f"{due}, since {age(one.held_since, now)}", "yellow")
+
+
+def _due(rows: int | None, verb: str = "") -> str:
+    if rows is None:
+        return f"{UNKNOWN} rows are" if verb else f"{UNKNOWN} rows"
+    return plural(rows, "row", verb)
+
+
+def _waiting(rows: int | None) -> str:
+    if rows == 0:
+        return "for it; others wait until it has come past them"
+    return f"{agreeing(rows or 0, 'waits')} for it"
+
+
+def _behind(one: SinkStatus) -> Text:
+    said = lag(one.sink_lag_rows, one.sink_lag_seconds)
+    return said.append(f" ({one.unplanned_rows:,} not planned yet)", "dim") if one.unplanned_rows else said
+
+
+def _lanes(found: Sequence[SinkStatus], now: datetime) -> RenderableType:
+    """Those that are behind come first."""
+    counts = ("delivered up to", "delivered", "withheld")
+    lines = grid("partition", *counts, "behind", "last batch", right=counts)
+    for s in sorted(found, key=lambda s: not is_behind(s))[:LINES_MAX]:
+        batch = s.last_batch
+        lines.add_row(
+            Text(s.partition or "all"),
+            Text("–" if s.watermark is None else number(s.watermark)),
+            number(s.exported),
+            number(s.withheld),
+            lag(s.lag_rows, s.lag_seconds),
+            Text(
+                "–" if batch is None else f"{plural(batch.count, 'row')} in {batch.rows}, {age(batch.at, now)} ago",
+                "dim",
+            ),
+        )
+    return lines
+
+
+def _intent(i: Intent, now: datetime) -> list[RenderableType]:
+    settled = sum(c.state is not ChunkState.PLANNED for c in i.chunks)
+    head = Text.assemble(
+        (i.partition or "all", "bold"),
+        f"  {(i.after or 0) + 1}..{i.until}, promised {age(i.opened_at, now)} ago, {settled} of "
+        f"{plural(len(i.chunks), 'chunk')} settled",
+    )
+    return [head, *(_chunk(c) for c in i.chunks)]
+
+
+def _chunk(c: Chunk) -> Text:
+    if c.state is ChunkState.PLANNED:
+        return Text.assemble(("  · ", "dim"), f"{c.rows}  {plural(c.expected, 'row')} to send")
+    if c.state is ChunkState.EMPTY:
+        return Text.assemble(("  ✓ ", "green"), f"{c.rows}  nothing to send", _withheld(c))
+    rows = "rows that it held already" if c.count is None else plural(c.count, "row")
+    return Text.assemble(("  ✓ ", "green"), f"{c.rows}  {rows}{', found there' if c.found else ''}", _withheld(c))
+
+
+def _withheld(c: Chunk) -> str:
+    return f", {c.withheld:,} withheld" if c.withheld else ""
+
+
+# What was done.
+
+
+def floor_note(record: SinkRecord, floor: int | None) -> Text | None:
+    """Where a sink begins above what a person asked for."""
+    if floor is None or record.start != floor:
+        return None
+    return Text(f"  Rows up to number {floor:,} were deleted by retention: it begins above them", "yellow")
+
+
+def added(record: SinkRecord, dataset: str, floor: int | None = None) -> RenderableType:
+    begins = "from the beginning" if record.start is None else f"behind number {record.start:,}"
+    lines: list[RenderableType] = [
+        done(f"Sink {record.name}: {dataset} goes to {record.destination}, {begins}"),
+    ]
+    if (note := floor_note(record, floor)) is not None:
+        lines.append(note)
+    if record.generation > 1:
+        lines.append(Text(f"  The place was delivered to before: generation {record.generation} goes on there", "dim"))
+    lines.append(Text("  Next: strandline tick delivers once, strandline run keeps delivering", "dim"))
+    return Group(*lines)
+
+
+def recovered(found: SinkRecovered) -> RenderableType:
+    lines: list[RenderableType] = [done(f"Sink {found.name} goes on, in generation {found.generation}")]
+    if found.repaired:
+        lines.append(Text(f"  Read from the sink itself: {_some('mark', found.repaired)}"))
+    for partition, rows in found.lost[:LINES_MAX]:
+        lines.append(Text(f"  It no longer had {rows}{f' of {partition}' if partition else ''}", "yellow"))
+    if len(found.lost) > LINES_MAX:
+        lines.append(Text(f"  … and {len(found.lost) - LINES_MAX:,} more; --json has all", "dim"))
+    if found.intents_dropped:
+        lines.append(Text(f"  Taken back, to be planned anew: {plural(found.intents_dropped, 'intent')}"))
+    if found.intents_kept:
+        kept = plural(found.intents_kept, "intent")
+        lines.append(Text(f"  The destination cannot be asked what it holds: what may have been sent of {kept} stays"))
+    return Group(*lines)
+
+
+def _some(noun: str, partitions: Sequence[str]) -> str:
+    names = [p for p in partitions if p]
+    if not names:
+        return plural(len(partitions), noun)
+    rest = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"{plural(len(partitions), noun)} ({', '.join(names[:5])}{rest})"
+
+
+def recovered_document(found: SinkRecovered) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "generation": found.generation,
+        "repaired": [p or None for p in found.repaired],
+        "lost": [{"partition": p or None, "range": rows} for p, rows in found.lost],
+        "intents_dropped": found.intents_dropped,
+        "intents_kept": found.intents_kept,
+    }
+
+
+# Kinds.
+
+
+def kinds_document(kinds: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> dict[str, Any]:
+    return {
+        "kinds": [
+            {
+                "name": name,
+                "options": [] if isinstance(found, str) else [_option_document(o) for o in found],
+                "problem": found if isinstance(found, str) else None,
+            }
+            for name, found in kinds.items()
+        ],
+        "common": [_option_document(o) for o in common],
+    }
+
+
+def _option_document(o: Option) -> dict[str, Any]:
+    return {
+        "name": o.name,
+        "description": o.description,
+        "required": o.required,
+        "default": o.default,
+        "secret": o.secret,
+    }
+
+
+def kinds(found: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for name, options in found.items():
+        parts.append(Text(name, "bold"))
+        parts += [Text(f"  {options}", "red") if isinstance(options, str) else _options(options), Text("")]
+    return [*parts, Text("every kind", "bold"), _options(common)]
+
+
+def _options(options: Sequence[Option]) -> RenderableType:
+    lines = grid("", "", "")
+    for o in options:
+        given = "required" if o.required else "" if o.default is None else f"default {o.default}"
+        secret = " Only as env:NAME, never stored." if o.secret and "env:" not in o.description else ""
+        lines.add_row(
+            Text(f"  {o.name}", "cyan"), Text(given, "yellow" if o.required else "dim"), Text(o.description + secret)
+        )
+    return lines

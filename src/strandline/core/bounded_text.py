@@ -1,0 +1,22 @@
+"""Text that every ledger can keep and look up: without U+0000, and no longer than PostgreSQL indexes."""
+
+from __future__ import annotations
+
+from strandline.core.errors import UsageError
+
+NAME_BYTES_MAX = 512
+"""Of a name, in UTF-8. PostgreSQL indexes about 2,700 bytes in all, and some indexes hold several names."""
+BATCH_ID_BYTES_MAX = 1024
+
+
+def check_text(what: str, text: str, bytes_max: int = NAME_BYTES_MAX) -> str:
+    """The text, if every ledger can keep it. Raises UsageError."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} is not text") from None
+    if size > bytes_max:
+        raise UsageError(f"{what} is longer than {bytes_max:,} bytes")
+    if "\0" in text:
+        raise UsageError(f"{what} holds a character that is none (U+0000)")
+    return text

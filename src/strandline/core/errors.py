@@ -1,0 +1,232 @@
+"""Every error that Strandline raises on purpose.
+
+StrandlineError
+├── UsageError            the request itself is wrong                     exit 2
+│   ├── ConfigError       settings that do not parse or contradict
+│   ├── TokenError        a continuation that cannot be used
+│   ├── SchemaError       a schema or a change of one that cannot be
+│   ├── NoSuchDataset
+│   ├── NoSuchSink
+│   └── NoSuchRun
+├── RefusedError          a guard said no                                 exit 3
+│   ├── BatchConflict     the same batch id with other rows
+│   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
+│   ├── InputRefused      rows that do not fit, and --strict
+│   ├── BadRow            the first row of a body that does not fit
+│   ├── LedgerMissing     no ledger where there should be one
+│   ├── LedgerUnreadable  damaged, truncated, or not a ledger
+│   ├── LedgerTooNew      made by a newer program
+│   ├── WrongLake         ledger and warehouse belong to different lakes
+│   ├── WitnessUnreadable stamping is refused without it
+│   ├── Superseded        another ledger took this lake over
+│   ├── TableRolledBack   main is behind what was published
+│   ├── TableUnfit        the table lost something that the protocol needs
+│   ├── UnsafeCatalog     JDBC over a network database
+│   ├── SweepRunning      another run of the reconciler is under way
+│   ├── SinkStopped       a sink is not as it must be; a person has to look at it
+│   ├── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
+│   ├── AlreadyRunning    the same maintenance of the same dataset is under way
+│   └── Skipped           maintenance that is not safe just now; the next run may be
+└── FailedError           it was tried and did not work                   exit 1
+    ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
+    ├── InputError        a file that cannot be read as what it claims to be
+    ├── StampMismatch     the batch changed between counting and writing
+    ├── BlockLost         the ledger no longer knows the block, or gave it to another
+    ├── BlockHeld         published or not cannot be told; a person decides
+    ├── CommitUnknown     the outcome could not be read back yet
+    ├── StorageError      the warehouse or the ledger cannot be read or written
+    │   └── LedgerRefused the ledger's database answered, and said no: nothing was written
+    ├── DuplicateNumbers  one number on two rows
+    ├── LeaseLost         another deliverer has taken a sink over, or another run the sweep
+    ├── ReferencesTooMany more references than one process is to hold
+    ├── MarkMoved         a delivery is not where its deliverer left it
+    ├── LedgerBusy        another process holds the ledger
+    └── OpeningNeeded     witness and counter differ: the opening procedure must run
+"""
+
+from __future__ import annotations
+
+from strandline.core.masking import masked
+
+
+class StrandlineError(Exception):
+    """Says what happened, what to do next (`hint`), and whether trying again helps. Secrets that were read are masked:
+    the message may be what a server said."""
+
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.message = masked(message)
+        self.hint = None if hint is None else masked(hint)
+        super().__init__(self.message)
+
+
+class UsageError(StrandlineError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class TokenError(UsageError):
+    pass
+
+
+class SchemaError(UsageError):
+    pass
+
+
+class NoSuchDataset(UsageError):
+    pass
+
+
+class NoSuchSink(UsageError):
+    pass
+
+
+class NoSuchRun(UsageError):
+    pass
+
+
+class RefusedError(StrandlineError):
+    exit_code = 3
+
+
+class BatchConflict(RefusedError):
+    pass
+
+
+class BatchEnded(RefusedError):
+    pass
+
+
+class InputRefused(RefusedError):
+    pass
+
+
+class BadRow(RefusedError):
+    def __init__(self, line: int | None, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+        """From 1; None where it is not about one."""
+
+
+class LedgerMissing(RefusedError):
+    pass
+
+
+class LedgerUnreadable(RefusedError):
+    pass
+
+
+class LedgerTooNew(RefusedError):
+    pass
+
+
+class WrongLake(RefusedError):
+    pass
+
+
+class WitnessUnreadable(RefusedError):
+    pass
+
+
+class Superseded(RefusedError):
+    pass
+
+
+class TableRolledBack(RefusedError):
+    pass
+
+
+class TableUnfit(RefusedError):
+    pass
+
+
+class UnsafeCatalog(RefusedError):
+    pass
+
+
+class MarkUnreadable(RefusedError):
+    pass
+
+
+class SweepRunning(RefusedError):
+    retryable = True
+
+
+class AlreadyRunning(RefusedError):
+    retryable = True
+
+
+class Skipped(RefusedError):
+    retryable = True
+
+
+class FailedError(StrandlineError):
+    pass
+
+
+class RuntimeMissing(FailedError):
+    pass
+
+
+class InputError(FailedError):
+    pass
+
+
+class StampMismatch(FailedError):
+    retryable = True
+
+
+class BlockLost(FailedError):
+    retryable = True
+
+
+class BlockHeld(FailedError):
+    pass
+
+
+class CommitUnknown(FailedError):
+    retryable = True
+
+
+class StorageError(FailedError):
+    retryable = True
+
+
+class LedgerRefused(StorageError):
+    pass
+
+
+class DuplicateNumbers(FailedError):
+    REMEDY = (
+        "Somebody copied rows together with their sequence numbers, or made up one that is ours. Delete the row that "
+        "does not belong there; `strandline status` shows whether others are left."
+    )
+
+
+class MarkMoved(FailedError):
+    retryable = True
+
+
+class LedgerBusy(FailedError):
+    retryable = True
+
+
+class OpeningNeeded(FailedError):
+    retryable = True
+
+
+class SinkStopped(RefusedError):
+    pass
+
+
+class LeaseLost(FailedError):
+    retryable = True
+
+
+class ReferencesTooMany(FailedError):
+    pass

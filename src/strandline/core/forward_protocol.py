@@ -1,0 +1,183 @@
+"""What the two ends of HTTP say to each other: headers, outcomes, and the identity of what is sent.
+
+A sender of Strandline's names its rows by a range; what it sends twice is known by it. Any other client names them by a
+key of its own (`Idempotency-Key`). No I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+from strandline.core.bounded_text import check_text
+from strandline.core.errors import UsageError
+from strandline.core.types import Seq, SeqRange
+
+RECEIVER = "Strandline-Receiver"
+"""On every answer of a receiver, with the version of this contract: so a sender knows that it can ask for a record."""
+VERSION = "1"
+
+LAKE = "Strandline-Lake"
+INSTANCE = "Strandline-Sink"
+GENERATION = "Strandline-Generation"
+DATASET = "Strandline-Dataset"
+PARTITION = "Strandline-Partition"
+RANGE = "Strandline-Range"
+KEY = "Idempotency-Key"
+DIGEST = "Content-Digest"
+
+JSON_LINES = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+ENCODINGS = ("identity", "gzip", "zstd")
+
+KEY_CHARS_MAX = 255
+PARTITION_BYTES_MAX = 16 << 10
+"""What servers take as a header."""
+
+
+class Answer(StrEnum):
+    """`outcome` in the body of every answer."""
+
+    ACCEPTED = "accepted"
+    CONFLICT = "conflict"
+    """409, with `held`: the ranges that overlap."""
+    IN_FLIGHT = "in_flight"
+    """409: the same key is being taken in right now."""
+    OTHER_BODY = "other_body"
+    """422, with the stored `digest`: the key was used for another body."""
+    NOT_CLAIMED = "not_claimed"
+    """409, with the `generation` that was claimed last (None: none): the sender claims the next one first."""
+    BAD_BODY = "bad_body"
+    """400, with `line`, from 1 (None where it is not about one) and `why`."""
+    BAD_DIGEST = "bad_digest"
+    """400: the body is not what its digest says. It was damaged on the way: nothing is wrong with the rows."""
+    BAD_REQUEST = "bad_request"
+    """400: headers that make no sense."""
+    TOO_LARGE = "too_large"
+    """413, with `limit`: bytes, before or after decompression."""
+    NOT_UNDERSTOOD = "not_understood"
+    """415: a type or an encoding that is not known."""
+    BUSY = "busy"
+    """429 or 503, with Retry-After."""
+    NO_TOKEN = "no_token"
+    """401."""
+    NOT_ALLOWED = "not_allowed"
+    """403: the token is not for this dataset, or not for this sender's lanes."""
+    NO_DATASET = "no_dataset"
+    """404."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneName:
+    """A lane of a sender's, as a receiver keeps it."""
+
+    lake: str
+    instance: str
+    generation: int
+    dataset: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangeIdentity:
+    lane: LaneName
+    rows: SeqRange
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIdentity:
+    key: str
+
+
+Identity = RangeIdentity | KeyIdentity
+
+
+def chunk_key(identity: RangeIdentity) -> str:
+    """The chunk's stable id, for servers that know keys and no ranges. Short, and the same for ever."""
+    lane = identity.lane
+    name = "\0".join((lane.lake, lane.instance, str(lane.generation), lane.dataset, lane.partition))
+    return f"sl-{hashlib.sha256(name.encode()).hexdigest()[:32]}-{identity.rows.lo}-{identity.rows.hi}"
+
+
+def identity_headers(identity: RangeIdentity) -> dict[str, str]:
+    """Plain characters only: partitions are encoded already, and an adopted table may be called anything."""
+    lane = identity.lane
+    return {
+        LAKE: lane.lake,
+        INSTANCE: lane.instance,
+        GENERATION: str(lane.generation),
+        DATASET: quote(lane.dataset, safe=""),
+        PARTITION: lane.partition,
+        RANGE: f"{identity.rows.lo}-{identity.rows.hi}",
+        KEY: chunk_key(identity),
+    }
+
+
+def parse_identity(headers: Mapping[str, str]) -> Identity:
+    """From headers whose names are in lower case. Raises UsageError, with words for whoever sent them."""
+    given = {name: headers.get(name.lower()) for name in (LAKE, INSTANCE, GENERATION, DATASET, RANGE)}
+    if any(value is not None for value in given.values()):
+        if missing := [name for name, value in given.items() if not value]:
+            raise UsageError(f"the header {missing[0]} is missing")
+        lane = LaneName(
+            check_text(LAKE, given[LAKE] or ""),
+            check_text(INSTANCE, given[INSTANCE] or ""),
+            _positive(GENERATION, given[GENERATION]),
+            check_text(DATASET, _unquoted(given[DATASET] or "")),
+            check_text(PARTITION, headers.get(PARTITION.lower()) or "", PARTITION_BYTES_MAX),
+        )
+        return RangeIdentity(lane, parse_range(given[RANGE] or ""))
+    key = headers.get(KEY.lower())
+    if not key:
+        raise UsageError(
+            f"the header {KEY} is missing", hint="Any text that names this body, the same when it is sent again."
+        )
+    if len(key) > KEY_CHARS_MAX:
+        raise UsageError(f"{KEY} is longer than {KEY_CHARS_MAX} characters")
+    return KeyIdentity(check_text(KEY, key, 4 * KEY_CHARS_MAX))
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise UsageError(f"{DATASET} is not UTF-8: {text[:50]!r}") from None
+
+
+def parse_range(text: str) -> SeqRange:
+    found = re.fullmatch(r"([0-9]{1,19})-([0-9]{1,19})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]) < 2**63:
+        raise UsageError(f"{RANGE} is not a range: {text[:50]!r}", hint="`lo-hi`, both inclusive, from 1.")
+    return SeqRange(Seq(int(found[1])), Seq(int(found[2])))
+
+
+def _positive(name: str, text: str | None) -> int:
+    if text is None or not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
+        raise UsageError(f"{name} is not a number from 1 on: {(text or '')[:50]!r}")
+    return int(text)
+
+
+def content_digest(body: bytes | memoryview) -> str:
+    """As RFC 9530 spells it, over the bytes as they are sent."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def digest_fits(header: str, body: bytes | memoryview) -> bool:
+    """Whether each digest in the header that we can check is the body's; one of another algorithm says nothing."""
+    for part in header.split(","):
+        name, _, value = part.strip().partition("=")
+        match name.strip().lower():
+            case "sha-256":
+                algorithm = "sha256"
+            case "sha-512":
+                algorithm = "sha512"
+            case _:
+                continue
+        if value.strip() != f":{base64.b64encode(hashlib.new(algorithm, body).digest()).decode()}:":
+            return False
+    return True

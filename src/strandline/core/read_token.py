@@ -1,0 +1,91 @@
+"""Where a reader goes on: the bounds of a read, and the opaque, versioned token that carries them to the next."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import dataclass
+
+from strandline.core.errors import TokenError
+from strandline.core.types import SEQ_MAX, Seq
+
+VERSION = 1
+_FORM = re.compile(r"sl([0-9]{1,9})\.(.*)", re.DOTALL)
+_HINT = "Use a token as `read` printed it, or leave it out to read from the beginning."
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    lake: str
+    table: str
+    after: Seq | None
+    """The last row that the reader has; None if it has none yet."""
+
+    def encode(self) -> str:
+        body = json.dumps([self.lake, self.table, self.after], separators=(",", ":")).encode()
+        checked = zlib.crc32(body).to_bytes(4, "big") + body
+        return f"sl{VERSION}." + base64.urlsafe_b64encode(checked).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Rows with `after < _ingest_seq <= until`; `until` is None where nothing is settled yet."""
+
+    after: Seq | None
+    until: Seq | None
+
+    @property
+    def empty(self) -> bool:
+        return self.until is None or (self.after is not None and self.after >= self.until)
+
+    @property
+    def behind(self) -> Seq | None:
+        """Where a reader stands who has all of it: never before where it stood."""
+        return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
+
+
+def decode(token: str) -> Continuation:
+    token = token.strip()
+    parts = _FORM.fullmatch(token)
+    if parts is None:
+        raise TokenError("this is not a continuation token", hint=_HINT)
+    version, text = parts.groups()
+    if int(version) > VERSION:
+        raise TokenError(
+            f"the token has version {version}, this program knows up to {VERSION}",
+            hint="Use the newer version of Strandline that made it.",
+        )
+    try:
+        checked = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        if int.from_bytes(checked[:4], "big") != zlib.crc32(checked[4:]):
+            raise ValueError("checksum")
+        lake, table, after = json.loads(checked[4:])
+        if not (isinstance(lake, str) and isinstance(table, str)):
+            raise ValueError("names")
+        if after is not None and not (isinstance(after, int) and 1 <= after <= SEQ_MAX):
+            raise ValueError("sequence")
+        found = Continuation(lake, table, None if after is None else Seq(after))
+        if found.encode() != token:  # the checksum covers neither the version nor the last character's spare bits
+            raise ValueError("spelling")
+    except (ValueError, TypeError) as e:
+        raise TokenError("the token is damaged", hint=_HINT) from e
+    return found
+
+
+def check(token: Continuation, *, lake: str, table: str, name: str, sealed: Seq | None) -> Seq | None:
+    """Where to go on, or why not."""
+    if token.lake != lake:
+        raise TokenError("the token is from another lake", hint=_HINT)
+    if token.table != table:
+        raise TokenError(
+            f"the token is from another table than {name} is now",
+            hint="The dataset was dropped and made again, or the token belongs to another dataset.",
+        )
+    if token.after is not None and (sealed is None or token.after > sealed):
+        raise TokenError(
+            f"the token is ahead of what is settled ({token.after}, sealed: {sealed})",
+            hint="The ledger was restored from an older copy, or the token is not of this lake's past.",
+        )
+    return token.after

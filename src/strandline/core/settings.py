@@ -1,0 +1,539 @@
+"""Settings: one TOML file, frozen values, each with the reason for its default.
+
+`docs/settings.md` is made from this module (`make docs`), so the descriptions here are what users read. A value
+`env:NAME` is read from the environment when it is needed, and is never stored; where a secret is meant and nothing
+else, `file:PATH` is read, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from strandline.core.errors import ConfigError, UnsafeCatalog
+from strandline.core.masking import note_secret
+from strandline.core.settings_maintain import MaintainSettings
+from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.settings_section import Section
+from strandline.core.wording import nearest
+
+CONFIG_NAME = "strandline.toml"
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def _without_secrets(address: str | None) -> str | None:
+    """Addresses are shown in messages and kept in logs."""
+    parsed = urlsplit(address or "")
+    if parsed.username is not None or parsed.password is not None or parsed.query:
+        raise ValueError(
+            "an address with a user, a password or a query would be shown in messages: name secrets in "
+            "warehouse.access_key and secret_key, or in catalog.options"
+        )
+    return address
+
+
+class WarehouseSettings(Section):
+    """Where table files, the witness and the lake's own folders live."""
+
+    url: str = Field(
+        default="warehouse",
+        description="A folder (relative to the settings file) or `s3://bucket/prefix`.",
+    )
+    endpoint: str | None = Field(default=None, description="S3 only: address of a store that is not Amazon's.")
+    region: str = Field(default="us-east-1", description="S3 only: the bucket's region.")
+    access_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`. Without: AWS's usual chain.")
+    secret_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`.")
+
+    _no_secret_in_endpoint = field_validator("endpoint")(_without_secrets)
+
+    @property
+    def is_s3(self) -> bool:
+        return self.url.startswith("s3://")
+
+
+class CatalogSettings(Section):
+    """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
+
+    kind: Literal["sqlite", "rest"] = Field(
+        default="sqlite",
+        description="`sqlite` on one machine, `rest` beyond. JDBC over a network database is refused: when the "
+        "answer to a commit is lost it deletes live metadata.",
+    )
+    path: str = Field(
+        default="catalog.db",
+        description="`sqlite` only: the catalog's file. A file apart from the ledger, "
+        "so that Spark and Python do not wait for each other.",
+    )
+    uri: str | None = Field(
+        default=None,
+        description="`rest` only: the catalog's address, HTTP or HTTPS. The catalog decides where its tables lie: "
+        "`warehouse.url` is to name that place.",
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="`rest` only: further options of Iceberg's REST client, such as `token`, or `warehouse` where the "
+        "catalog wants a name there and not `warehouse.url`.",
+    )
+
+    _no_secret_in_uri = field_validator("uri")(_without_secrets)
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _no_network_jdbc(cls, value: object) -> object:
+        if value in ("jdbc", "postgres", "postgresql", "mysql"):
+            raise UnsafeCatalog(
+                "Iceberg's JDBC catalog over a network database is not safe: when the answer to a commit is lost it "
+                "takes its own success for a conflict and deletes live metadata.",
+                hint='Set catalog.kind = "sqlite" on one machine, or "rest" beyond one.',
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _rest_has_an_address(self) -> CatalogSettings:
+        if self.kind == "rest" and not self.uri:
+            raise ValueError('catalog.kind = "rest" needs catalog.uri')
+        if self.uri and not self.uri.startswith(("http://", "https://")):
+            raise ValueError("catalog.uri is not an address: it begins with http:// or https://")
+        return self
+
+
+class LedgerSettings(Section):
+    """Strandline's own durable state."""
+
+    url: str = Field(
+        default="ledger.db",
+        description="A SQLite file, relative to the settings file, or `postgresql://…`; or `env:NAME`.",
+    )
+    busy_timeout_seconds: int = Field(
+        default=60,
+        ge=1,
+        le=3600,
+        description="How long to wait for another process's transaction. They last milliseconds; after a restore, "
+        "one that opens the lake may take as long as a few Iceberg commits.",
+    )
+    connect_seconds_max: int = Field(
+        default=10, ge=2, le=600, description="PostgreSQL only: how long a connection may take, for each host."
+    )
+    silence_seconds_max: int = Field(
+        default=30,
+        ge=3,
+        le=3600,
+        description="PostgreSQL only: how long a connection may be without a sign of life before either side counts it "
+        "as lost. A network that drops packets in silence is noticed by nothing else for hours.",
+    )
+    statement_seconds_max: int = Field(
+        default=600,
+        ge=1,
+        le=86_400,
+        description="PostgreSQL only: how long one statement may run; migrations may take longer.",
+    )
+
+
+class SparkSettings(Section):
+    """The engine. The embedded default runs inside the process."""
+
+    master: str = Field(
+        default="local[*]", description="`local[*]` is this process; or `spark://host:port`, `yarn`, `k8s://…`."
+    )
+    driver_memory: str = Field(
+        default="2g", description="Heap of the driver; with a local master, of the executors too."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict, description="Further Spark settings, passed as they are; a value may be `env:NAME`."
+    )
+
+
+class IngestSettings(Section):
+    """How batches enter."""
+
+    lease_seconds: int = Field(
+        default=120,
+        ge=1,
+        le=86_400,
+        description="A writer that did not renew its block for so long is taken for dead. It renews at a third.",
+    )
+    commit_attempts_max: int = Field(
+        default=50, ge=1, le=1000, description="How often an Iceberg commit that lost is tried again."
+    )
+    files_at_once_max: int = Field(
+        default=2, ge=1, le=64, description="How many files `ingest` works on side by side, each a batch of its own."
+    )
+    rejects_max: int = Field(
+        default=100_000,
+        ge=0,
+        description="More rows than this that do not fit, and the file is refused: it is something else.",
+    )
+    adopt_rows_max: int = Field(
+        default=1_000_000, ge=1, description="Rows numbered in one step of `dataset adopt`: what a crash can cost."
+    )
+
+
+class SealSettings(Section):
+    poll_seconds: float = Field(
+        default=0.5, gt=0, le=60, description="How often a watch on the sealed watermark asks the ledger."
+    )
+
+
+class DeliverSettings(Section):
+    """How rows leave."""
+
+    lease_seconds: int = Field(
+        default=60,
+        ge=1,
+        le=86_400,
+        description="A deliverer that did not renew its lease on a sink for so long is taken for dead. It renews at a "
+        "third.",
+    )
+    poll_seconds: float = Field(
+        default=1.0, gt=0, le=3600, description="How often the daemon looks whether there is something to deliver."
+    )
+    sinks_at_once_max: int = Field(
+        default=4, ge=1, le=256, description="How many sinks are delivered to side by side in one process."
+    )
+    sink_cores_share_max: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="In a lake with several sinks, the share of Spark's cores that may send to one of them at once, at "
+        "least one core: while its destination hangs, the others go on.",
+    )
+    retry_seconds_max: int = Field(
+        default=60, ge=1, le=86_400, description="The longest wait before a sink that failed is tried again."
+    )
+    retry_long_seconds_max: int = Field(
+        default=3600,
+        ge=1,
+        le=86_400,
+        description="The longest wait where a sink fails in the same way for long: a tenth of that time, up to this. "
+        "`strandline tick --sink NAME` tries at once.",
+    )
+    idle_check_seconds: int = Field(
+        default=600,
+        ge=0,
+        le=86_400,
+        description="How often `strandline run` asks the table of a `postgres` sink with nothing to deliver whether it "
+        "was emptied or replaced. 0: never; then it is noticed with the next new row.",
+    )
+    plan_rows_max: int = Field(
+        default=16_000_000,
+        ge=1,
+        description="Rows that are planned at once, over all partitions of a sink. A sink that is further behind gets "
+        "several plans, one after the other.",
+    )
+    job_rows_max: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="Rows that one Spark job builds and sends, at least a chunk. What landed is recorded after each.",
+    )
+
+
+class ForwardSettings(Section):
+    """Where rows may be sent over HTTP."""
+
+    allow: list[str] = Field(
+        default_factory=list,
+        description="Hosts (`collector.example.com`, `*.example.com`), addresses and networks (`10.1.0.0/16`) that "
+        "`forward` may send to. Empty: every public address. Private, loopback and link-local ones are refused unless "
+        "an address or network here covers them, whatever name leads to them.",
+    )
+    connect_seconds_max: float = Field(default=10, gt=0, le=600, description="How long a connection may take.")
+    answer_seconds_max: float = Field(default=60, gt=0, le=3600, description="How long an answer may take.")
+    retry_after_seconds_max: int = Field(
+        default=300, ge=1, le=86_400, description="A longer `Retry-After` is not believed: it is cut to this."
+    )
+
+
+class ReceiveSettings(Section):
+    """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 is any that is free.")
+    tls_certificate: str | None = Field(default=None, description="A PEM file; with it, only HTTPS is spoken.")
+    tls_key: str | None = Field(default=None, description="The certificate's key, a PEM file.")
+    body_bytes_max: int = Field(default=16 << 20, ge=1024, description="Bytes of one body, as it is sent.")
+    rows_bytes_max: int = Field(
+        default=64 << 20,
+        ge=1024,
+        description="Bytes of one body after decompression, and of its rows; a line of JSON has a third of it.",
+    )
+    body_seconds_max: float = Field(
+        default=120,
+        gt=0,
+        le=3600,
+        description="How long a client may take to send one body; it holds a place until then.",
+    )
+    requests_at_once_max: int = Field(
+        default=32,
+        ge=1,
+        le=4096,
+        description="Bodies and questions of senders that are taken in side by side; more are asked to come again.",
+    )
+    connections_max: int = Field(
+        default=1024, ge=1, description="Connections at once; beyond it, the one that was idle for longest is closed."
+    )
+    head_seconds_max: float = Field(
+        default=20,
+        gt=0,
+        le=3600,
+        description="How long a client may take to send the head of a request; then its connection is closed.",
+    )
+    spool_bytes_max: int = Field(
+        default=4 << 30,
+        ge=1,
+        description="Bytes that wait for ingest, of all datasets; beyond it clients are asked to come again.",
+    )
+    spool_dataset_bytes_max: int = Field(
+        default=2 << 30,
+        ge=1,
+        description="Bytes that wait for ingest into one dataset, so that one that is stuck leaves room for others.",
+    )
+    spool_reserve_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description="Bytes that may wait for each dataset however many wait for others: beyond `spool_bytes_max`, too.",
+    )
+    retry_after_seconds: int = Field(
+        default=2, ge=1, le=3600, description="When a client that was turned away is asked to come again."
+    )
+    batch_rows_max: int = Field(default=1_000_000, ge=1, description="Rows that are ingested as one batch, about.")
+    batch_wait_seconds_max: float = Field(
+        default=5.0, ge=0, le=3600, description="How long rows wait for others before they are ingested."
+    )
+    keys_kept_days: int = Field(
+        default=30,
+        ge=1,
+        description="How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client "
+        "retries. Ranges of Strandline's own senders are kept for ever.",
+    )
+    receipts_kept_days: int = Field(
+        default=30,
+        ge=1,
+        description="How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a "
+        "copy takes back from them what it has forgotten; with an older copy, the receiver holds until a person looks.",
+    )
+
+
+class Settings(BaseSettings):
+    """All settings of a lake."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix="STRANDLINE_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    warehouse: WarehouseSettings = WarehouseSettings()
+    catalog: CatalogSettings = CatalogSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    spark: SparkSettings = SparkSettings()
+    ingest: IngestSettings = IngestSettings()
+    seal: SealSettings = SealSettings()
+    deliver: DeliverSettings = DeliverSettings()
+    forward: ForwardSettings = ForwardSettings()
+    receive: ReceiveSettings = ReceiveSettings()
+    maintain: MaintainSettings = MaintainSettings()
+    reconcile: ReconcileSettings = ReconcileSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (env_settings, init_settings)
+
+
+class LakeConfig:
+    """Settings, and the folder that their relative paths start from."""
+
+    def __init__(self, settings: Settings, home: Path) -> None:
+        self.settings = settings
+        self.home = home
+
+    def path(self, value: str) -> Path:
+        return (self.home / value).resolve()
+
+    @property
+    def warehouse_url(self) -> str:
+        """`file:///…` or `s3://…`, without a slash at the end."""
+        url = self.settings.warehouse.url
+        if self.settings.warehouse.is_s3:
+            return url.rstrip("/")
+        # Not as_uri(): Iceberg takes a location as it is, and would write to a folder called `a%20b`.
+        return f"file://{self.path(url.removeprefix('file://'))}"
+
+    @property
+    def warehouse_folder(self) -> Path | None:
+        """The local folder, or None where the warehouse is a bucket."""
+        if self.settings.warehouse.is_s3:
+            return None
+        return self.path(self.settings.warehouse.url.removeprefix("file://"))
+
+    @property
+    def ledger_file(self) -> Path | None:
+        """The SQLite file, whatever characters its path has, or None where the ledger is in PostgreSQL."""
+        url = self._ledger
+        if url.startswith(_POSTGRES):
+            return None
+        if "://" in url and not url.startswith("sqlite:///"):
+            raise ConfigError(
+                f"ledger.url names a database that is not supported: {url.partition('://')[0]}",
+                hint="Use a SQLite file or postgresql://…",
+            )
+        return self.path(url.removeprefix("sqlite:///"))
+
+    @property
+    def ledger_url(self) -> str:
+        """The PostgreSQL database, as SQLAlchemy wants it."""
+        return "postgresql+psycopg://" + self._ledger.partition("://")[2]
+
+    @property
+    def _ledger(self) -> str:
+        return resolve_secret(self.settings.ledger.url) or ""
+
+
+def find_config(explicit: str | Path | None, environ: Mapping[str, str], here: Path) -> Path:
+    """Which settings file is meant: the one named, the environment's, or the one in this folder."""
+    named = explicit or environ.get("STRANDLINE_CONFIG")
+    path = Path(named) if named else here / CONFIG_NAME
+    if path.is_dir():
+        path = path / CONFIG_NAME
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no settings file at {path}",
+            hint="Make a lake with `strandline init`, or name its file with --config.",
+        )
+    return path
+
+
+def load_config(path: Path) -> LakeConfig:
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not TOML: {e}") from e
+    _check_environment(os.environ)
+    try:
+        return LakeConfig(Settings(**values), path.parent.resolve())
+    except ValidationError as e:
+        unknown = [err["loc"] for err in e.errors() if err["type"] == "extra_forbidden"]
+        lines = "; ".join(
+            unknown_setting(err["loc"])
+            if err["loc"] in unknown
+            else f"{'.'.join(map(str, err['loc']))}: {err['msg'].removeprefix('Value error, ')}"
+            for err in e.errors()
+        )
+        raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
+
+
+def unknown_setting(location: Sequence[int | str]) -> str:
+    """That there is no such setting, and which ones look like it, in its own section or in another one."""
+    name = ".".join(map(str, location))
+    every = _setting_names(Settings)
+    section, _, last = name.rpartition(".")
+    beside = [s for s in every if s.rpartition(".")[0] == section]
+    elsewhere = {s.rpartition(".")[2]: s for s in reversed(every)}
+    near = [s for n in nearest(last, (s.rpartition(".")[2] for s in beside)) for s in beside if s.endswith(n)]
+    near = near or [elsewhere[n] for n in nearest(last, elsewhere, 1)] or nearest(name, every)
+    if near:
+        return f"there is no setting {name}; perhaps {' or '.join(near)} is meant"
+    return f"there is no setting {name}" + (f"; {section} has {', '.join(s for s in beside)}" if beside else "")
+
+
+def _setting_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        names.append(prefix + name)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            names += _setting_names(inner, f"{prefix}{name}.")
+        elif get_origin(inner) is dict and issubclass(get_args(inner)[1], BaseModel):
+            names += _setting_names(get_args(inner)[1], f"{prefix}{name}.NAME.")
+    return names
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    """pydantic refuses a setting that a section does not have, and says nothing about a section that there is not."""
+    for variable in environ:
+        section, nested, rest = variable.removeprefix("STRANDLINE_").partition("__")
+        if variable.startswith("STRANDLINE_") and nested and section.lower() not in Settings.model_fields:
+            raise ConfigError(
+                f"{variable} in the environment: {unknown_setting([section.lower(), rest.lower().replace('__', '.')])}",
+                hint="`docs/settings.md` explains every setting.",
+            )
+
+
+def resolve_secret(value: str | None) -> str | None:
+    """The value itself, or what `env:NAME` names right now."""
+    if value is None or not value.startswith("env:"):
+        return value
+    name = value.removeprefix("env:")
+    found = os.environ.get(name)
+    if found is None:
+        raise ConfigError(f"the environment variable {name} is not set", hint=f"A setting says env:{name}.")
+    return found
+
+
+def resolve_key(value: str | None) -> str | None:
+    """A setting that is a secret, resolved; no error repeats it."""
+    found = resolve_secret(value)
+    if found:
+        note_secret(found)
+    return found
+
+
+_OPEN_OPTIONS = ("warehouse", "uri", "prefix", "scope", "oauth2-server-uri")
+"""Of a REST client. Everything else that it is given from the environment, or that sounds like a secret, is one."""
+_SOUNDS_SECRET = re.compile(r"(?i)token|credential|secret|password|key|auth|cookie")
+
+
+def resolve_catalog_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of the REST client with what `env:NAME` names right now."""
+    found = {key: resolve_secret(value) or "" for key, value in options.items()}
+    for key, value in found.items():
+        if key not in _OPEN_OPTIONS and (options[key].startswith("env:") or _SOUNDS_SECRET.search(key)):
+            note_secret(value)
+    return found
+
+
+_SECRET_BYTES_MAX = 64 << 10
+
+
+def read_secret(source: str) -> str:
+    """What `env:NAME` or `file:PATH` holds right now. A file can be replaced while a process runs; its variables
+    cannot. Nothing that is raised repeats what was read."""
+    if not source.startswith("file:"):
+        found = resolve_secret(source)
+        if not found:
+            raise ConfigError(f"{source} is empty", hint="It is to hold a secret.")
+        note_secret(found)
+        return found
+    path = Path(source.removeprefix("file:")).expanduser()
+    hint = "A secret says file:PATH: an absolute path of a file that holds the secret and nothing else."
+    if not path.is_absolute():
+        raise ConfigError(f"{path} is not an absolute path", hint=hint)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_SECRET_BYTES_MAX + 1)
+        text = content.decode("utf-8").strip()
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror}", hint=hint) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text", hint=hint) from None
+    if not text or len(content) > _SECRET_BYTES_MAX:
+        raise ConfigError(f"{path} is empty, or too long for a secret", hint=hint)
+    note_secret(text)
+    return text

@@ -1,0 +1,55 @@
+"""Where a generation of a sink began, by what the ledger knows: rows at or below are not its to deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.core.delivery_types import Lane, LaneId, SinkRecord
+from strandline.core.errors import TokenError
+from strandline.core.read_token import decode
+from strandline.core.types import DatasetId, Seq
+from strandline.ledger.deliver import intents, lanes, sinks
+from strandline.ledger.engine import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Of a generation: where the sink starts, and partitions that start elsewhere."""
+
+    start: Seq | None
+    lanes: Mapping[str, tuple[Seq | None, Seq | None]]
+    """Of each, behind which row, and what it builds on."""
+
+
+def lane_began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:
+    """Up to where rows are not this generation's to deliver in this lane. Where the sink starts is for partitions that
+    it had not met: in a generation that sends rows again, lanes begin below, each where the destination was."""
+    if lane.id in first:
+        return min(int(start or 0), first[lane.id])
+    return min(int(start or 0), int(lane.mark or 0)) if said_mark(lane) == (lane.mark, True) else 0
+
+
+def said_mark(lane: Lane) -> tuple[Seq | None, bool]:
+    """The mark that the lane's continuation tells, and whether it can be read."""
+    try:
+        return decode(lane.continuation).after, True
+    except TokenError:
+        return None, False
+
+
+def find_beginning(connection: Connection, dataset: DatasetId, instance: str, generation: int) -> Beginning | None:
+    """By the record of a sink that was removed; None where this ledger never had it in that generation."""
+    known = [s for s, removed in sinks.ever_of_dataset(connection, dataset) if removed and s.instance == instance]
+    record = next((s for s in reversed(known) if s.generation == generation), None)
+    return None if record is None else _beginning(connection, record)
+
+
+def _beginning(connection: Connection, record: SinkRecord) -> Beginning:
+    first = intents.first_of(connection, record)
+    elsewhere: dict[str, tuple[Seq | None, Seq | None]] = {}
+    for lane in lanes.unchecked(connection, record):
+        number = lane_began(lane, record.start, first)
+        if number < int(record.start or 0) or lane.builds_on is not None:
+            elsewhere[lane.partition] = (Seq(number) if number else None, lane.builds_on)
+    return Beginning(record.start, elsewhere)

@@ -1,0 +1,315 @@
+"""What people do with sinks: add, change, pause, reset, recover and remove them. Every decision is audited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+from strandline.core.bounded_text import check_text
+from strandline.core.delivery_types import Lease, SinkId, SinkRecord, SinkState
+from strandline.core.errors import LeaseLost, RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.read_token import check, decode
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Seq
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.generation_start import Beginning, find_beginning
+from strandline.deliver.sink import Claim, Claimed, HasPeer
+from strandline.deliver.sink_kinds import check_options, find_kind
+from strandline.deliver.sink_options import COMMON, own_options, parse_common
+from strandline.deliver.sink_session import open_sink
+from strandline.deliver.sinks.blobs.names import overlaps, place_of
+from strandline.iceberg.schema.columns import Column
+from strandline.jobs.heartbeat import beating
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, lanes, losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.engine import Connection, utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.maintain import floors, retention_holds
+
+_DESTINATION_BYTES_MAX = 2048
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def add_sink(
+    context: DeliverContext,
+    dataset: Dataset,
+    columns: Sequence[Column],
+    *,
+    name: str,
+    kind: str,
+    options: Mapping[str, str],
+    from_now: bool,
+) -> SinkRecord:
+    """Checked against the destination itself before anything is recorded; the destination says whose it is first, so
+    that a ledger that is lost right after finds its sink again."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a sink",
+            hint="Letters, digits, `_`, `.` and `-`, beginning with one of the first two.",
+        )
+    with context.ledger.read() as connection:
+        if sinks.find(connection, name) is not None:
+            raise RefusedError(f"there is a sink named {name} already", hint="`strandline sink update` changes one.")
+    options = dict(find_kind(kind).defaults) | dict(options)
+    draft = _draft(context, dataset, name, kind, options, columns)
+    sink = open_sink(context, draft, dataset, options)
+    try:
+        draft = replace(draft, destination=check_text("the destination", sink.destination, _DESTINATION_BYTES_MAX))
+        _check_place(context, draft)
+        found = sink.claimed()
+        if found is not None:
+            draft = _continue(context, draft, dataset, found)
+            if not from_now:
+                with context.ledger.read() as connection:
+                    _beginning(connection, dataset, draft)  # refused before anything is touched there
+        sink.prepare(delivered_columns(columns, options))
+        claimed = sink.claim(_claim(context, draft, dataset), draft.generation)
+        if claimed.claim.instance != draft.instance:
+            raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
+        peer = sink.peer_kind() if isinstance(sink, HasPeer) else None
+    except StorageError as e:
+        e.hint = e.hint or "No sink was added. See to it, and run the command again."
+        raise
+    finally:
+        sink.close()
+    with context.ledger.write() as connection:
+        floors.lock(connection, dataset.id)
+        floor = floors.get(connection, dataset.id)
+        if found is None:
+            begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
+        elif from_now:
+            begins = Beginning(_start(connection, dataset, from_now=True), {})
+        else:  # one that was ours before goes on where it stands, by its own record
+            begins = _beginning(connection, dataset, draft)
+        added = sinks.add(
+            connection,
+            instance=draft.instance,
+            name=name,
+            kind=kind,
+            dataset=dataset.id,
+            options=options,
+            destination=draft.destination,
+            start=begins.start,
+            generation=draft.generation,
+            peer=peer,
+        )
+        for partition, (mark, builds_on) in begins.lanes.items():
+            token = context.token(dataset)
+            lanes.rebuild(connection, added, partition, mark=mark, token=token, last=None, builds_on=builds_on)
+        if floor is not None and (added.start or 0) < floor:
+            losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
+        audit.record(
+            connection, "sink_added", sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
+            start=added.start, generation=added.generation, floor=floor, peer=peer,
+        )  # fmt: skip
+    return added
+
+
+def _draft(
+    context: DeliverContext,
+    dataset: Dataset,
+    name: str,
+    kind: str,
+    options: Mapping[str, str],
+    columns: Sequence[Column],
+) -> SinkRecord:
+    check_all_options(kind, options)
+    delivered_columns(columns, options)
+    instance = uuid4().hex
+    now = utc_now()
+    state = SinkState.ACTIVE
+    return SinkRecord(
+        SinkId(0), instance, name, kind, dataset.id, 1, dict(options), "", None, None, state, None, 0, None, now
+    )
+
+
+def check_all_options(kind: str, options: Mapping[str, str]) -> None:
+    known = find_kind(kind)
+    unknown = set(options) - {o.name for o in (*COMMON, *known.options)}
+    if unknown:
+        names = ", ".join(o.name for o in (*known.options, *COMMON))
+        raise UsageError(f"a sink of kind {kind} has no option {min(unknown)!r}", hint=f"Options: {names}.")
+    check_options(known, own_options(options))
+    parse_common(options)
+
+
+def delivered_columns(columns: Sequence[Column], options: Mapping[str, str]) -> list[Column]:
+    """What the sink gets, the number always among it."""
+    by_name = {c.name: c for c in columns}
+    chosen = parse_common(options).columns
+    if chosen is None:
+        return [by_name[SEQ_COLUMN], *(c for c in columns if c.name not in (SEQ_COLUMN, PARTITION_COLUMN))]
+    if unknown := [c for c in chosen if c not in by_name]:
+        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(by_name)}.")
+    picked = [by_name[c] for c in chosen]
+    return picked if SEQ_COLUMN in chosen else [by_name[SEQ_COLUMN], *picked]
+
+
+def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
+    place = draft.destination
+    if overlaps(place, place_of(context.config.warehouse_url, context.config.settings.warehouse.endpoint)):
+        raise RefusedError(
+            f"{place} lies inside the warehouse, or around it", hint="A sink's destination must be a place of its own."
+        )
+    with context.ledger.read() as connection:
+        for other in sinks.every(connection):
+            if overlaps(other.destination, place):
+                raise RefusedError(
+                    f"sink {other.name} delivers to {other.destination} already",
+                    hint="Two sinks must not share a destination: choose another place, or remove that sink.",
+                )
+
+
+def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
+    """A destination that was ours before, under a ledger that is lost or in a sink that was removed, goes on where it
+    stands: what it holds is never sent again."""
+    claim = found.claim
+    if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.table_uuid:
+        same_name = claim.lake == context.lake and claim.dataset == dataset.name
+        raise RefusedError(
+            f"{draft.destination} belongs to dataset {claim.dataset} of lake {claim.lake}"
+            + (", another table of the same name" if same_name else ""),
+            hint="Choose another place, or empty this one if nobody needs it.",
+        )
+    with context.ledger.read() as connection:
+        other = next((s for s in sinks.every(connection) if s.instance == claim.instance), None)
+    if other is not None:  # under another spelling of the same place
+        raise RefusedError(
+            f"sink {other.name} delivers to {draft.destination} already",
+            hint="Two sinks must not share a destination: choose another place, or remove that sink.",
+        )
+    return replace(draft, instance=claim.instance, generation=found.generation)
+
+
+def _beginning(connection: Connection, dataset: Dataset, draft: SinkRecord) -> Beginning:
+    """Of a place that goes on. The first generation began at the beginning; of a later one only the ledger knows."""
+    if draft.generation == 1:
+        return Beginning(_start(connection, dataset, from_now=False), {})
+    found = find_beginning(connection, dataset.id, draft.instance, draft.generation)
+    if found is None:
+        sealed = blocks.sealed(connection, dataset.id)
+        raise RefusedError(
+            f"{draft.destination} is in generation {draft.generation}, and this ledger does not know where that began",
+            hint="Give the sink another place, where it begins anew. Or add it with --from now, for new rows "
+            f"only: rows up to {sealed} that the place does not have yet are never sent to it.",
+        )
+    return found
+
+
+def _claim(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Claim:
+    return Claim(context.lake, record.instance, dataset.name, dataset.table_uuid)
+
+
+def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq | None:
+    if from_now:
+        return blocks.sealed(connection, dataset.id)
+    if dataset.history is History.SKIP:
+        if any(b.head.kind is BlockKind.ADOPTED for b in blocks.open_blocks(connection, dataset.id)):
+            raise RefusedError(
+                f"the rows that {dataset.name} held before are still being numbered",
+                hint=f"`strandline dataset adopt {dataset.name}` goes on with it; then add the sink.",
+            )
+        return blocks.end_of_history(connection, dataset.id)
+    return None
+
+
+def _above(floor: Seq | None, start: Seq | None) -> Seq | None:
+    """Rows at or below the floor may be gone: nothing begins there."""
+    return start if floor is None or (start is not None and start >= floor) else floor
+
+
+def update_sink(
+    context: DeliverContext,
+    dataset: Dataset,
+    columns: Sequence[Column],
+    name: str,
+    options: Mapping[str, str],
+    unset: Sequence[str] = (),
+) -> SinkRecord:
+    """For the next intent; an open one keeps the options that it was stored with."""
+    with context.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    if missing := [o for o in unset if o not in record.options]:
+        raise UsageError(f"sink {name} has no option {missing[0]!r} set")
+    merged = {k: v for k, v in (dict(record.options) | dict(options)).items() if k not in unset}
+    check_all_options(record.kind, merged)
+    wanted = delivered_columns(columns, merged)
+    sink = open_sink(context, record, dataset, merged)
+    try:
+        if sink.destination != record.destination:
+            raise RefusedError(
+                f"sink {name} delivers to {record.destination}; that cannot be changed",
+                hint="Add another sink for the other place, and remove this one.",
+            )
+        sink.prepare(wanted)
+    finally:
+        sink.close()
+    with context.ledger.write() as connection:
+        sinks.set_options(connection, record.id, merged, record.destination)
+        audit.record(connection, "sink_updated", sink=name, options=merged)
+        return sinks.get(connection, name)
+
+
+@contextmanager
+def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
+    """The sink's lease, so that nobody delivers meanwhile."""
+    lease = sinks.take_lease(context.ledger, record.id, seconds=context.settings.lease_seconds)
+    if lease is None:
+        raise RefusedError(
+            f"somebody delivers to {record.name} right now",
+            hint=f"Try again in a moment, or `strandline sink pause {record.name}` first.",
+        )
+    seconds = context.settings.lease_seconds
+    try:
+        with beating(lambda: sinks.renew(context.ledger, lease, seconds=seconds), lease_seconds=seconds):
+            yield lease
+    finally:
+        sinks.release(context.ledger, lease)
+
+
+def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> None:
+    if not sinks.holds(connection, lease):
+        raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
+
+
+def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
+    """A new generation, with marks and a place of its own: from the beginning, or behind a token; above the floor,
+    wherever that lies."""
+    with context.ledger.read() as connection:
+        record = sinks.get(connection, name)
+        sealed = blocks.sealed(connection, dataset.id)
+    start = None
+    if to is not None:
+        start = check(decode(to), lake=context.lake, table=dataset.table_uuid, name=dataset.name, sealed=sealed)
+    with alone(context, record) as lease:
+        sink = open_sink(context, record, dataset, record.options)
+        try:
+            found = sink.claimed()
+        finally:
+            sink.close()
+        generation = max(record.generation, found.generation if found else 0) + 1
+        with context.ledger.write() as connection:
+            floors.lock(connection, dataset.id)
+            still_alone(connection, record, lease)
+            floor = floors.get(connection, dataset.id)
+            fresh = sinks.new_generation(connection, record.id, generation, _above(floor, start))
+            dropped = intents.abandon_open(connection, fresh)
+            retention_holds.forget(connection, record.id)
+            audit.record(
+                connection, "sink_reset", sink=name, generation=generation, start=fresh.start, asked=start,
+                floor=floor, intents_dropped=dropped,
+            )  # fmt: skip
+    return fresh
+
+
+def remove_sink(context: DeliverContext, name: str) -> SinkRecord:
+    """What was delivered stays where it is; the sink no longer holds anything back."""
+    with context.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    with alone(context, record), context.ledger.write() as connection:
+        sinks.remove(connection, record.id)
+        audit.record(connection, "sink_removed", sink=name, destination=record.destination)
+    return record

@@ -1,0 +1,247 @@
+"""Decisions of a tick, as functions over values: what is due, and how a range is cut into chunks.
+
+The cut is made of pieces: small runs of a lane's rows, counted and weighed by a scan. A chunk is as many neighbouring
+pieces as fit into it. What the sink was found to hold is never cut again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from strandline.core.delivery_types import ChunkPlan, ChunkState, LanePlan
+from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.deliver.sink import Cut, Held, HeldRange, covers
+from strandline.deliver.sink_options import DeliveryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one lane that stand together: none of another piece of the lane lies between them."""
+
+    first: int
+    last: int
+    rows: int
+    size: int
+    kept: int | None = None
+    """Rows that the sink's condition lets through; None where nobody counted them, or there is no condition."""
+    ends_file: bool = False
+    """Whether a large file ends here: so does a chunk, and no two tasks have to read the file."""
+
+
+# What is due.
+
+
+def batch_is_ready(
+    options: DeliveryOptions, *, rows: int, oldest: datetime | None, now: datetime, lanes_behind: bool
+) -> bool:
+    """Whether the rows that nobody planned yet are worth an intent of their own."""
+    if lanes_behind:
+        return True
+    if rows <= 0:
+        return False
+    if rows >= options.batch_rows_min or oldest is None:
+        return True
+    return now - oldest >= timedelta(seconds=options.batch_wait_seconds_max)
+
+
+ASKED_SECONDS_MAX = 3600.0
+_TRIES_PER_AGE = 10
+"""A sink that has failed in the same way for ten hours is tried once an hour."""
+_DETAILS = re.compile(r"\(and [0-9]+ more\)|[0-9]+")
+
+
+def fails_alike(one: str, other: str) -> bool:
+    """Whether two reasons tell of the same trouble: ranges and counts differ from one try to the next."""
+    return _DETAILS.sub("", one).split() == _DETAILS.sub("", other).split()
+
+
+def retry_wait_seconds(
+    failures: int,
+    asked: float | None,
+    seconds_max: float,
+    jitter: float,
+    *,
+    alike_seconds: float = 0,
+    long_seconds_max: float = 0,
+) -> float:
+    """Doubling from one second up to a bound, which grows while the sink fails in the same way (`alike_seconds`); what
+    the sink asked for counts if it is longer, but not for ever. `jitter` is in 0..1."""
+    bound = max(seconds_max, min(alike_seconds / _TRIES_PER_AGE, long_seconds_max))
+    ladder = min(bound, 2.0 ** min(failures, 16)) * (0.5 + jitter / 2)
+    wanted = asked if asked is not None and asked > 0 else 0.0
+    return max(ladder, min(wanted, ASKED_SECONDS_MAX))
+
+
+# What a sink holds.
+
+
+def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
+    """Of the ranges that a closed intent landed, those the sink no longer knows of: it was restored from a backup, or
+    is another one. All of them count, not only the last: they landed in any order."""
+    if keeps_marks and held.told:
+        return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
+    return not_held(acknowledged, held)
+
+
+def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
+    if not held.told:
+        return []
+    known = merge_ranges(r.rows for r in held.ranges)
+    return [r for r in ranges if not (held.mark is not None and r.hi <= held.mark) and not covers(known, r)]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the sink holds of a lane beyond its mark: chunks that are listed, and how far all was delivered."""
+
+    listed: tuple[HeldRange, ...]
+    mark: Seq | None
+    aside: frozenset[int] = frozenset()
+    """Numbers of rows that the sink refused, and that were set aside: never planned again, for they may have been
+    replayed."""
+
+    @property
+    def nothing(self) -> bool:
+        return not self.listed and self.mark is None and not self.aside
+
+    @property
+    def highest(self) -> int:
+        return max([self.mark or 0, *(r.rows.hi for r in self.listed)])
+
+
+def found_beyond(after: Seq | None, held: Held) -> Found:
+    floor = after or 0
+    mark = held.mark if held.mark is not None and held.mark > floor else None
+    return Found(tuple(r for r in held.ranges if r.rows.hi > floor), mark)
+
+
+def straddles(after: Seq | None, found: Found) -> HeldRange | None:
+    """A held range that begins at or below the mark and ends above it: it can be neither new nor a repeat."""
+    return next((r for r in found.listed if after is not None and r.rows.lo <= after < r.rows.hi), None)
+
+
+# The cut.
+
+
+def cut(after: Seq | None, until: Seq, pieces: Sequence[Piece], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
+    """Chunks that tile `after+1..until`; pieces are sorted. Without a piece there is nothing to send, and no chunk."""
+    groups = _groups(pieces, options.chunk_rows_max, options.chunk_bytes_max)
+    return _tile(int(after or 0) + 1, until, groups)
+
+
+def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piece]:
+    groups: list[Piece] = []
+    for p in pieces:
+        last = groups[-1] if groups else None
+        fits = (
+            last is not None
+            and last.rows + p.rows <= rows_max
+            and last.size + p.size <= bytes_max
+            and not last.ends_file
+        )
+        # A number on two rows may end one piece and begin the next: building the chunk will find it.
+        if last is not None and (fits or p.first <= last.last):
+            rows, size = last.rows + p.rows, last.size + p.size
+            groups[-1] = Piece(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
+        else:
+            groups.append(p)
+    return groups
+
+
+def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]:
+    """Each chunk ends with its last row, the last one at `until`."""
+    chunks = []
+    for i, g in enumerate(groups):
+        hi = until if i == len(groups) - 1 else g.last
+        chunks.append(ChunkPlan(SeqRange(Seq(lo), Seq(hi)), g.rows))
+        lo = hi + 1
+    return tuple(chunks)
+
+
+def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange, HeldRange | None, bool]]:
+    """What lies between mark and `until`, in order: a range that is listed, one at or below the sink's own mark that
+    was delivered and is no longer there, a row that was set aside, or a range that has yet to be sent. The flag says
+    that it was delivered."""
+    at = int(after or 0) + 1
+    parts: list[tuple[SeqRange, HeldRange | None, bool]] = []
+
+    def gap(to: int) -> None:
+        nonlocal at
+        if found.mark is not None and at <= found.mark and at <= to:
+            upper = min(to, int(found.mark))
+            parts.append((SeqRange(Seq(at), Seq(upper)), None, True))
+            at = upper + 1
+        if at <= to:
+            parts.append((SeqRange(Seq(at), Seq(to)), None, False))
+            at = to + 1
+
+    def set_aside(to: int) -> None:
+        nonlocal at
+        for number in sorted(n for n in found.aside if at <= n <= to):
+            gap(number - 1)
+            parts.append((SeqRange(Seq(number), Seq(number)), None, False))
+            at = number + 1
+
+    for r in sorted(found.listed, key=lambda r: r.rows.lo):
+        set_aside(r.rows.lo - 1)
+        gap(r.rows.lo - 1)
+        parts.append((r.rows, r, True))
+        at = r.rows.hi + 1
+    set_aside(until)
+    gap(until)
+    return parts
+
+
+def cut_around(
+    after: Seq | None,
+    until: Seq,
+    found: Found,
+    pieces: Mapping[SeqRange, Sequence[Piece]],
+    options: DeliveryOptions,
+) -> tuple[ChunkPlan, ...]:
+    """Like `cut`, with what the sink holds standing as chunks that have landed. `pieces` are by segment; a segment
+    without rows is a chunk without rows, so that the chunks still tile the range."""
+    chunks: list[ChunkPlan] = []
+    for segment, listed, delivered in segments(after, until, found):
+        own = pieces.get(segment, ())
+        rows = sum(p.rows for p in own)
+        if listed is not None:
+            count = rows if listed.count is None else listed.count
+            chunks.append(ChunkPlan(segment, max(rows, count), ChunkState.LANDED, count, listed.digest, listed.size))
+        elif len(segment) == 1 and segment.lo in found.aside:
+            chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
+        elif delivered:
+            sent = sum(p.rows if p.kept is None else p.kept for p in own)
+            state = ChunkState.LANDED if sent else ChunkState.EMPTY  # all of them withheld, if there are any
+            chunks.append(ChunkPlan(segment, rows, state, sent, None, None))
+        elif own:
+            chunks += _tile(segment.lo, segment.hi, _groups(own, options.chunk_rows_max, options.chunk_bytes_max))
+        else:
+            chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
+    return tuple(chunks)
+
+
+def pinned_part(plan: LanePlan, mark: Seq | None) -> tuple[SeqRange, ...]:
+    """The chunks that lie beyond the sink's own mark: what a cut says."""
+    return tuple(c.rows for c in plan.chunks if c.rows.hi > (mark or 0))
+
+
+def keep_to(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
+    """The plan with the chunks of a cut that counts; None where that cannot be: a range of it lies across a mark, or
+    across what was found. What was found stays found; how many rows a chunk holds is only known from the plan, so it is
+    shared out by where the plan's own chunks begin."""
+    if pinned_part(plan, mark) == cut.ranges:
+        return plan
+    start = max(int(plan.after or 0), int(mark or 0))
+    ranges = [r for r in cut.ranges if r.hi > start]
+    landed = {c.rows: c for c in plan.chunks if c.state is ChunkState.LANDED and c.rows.lo > start}
+    if not ranges or ranges[0].lo != start + 1 or any(r.overlaps(f) and r != f for r in ranges for f in landed):
+        return None
+    chunks = [c for c in plan.chunks if c.rows.hi <= start]
+    for r in ranges:
+        expected = sum(c.expected for c in plan.chunks if c.state is ChunkState.PLANNED and c.rows.lo in r)
+        chunks.append(landed.get(r) or ChunkPlan(r, expected))
+    return LanePlan(plan.partition, plan.after, cut.until, tuple(chunks))

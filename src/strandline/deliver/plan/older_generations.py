@@ -1,0 +1,77 @@
+"""What a generation that sends rows again builds on. It begins where the destination was, so that rows below were
+delivered by the generation before, and nobody delivers them again.
+
+As long as a lane has landed nothing in its own generation, the last ranges below it are asked for, in the generation
+that landed them. Afterwards what it landed itself is asked for, as in any lane. Without this, the model in
+`tests/model/generations_model.py` loses rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from strandline.core.delivery_types import Lane
+from strandline.core.errors import SinkStopped
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.plan.chunking import not_held
+from strandline.deliver.sink import Held
+from strandline.deliver.sink_session import SinkRun
+from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.ledger.deliver import older_generations
+from strandline.ledger.deliver.older_generations import Foundation
+
+
+def ask_foundations(run: SinkRun, partitions: Collection[str]) -> list[tuple[Foundation, Held]]:
+    """What lanes build on, and what the destination says about it."""
+    if run.record.generation == 1:
+        return []
+    with run.context.ledger.read() as connection:
+        found = older_generations.foundations(connection, run.record, partitions)
+    asked = [(replace(run.address(f.partition), generation=f.generation), _before(f.ranges[0].lo)) for f in found]
+    return list(zip(found, run.sink().held(asked), strict=True)) if found else []
+
+
+def gone_below(foundation: Foundation, held: Held) -> list[SeqRange]:
+    """A name stands for its rows here: the destination was looked at when the generation began."""
+    return not_held(foundation.ranges, held)
+
+
+def check_foundations(run: SinkRun, partitions: Collection[str]) -> None:
+    """Raises SinkStopped where rows are gone that the present generation builds on."""
+    for foundation, held in ask_foundations(run, partitions):
+        if gone := gone_below(foundation, held):
+            where = f" (partition {foundation.partition})" if foundation.partition else ""
+            name = run.record.name
+            raise SinkStopped(
+                f"{name}{where}: its destination no longer has {gone[-1]}, which it acknowledged in generation "
+                f"{foundation.generation}, and generation {run.record.generation} goes on behind it",
+                hint=f"`strandline sink recover {name} --resend` sends it again, in a new generation; "
+                "`--accept-loss` goes on without it.",
+            )
+
+
+def _before(seq: Seq) -> Seq | None:
+    return Seq(seq - 1) if seq > 1 else None
+
+
+def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[Finding]:
+    """For `verify`: whether the destination still has the ranges of older generations that lanes build on. Their rows
+    are not read."""
+    findings: list[Finding] = []
+    name, where = run.record.name, run.record.destination
+    for lane in (x for x in known if x.builds_on is not None):
+        with run.context.ledger.read() as connection:
+            landed = older_generations.all_below(connection, run.record, lane)
+        for generation, ranges in landed:
+            if not ranges:
+                continue
+            address = replace(run.address(lane.partition), generation=generation)
+            gone = not_held(ranges, run.sink().held([(address, None)])[0])
+            words = f"delivered in generation {generation}, on which the present one builds, and no longer there"
+            findings += (Finding(Kind.MISSING, name, lane.partition, r, where, words) for r in gone)
+            if not gone:
+                words = f"delivered in generation {generation}; its ranges are there, their rows were not compared"
+                whole = SeqRange(ranges[0].lo, ranges[-1].hi)
+                findings.append(Finding(Kind.NOTE, name, lane.partition, whole, where, words))
+    return findings

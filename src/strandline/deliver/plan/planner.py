@@ -1,0 +1,301 @@
+"""What the lanes of a sink get next: scanned, cut around what it holds already, and stored before a byte leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.types import StructField
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
+from strandline.core.errors import LeaseLost, SchemaError, SinkStopped
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.context import Settled, settled
+from strandline.deliver.plan import size_scan_spark
+from strandline.deliver.plan.chunking import (
+    Found,
+    Piece,
+    cut,
+    cut_around,
+    found_beyond,
+    keep_to,
+    lacking,
+    pinned_part,
+    straddles,
+)
+from strandline.deliver.plan.older_generations import check_foundations
+from strandline.deliver.plan.size_scan_parquet import weigh_files
+from strandline.deliver.send.data_files import plain_files
+from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
+from strandline.deliver.sink_options import parse_common
+from strandline.deliver.sink_session import SinkRun
+from strandline.iceberg.schema.columns import from_iceberg
+from strandline.ledger.deliver import intents, lanes, quarantine
+from strandline.ledger.ingest import blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a sink's lanes stand, and how far its next plan goes."""
+
+    lanes: Mapping[str, Lane]
+    landed: Mapping[LaneId, Sequence[SeqRange]]
+    """What the sink acknowledged last, and must still know of."""
+    bounds: size_scan_spark.LaneBounds
+    sealed: Seq
+    until: Seq
+    set_aside: Mapping[str, frozenset[int]]
+    """Of each lane, the numbers beyond its mark that are in quarantine, or were."""
+
+    def mark(self, partition: str) -> Seq | None:
+        known = self.lanes.get(partition)
+        return self.bounds.default if known is None else known.mark
+
+
+def look(run: SinkRun) -> Standing | None:
+    """None if no row is settled that was not planned, and no lane is behind."""
+    record = run.record
+    with run.context.ledger.read() as connection:
+        known = {
+            lane.partition: lane
+            for lane in lanes.every(connection, record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+        }
+        landed = intents.last_landed(connection, record)
+        still_open = frozenset(i.partition for i in intents.open_of(connection, record))
+        aside = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
+        sealed = blocks.sealed(connection, run.dataset.id)
+        if sealed is None:
+            return None
+        until = blocks.cut(
+            connection,
+            run.dataset.id,
+            after=record.planned,
+            sealed=sealed,
+            rows_max=run.context.settings.plan_rows_max,
+        )
+    exceptions = {p: lane.mark for p, lane in known.items() if lane.mark != record.planned and p not in still_open}
+    if not run.dataset.deliver_by and NOT_PARTITIONED in still_open:
+        return None
+    if until <= (record.planned or 0) and not exceptions:
+        return None
+    bounds = size_scan_spark.LaneBounds(record.planned, exceptions, still_open)
+    beyond = {
+        p: frozenset(int(q.seq) for q in aside if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
+    }
+    return Standing(known, landed, bounds, sealed, until, beyond)
+
+
+def store_next(run: SinkRun) -> list[Intent] | None:
+    """The next plan, made durable; None if there is nothing to plan."""
+    standing = look(run)
+    if standing is None:
+        return None
+    with run.called_off_by_stopping():
+        planned = _pinned(run, standing, plan_lanes(run, standing, standing.until))
+    failpoints.hit("deliver.before_plan")
+    stored = intents.store_plan(
+        run.context.ledger,
+        run.lease,
+        run.record,
+        until=planned.until,
+        lanes=planned.lanes,
+        options=run.record.options,
+        token=run.token,
+        left_out=standing.bounds.left_out,
+    )
+    if stored is None:
+        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+    failpoints.hit("deliver.after_plan")
+    run.record = replace(run.record, planned=Seq(max(planned.until, run.record.planned or 0)))
+    return stored
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    until: Seq
+    lanes: tuple[LanePlan, ...]
+    held: Mapping[str, Held]
+    """What the sink said about each of the lanes."""
+
+
+def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
+    """Scan, ask the sink, cut. Asks nothing where no lane has a new row."""
+    while True:  # it goes further each time, and never beyond what is settled
+        source = settled(run.context, run.dataset, standing.bounds.lowest, until)
+        fields = prepare(run, source)
+        source, pieces = _weighed(run, source, standing, until, fields)
+        held = _ask(run, standing, sorted(pieces))
+        found = {p: _found(run, standing, p, h) for p, h in held.items()}
+        beyond = max((f.highest for f in found.values()), default=0)
+        _check_settled(run, standing, beyond)
+        if beyond <= until:
+            run.source = source
+            return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)), held)
+        until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
+
+
+def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
+    if beyond > standing.sealed:
+        raise SinkStopped(
+            f"{run.record.name}: its destination tells of number {beyond}, and {run.dataset.name} is settled up to "
+            f"{standing.sealed} only",
+            hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
+        )
+
+
+def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
+    """A sink that cannot call off a put keeps the cut itself, and an older one counts: see `Pinning`."""
+    sink = run.sink()
+    if not isinstance(sink, Pinning):
+        return planned
+    while True:
+        lanes_ = [p for p in planned.lanes if any(c.state is ChunkState.PLANNED for c in p.chunks)]
+        # Lanes without new rows moved on in the ledger alone. What is pinned is found by the sink's mark, so that one
+        # follows first; and a cut that nobody will come back to goes with it.
+        ahead = {p.partition: p.after for p in lanes_ if p.after and p.after > (planned.held[p.partition].mark or 0)}
+        sink.mark([(run.address(p), mark) for p, mark in ahead.items()])
+        marks = {p.partition: ahead.get(p.partition, planned.held[p.partition].mark) for p in lanes_}
+        asked = [
+            (run.address(p.partition), marks[p.partition], Cut(p.until, pinned_part(p, marks[p.partition])))
+            for p in lanes_
+        ]
+        kept = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
+        failpoints.hit("deliver.after_pin")
+        furthest = max((cut.until for cut in kept.values()), default=planned.until)
+        _check_settled(run, standing, furthest)
+        if furthest <= planned.until:
+            lanes_kept = (_keep_to(run, p, kept.get(p.partition), marks.get(p.partition)) for p in planned.lanes)
+            return replace(planned, lanes=tuple(lanes_kept))
+        planned = plan_lanes(run, standing, furthest)
+
+
+def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
+    kept = None if cut is None else keep_to(plan, cut, mark)
+    if kept is None and cut is not None:
+        raise SinkStopped(
+            f"{run.record.name}: its destination promised {', '.join(map(str, cut.ranges[:5]))} to another deliverer, "
+            f"and the mark is {plan.after}",
+            hint=f"`strandline verify {run.record.name}` shows what is there.",
+        )
+    return plan if kept is None else kept
+
+
+def _weighed(
+    run: SinkRun, source: Settled, standing: Standing, until: Seq, fields: Sequence[StructField]
+) -> tuple[Settled, dict[str, list[Piece]]]:
+    """What is new, straight from the files where they say it all, else through Spark. The files are those of one lane,
+    which may stand above what is planned: its mark was read from the sink itself."""
+    after = standing.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else standing.bounds.lowest
+    if not run.dataset.deliver_by and (after or 0) >= until:
+        return source, {}
+    files = plain_files(run.context, source, fields, after or 0, until)
+    found = None if files is None else weigh_files(run.context, files, fields, after or 0, until, run.options)
+    if found is None:
+        return replace(source, files=files), size_scan_spark.pieces(source.df, fields, standing.bounds, run.options)
+    return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
+
+
+def _cut_lanes(
+    run: SinkRun,
+    standing: Standing,
+    until: Seq,
+    source: Settled,
+    pieces: Mapping[str, Sequence[Piece]],
+    found: Mapping[str, Found],
+) -> list[LanePlan]:
+    marks = {p: standing.mark(p) for p in pieces}
+    around = {p: f for p, f in found.items() if not f.nothing}
+    fields = size_scan_spark.delivered_fields(source.df.schema, run.options.columns, run.sink().form)
+    by_segment = size_scan_spark.pieces_around(source.df, fields, marks, around, until, run.options) if around else {}
+    plans = []
+    for partition in sorted(pieces):
+        after = marks[partition]
+        chunks = (
+            cut_around(after, until, around[partition], by_segment.get(partition, {}), run.options)
+            if partition in around
+            else cut(after, until, pieces[partition], run.options)
+        )
+        plans.append(LanePlan(partition, after, until, chunks))
+    return plans
+
+
+def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Held]:
+    """The sink's own record is the truth."""
+    if not partitions:
+        return {}
+    lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}
+    asked = [(run.address(p), ask_from(lasts.get(p, ()), standing.mark(p))) for p in partitions]
+    answers = dict(zip(partitions, run.sink().held(asked), strict=True))
+    for partition, held in answers.items():
+        check_last(run, partition, lasts.get(partition, ()), held)
+    check_foundations(run, partitions)
+    return answers
+
+
+def _found(run: SinkRun, standing: Standing, partition: str, held: Held) -> Found:
+    beyond = found_beyond(standing.mark(partition), held)
+    if (bad := straddles(standing.mark(partition), beyond)) is not None:
+        raise SinkStopped(
+            f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
+            hint=f"`strandline verify {run.record.name}` shows what is there.",
+        )
+    aside = standing.set_aside.get(partition, frozenset())
+    return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
+
+
+def before(seq: Seq) -> Seq | None:
+    return Seq(seq - 1) if seq > 1 else None
+
+
+def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
+    """What was acknowledged last is asked for, too."""
+    return before(landed[0].lo) if landed else mark
+
+
+def check_last(run: SinkRun, partition: str, landed: Sequence[SeqRange], held: Held) -> None:
+    if gone := lacking(landed, held, keeps_marks=run.sink().keeps_marks):
+        where = f" (partition {partition})" if partition else ""
+        raise SinkStopped(
+            f"{run.record.name}{where}: its destination no longer knows of {gone[-1]}, which it acknowledged; it was "
+            "restored from a backup, emptied, or is another one",
+            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation; "
+            "`--accept-loss` goes on without it.",
+        )
+
+
+def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRange]) -> list[HeldRange]:
+    """What was found is counted and hashed, where the sink's record does not say it."""
+    if all(r.count is not None and r.digest is not None for r in listed):
+        return list(listed)
+    inspector = sink.inspector()
+    try:
+        result = []
+        for r in listed:
+            seen = inspector.inspect(run.address(partition), r.rows)
+            result.append(HeldRange(r.rows, seen.count, seen.digest, r.size))
+        return result
+    finally:
+        inspector.close()
+
+
+def prepare(run: SinkRun, source: Settled, options: Mapping[str, str] | None = None) -> list[StructField]:
+    """Let the sink see the columns that it is about to get, once per schema and run."""
+    chosen = run.options.columns if options is None else parse_common(options).columns
+    columns = from_iceberg(source.view.schema["fields"])
+    names = [c.name for c in columns]
+    if chosen is not None and (unknown := [c for c in chosen if c not in names]):
+        raise SchemaError(
+            f"{run.record.name}: {run.dataset.name} has no column {unknown[0]!r}",
+            hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others; for what is under way,"
+            f" `strandline sink recover {run.record.name}` plans anew.",
+        )
+    fields = size_scan_spark.delivered_fields(source.df.schema, chosen, run.sink(options).form)
+    key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))
+    if key not in run.prepared:
+        by_name = {c.name: c for c in columns}
+        wanted = [by_name[f.name] for f in fields]
+        if not run.looks_only:
+            run.sink(options).prepare(wanted)
+        run.prepared.add(key)
+    return fields

@@ -1,0 +1,64 @@
+"""What a tick would send: looked at, never stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.core.delivery_types import ChunkState, Lease, SinkRecord, SinkState
+from strandline.core.types import Dataset, SeqRange
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.plan.planner import look, plan_lanes
+from strandline.deliver.sink_session import SinkRun
+from strandline.ledger.deliver import intents
+from strandline.ledger.engine import utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPreview:
+    range: SeqRange
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanePreview:
+    sink: str
+    partition: str
+    under_way: bool
+    """Part of an intent that was stored before, which comes first."""
+    chunks: tuple[ChunkPreview, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(c.rows for c in self.chunks)
+
+
+def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> list[LanePreview]:
+    if record.state is not SinkState.ACTIVE:
+        return []
+    with context.ledger.read() as connection:
+        still_open = intents.open_of(connection, record)
+    found = [
+        LanePreview(
+            record.name,
+            i.partition,
+            True,
+            tuple(ChunkPreview(c.rows, c.expected) for c in i.chunks if c.state is ChunkState.PLANNED),
+        )
+        for i in still_open
+    ]
+    run = SinkRun(context, record, dataset, Lease(record.id, "preview", utc_now()), lambda *_: None, looks_only=True)
+    try:
+        standing = look(run)
+        if standing is None:
+            return found
+        return found + [
+            LanePreview(
+                record.name,
+                lane.partition,
+                False,
+                tuple(ChunkPreview(c.rows, c.expected) for c in lane.chunks if c.state is ChunkState.PLANNED),
+            )
+            for lane in plan_lanes(run, standing, standing.until).lanes
+        ]
+    finally:
+        run.close()

@@ -1,0 +1,186 @@
+"""The planning scan: how many rows each lane has, and how heavy they are, in pieces that chunks are made of.
+
+One pass over the numbers and whatever varies in size; the driver gets a line per piece, never a row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.core.delivery_types import NOT_PARTITIONED
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
+from strandline.deliver.plan.chunking import Found, Piece, segments
+from strandline.deliver.send.text_rows import weight
+from strandline.deliver.sink_options import DeliveryOptions
+from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.spark.tables import explain
+
+PIECES_PER_CHUNK = 16
+"""A chunk is filled to fifteen sixteenths at least, and a plan of a thousand chunks is 16,000 lines for the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBounds:
+    """Where the lanes of a plan begin."""
+
+    default: Seq | None
+    exceptions: Mapping[str, Seq | None]
+    """Lanes that do not stand where all others do."""
+    left_out: frozenset[str]
+    """Lanes with an open intent."""
+
+    @property
+    def lowest(self) -> Seq | None:
+        """The mark below which no lane of the plan has anything new."""
+        marks = [self.default, *self.exceptions.values()]
+        return None if any(m is None for m in marks) else min(m for m in marks if m is not None)
+
+
+def lane_of(df: DataFrame) -> Column:
+    """A row without a partition in a partitioned dataset (it was adopted before) is in a lane of its own."""
+    if PARTITION_COLUMN not in df.columns:
+        return F.lit(NOT_PARTITIONED)
+    return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
+
+
+def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
+    """Only rows that are new to their lane."""
+    lane = F.col("_sl_lane")
+    df = df.withColumn("_sl_lane", lane_of(df))
+    if bounds.left_out:
+        df = df.where(~lane.isin(sorted(bounds.left_out)))
+    mark: Column = F.lit(int(bounds.default or 0)).cast("long")
+    if bounds.exceptions:
+        rows = [(name, int(mark_ or 0)) for name, mark_ in bounds.exceptions.items()]
+        known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_mark long")
+        df = df.join(F.broadcast(known), "_sl_lane", "left")
+        mark = F.coalesce(F.col("_sl_mark"), mark)
+    return df.where(F.col(SEQ_COLUMN) > mark)
+
+
+def pieces(
+    df: DataFrame, fields: Sequence[T.StructField], bounds: LaneBounds, options: DeliveryOptions
+) -> dict[str, list[Piece]]:
+    """Of every lane that has new rows, sorted."""
+    weighed = beyond_marks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
+    found = _run(_by_bucket(weighed, options, []))
+    return {lane: [p for _, p in sorted(own.items())] for lane, own in _refined(weighed, found, options).items()}
+
+
+def pieces_around(
+    df: DataFrame,
+    fields: Sequence[T.StructField],
+    marks: Mapping[str, Seq | None],
+    found: Mapping[str, Found],
+    until: Seq,
+    options: DeliveryOptions,
+) -> dict[str, dict[SeqRange, list[Piece]]]:
+    """Of these lanes, by segment of what the sink holds already."""
+    cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
+    rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
+    known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_segment long, _sl_end long")
+    within = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
+    within = within.where(F.col(SEQ_COLUMN).between(F.col("_sl_segment"), F.col("_sl_end")))
+    kept = F.lit(True) if options.where is None else F.coalesce(F.expr(options.where), F.lit(False))
+    weighed = within.select(
+        "_sl_lane", "_sl_segment", SEQ_COLUMN, weight(fields).alias("_sl_size"), kept.cast("int").alias("_sl_kept")
+    )
+    found_pieces = _refined(weighed, _run(_by_bucket(weighed, options, ["_sl_segment"])), options)
+    result: dict[str, dict[SeqRange, list[Piece]]] = defaultdict(dict)
+    for lane, own in found_pieces.items():
+        bounds = [s for s, _, _ in cuts[lane]]
+        starts = [int(s.lo) for s in bounds]
+        for first, piece in sorted(own.items()):
+            result[lane].setdefault(bounds[bisect_right(starts, first) - 1], []).append(piece)
+    return result
+
+
+def piece_rows(options: DeliveryOptions) -> int:
+    return max(1, options.chunk_rows_max // PIECES_PER_CHUNK)
+
+
+def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
+    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_sl_bucket")
+    return weighed.groupBy("_sl_lane", *keys, bucket).agg(*_measures(weighed))
+
+
+def _measures(weighed: DataFrame) -> list[Column]:
+    return [
+        F.min(SEQ_COLUMN).alias("first"),
+        F.max(SEQ_COLUMN).alias("last"),
+        F.count("*").alias("rows"),
+        F.sum("_sl_size").alias("size"),
+        *(F.sum(name).alias("kept") for name in weighed.columns if name == "_sl_kept"),
+    ]
+
+
+def _run(df: DataFrame) -> list[Any]:
+    try:
+        return df.collect()  # a line per piece
+    except Exception as e:
+        raise explain(e, "the rows cannot be planned") from e
+
+
+def _piece(row: Any) -> Piece:
+    return Piece(row["first"], row["last"], row["rows"], row["size"], getattr(row, "kept", None))
+
+
+def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
+    """Buckets that are too heavy for one chunk are cut by weight; a row that is too heavy by itself stands alone."""
+    result: dict[str, dict[int, Piece]] = defaultdict(dict)
+    heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
+    for r in found:
+        if r not in heavy:
+            result[r["_sl_lane"]][r["first"]] = _piece(r)
+    if not heavy:
+        return result
+    known = weighed.sparkSession.createDataFrame(
+        [(r["_sl_lane"], r["first"], r["last"]) for r in heavy],
+        "_sl_lane string, _sl_from long, _sl_to long",
+    )
+    own = weighed.join(F.broadcast(known), "_sl_lane").where(
+        F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))
+    )
+    half = max(1, options.chunk_bytes_max // 2)
+    order = Window.partitionBy("_sl_lane", "_sl_from").orderBy(SEQ_COLUMN)
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    large = (F.col("_sl_size") > half).cast("int")
+    # Below half, rows that start in the same half of the running total weigh one chunk together at most.
+    cut = own.select(
+        "_sl_lane",
+        "_sl_from",
+        SEQ_COLUMN,
+        "_sl_size",
+        F.coalesce(F.sum("_sl_size").over(before), F.lit(0)).alias("_sl_before"),
+        F.coalesce(F.sum(large).over(before), F.lit(0)).alias("_sl_larges"),
+        large.alias("_sl_large"),
+        *(name for name in weighed.columns if name == "_sl_kept"),
+    )
+    halves = F.floor(F.col("_sl_before") / half)
+    for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures(own))):
+        result[r["_sl_lane"]][r["first"]] = _piece(r)
+    return result
+
+
+def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: str = "rows") -> list[T.StructField]:
+    """The columns of a sink: those that were chosen, or the number and then everything that is the user's. A database
+    gets the number in any case."""
+    by_name = {f.name: f for f in schema.fields}
+    if columns is None:
+        rest = [f for f in schema.fields if f.name not in (SEQ_COLUMN, PARTITION_COLUMN)]
+        return [by_name[SEQ_COLUMN], *rest]
+    if form == "copy":
+        columns = [SEQ_COLUMN, *(c for c in columns if c != SEQ_COLUMN)]
+    return [by_name[c] for c in columns]
+
+
+def selected(fields: Sequence[T.StructField]) -> list[Column]:
+    return [F.col(quoted(f.name)) for f in fields]

@@ -1,0 +1,1 @@
+"""Rows that sinks refused: stored, listed, replayed, discarded."""

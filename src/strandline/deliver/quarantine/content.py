@@ -1,0 +1,67 @@
+"""The content of a row that was set aside: the table that a sink refused, as it was offered, in Arrow's own format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import FailedError
+from strandline.core.types import SEQ_COLUMN
+from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = b"strandline.columns"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    rows: pa.Table
+    """What a parcel holds."""
+    columns: tuple[str, ...]
+    """The columns of the dataset that it was made of, in order: a line does not say."""
+
+
+def packed(rows: pa.Table, columns: Sequence[str]) -> bytes:
+    """A file and not a stream: one that was cut off cannot be taken for a whole one."""
+    import pyarrow as pa
+
+    noted = rows.replace_schema_metadata({_COLUMNS: json.dumps(list(columns)).encode()})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, noted.schema) as writer:
+        writer.write_table(noted)
+    return out.getvalue().to_pybytes()
+
+
+def unpacked(body: bytes, name: str) -> Content:
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_file(pa.BufferReader(body)) as reader:
+            rows = reader.read_all()
+        columns = tuple(json.loads((rows.schema.metadata or {})[_COLUMNS]))
+    except (pa.ArrowException, KeyError, ValueError) as e:
+        raise FailedError(
+            f"{name} is damaged: what was set aside cannot be read",
+            hint="The row is still in the lake under its number, unless somebody deleted it there.",
+        ) from e
+    if rows.num_rows != 1:
+        raise FailedError(f"{name} holds {plural(rows.num_rows, 'row')} where one was set aside")
+    return Content(rows.replace_schema_metadata(None), columns)
+
+
+def shown(content: Content, form: str) -> Any:
+    """The row as a person reads it: its values by column, or the line that was made of them."""
+    [row] = content.rows.to_pylist()
+    if form == "rows":
+        return row
+    line = row["line"]
+    if form == "jsonl":
+        try:
+            return json.loads(line)
+        except ValueError:
+            return line
+    return {SEQ_COLUMN: row[SEQ_COLUMN], "line": line}

@@ -1,0 +1,200 @@
+"""Rows that were set aside, sent again: by the driver, one at a time, with the options that they were refused with.
+
+A row has the range of its own number, in its own lane: so an earlier offer of it that comes late, from whatever
+deliverer and under whatever ledger, is a repeat. A sink that keeps marks would take that for a row that it has passed
+long ago: there, and there alone, it is in a lane for replays, and what comes late is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.errors import FailedError, RefusedError, SchemaError
+from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.manage_sinks import alone
+from strandline.deliver.quarantine.content import Content, unpacked
+from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
+from strandline.deliver.quarantine.rows import chosen
+from strandline.deliver.send.rejection import REPLAY_PARTITION
+from strandline.deliver.sink import Conflict, Held, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
+from strandline.deliver.sink_session import SinkRun
+from strandline.iceberg.schema.columns import Column
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, lanes, quarantine, sinks
+from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined
+from strandline.ledger.engine import Connection
+
+
+class Replay(StrEnum):
+    REPLAYED = "replayed"
+    REFUSED = "refused"
+    """Again: it stays where it is."""
+    UNKNOWN = "unknown"
+    """Asked for before it is sent the next time."""
+    WAITING = "waiting"
+    """It was not sent: the sink wants to be left alone, or nobody got to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRow:
+    number: Seq
+    outcome: Replay
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    sink: str
+    rows: tuple[ReplayedRow, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(r.outcome is not Replay.REPLAYED for r in self.rows)
+
+
+def replay(
+    context: DeliverContext, dataset: Dataset, columns: Sequence[Column], name: str, numbers: Sequence[int] | None
+) -> ReplayReport:
+    with context.ledger.read() as connection:
+        before = sinks.get(connection, name)
+    with alone(context, before) as lease:
+        with context.ledger.read() as connection:
+            record = sinks.get(connection, name)
+            rows = quarantine.every(connection, record, NOT_THERE)
+            anew = [q for q in rows if _is_delivered_anew(connection, record, q)]
+        _refuse(record, anew, numbers or ())
+        wanted = chosen([q for q in rows if q not in anew], numbers, name)
+        if not wanted:
+            return ReplayReport(name, ())
+        run = SinkRun(context, record, dataset, lease, lambda *_: None)
+        try:
+            run.fence()
+            run.claim()
+            return _Replaying(run, {c.name: c for c in columns}, open_objects(context.config)).replay(wanted)
+        finally:
+            run.close()
+
+
+def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quarantined) -> bool:
+    """Whether it was set aside in an older generation, and the present one has dealt with it, or will. One that lies
+    before the present one's beginning is nobody else's."""
+    if row.generation == record.generation:
+        return False
+    mine = next((x for x in lanes.unchecked(connection, record) if x.partition == row.partition), None)
+    reached = record.planned if mine is None else mine.mark
+    if row.seq > (reached or 0):
+        return True
+    before = Seq(row.seq - 1) if row.seq > 1 else None
+    return mine is not None and bool(intents.chunks_of(connection, mine.id, after=before, until=row.seq))
+
+
+def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[int]) -> None:
+    if gone := [q.seq for q in anew if q.seq in numbers]:
+        raise RefusedError(
+            f"row {gone[0]} was set aside in an older generation of {record.name}, and the present one delivers anew",
+            hint=f"`strandline sink quarantine discard {record.name} {gone[0]}` gives the old one up.",
+        )
+
+
+class _Replaying:
+    def __init__(self, run: SinkRun, columns: Mapping[str, Column], objects: QuarantineObjects) -> None:
+        self.run = run
+        self.columns = columns
+        self.objects = objects
+        self._senders: dict[tuple[object, ...], Sender] = {}
+
+    def replay(self, wanted: Sequence[Quarantined]) -> ReplayReport:
+        held = self._ask(wanted)
+        done: list[ReplayedRow] = []
+        try:
+            for n, row in enumerate(wanted):
+                if row.seq in held:
+                    self._landed(row)
+                    done.append(ReplayedRow(row.seq, Replay.REPLAYED, "it was there already"))
+                    continue
+                done.append(self._send(row))
+                if done[-1].outcome in (Replay.UNKNOWN, Replay.WAITING):  # the others would fare no better
+                    done += (ReplayedRow(r.seq, Replay.WAITING, "not tried") for r in wanted[n + 1 :])
+                    break
+        finally:
+            for sender in self._senders.values():
+                sender.close()
+        self._note(done)
+        return ReplayReport(self.run.record.name, tuple(done))
+
+    def _ask(self, wanted: Sequence[Quarantined]) -> set[Seq]:
+        """Those that the sink holds: an earlier replay of it landed, or an offer that came late."""
+        sink = self.run.sink(wanted[0].options)
+        lanes = sorted({replay_partition(sink, row) for row in wanted})
+        lowest = min(row.seq for row in wanted)
+        asked = [(self.run.address(p), Seq(lowest - 1) if lowest > 1 else None) for p in lanes]
+        by_lane = dict(zip(lanes, sink.held(asked), strict=True))
+        return {row.seq for row in wanted if _holds(by_lane[replay_partition(sink, row)], row.seq)}
+
+    def _send(self, row: Quarantined) -> ReplayedRow:
+        body = self.objects.get(row.object)
+        if body is None:
+            return ReplayedRow(row.seq, Replay.WAITING, f"its content is gone: {self.objects.place(row.object)}")
+        try:
+            content = unpacked(body, row.object)
+            sink = self.run.sink(row.options)
+            sender = self._sender(sink, row, content)
+        except (FailedError, SchemaError) as e:
+            return ReplayedRow(row.seq, Replay.WAITING, e.message)
+        if quarantine.start_replay(self.run.context.ledger, row.id) is None:
+            return ReplayedRow(row.seq, Replay.WAITING, "it was given up meanwhile")
+        failpoints.hit("replay.after_number")
+        address = self.run.address(replay_partition(sink, row))
+        outcome = sender.send(Parcel(address, SeqRange(row.seq, row.seq), content.rows))
+        failpoints.hit("replay.after_send")
+        return self._recorded(row, outcome)
+
+    def _recorded(self, row: Quarantined, outcome: Outcome) -> ReplayedRow:
+        match outcome:
+            case Landed():
+                self._landed(row)
+                return ReplayedRow(row.seq, Replay.REPLAYED)
+            case Refused(why):
+                quarantine.refused_again(self.run.context.ledger, row.id, why)
+                return ReplayedRow(row.seq, Replay.REFUSED, why)
+            case Conflict(held):
+                return ReplayedRow(row.seq, Replay.UNKNOWN, f"it overlaps {', '.join(map(str, held))}")
+            case TryLater(why, _):
+                return ReplayedRow(row.seq, Replay.WAITING, why)
+        return ReplayedRow(row.seq, Replay.UNKNOWN, outcome.why)
+
+    def _landed(self, row: Quarantined) -> None:
+        quarantine.start_replay(self.run.context.ledger, row.id)
+        quarantine.replayed(self.run.context.ledger, row.id)
+        self.objects.remove(row.object)
+
+    def _sender(self, sink: Sink, row: Quarantined, content: Content) -> Sender:
+        """The columns are those that the row was made of then, whatever the dataset has got since."""
+        key = (tuple(sorted(row.options.items())), content.columns)
+        if key not in self._senders:
+            if gone := [c for c in content.columns if c not in self.columns]:
+                raise SchemaError(f"{self.run.dataset.name} no longer has the column {gone[0]}")
+            sink.prepare([self.columns[c] for c in content.columns])
+            self._senders[key] = sink.sender(self.run.pass_token)
+        return self._senders[key]
+
+    def _note(self, done: Sequence[ReplayedRow]) -> None:
+        replayed = [r.number for r in done if r.outcome is Replay.REPLAYED]
+        with self.run.context.ledger.write() as connection:
+            audit.record(
+                connection, "quarantine_replayed", sink=self.run.record.name, tried=len(done), replayed=len(replayed),
+                numbers=replayed[:100],
+            )  # fmt: skip
+
+
+def replay_partition(sink: Sink, row: Quarantined) -> str:
+    return REPLAY_PARTITION if sink.keeps_marks else row.partition
+
+
+def _holds(held: Held, number: Seq) -> bool:
+    return covers(merge_ranges(h.rows for h in held.ranges), SeqRange(number, number))

@@ -1,0 +1,170 @@
+"""Rows that sinks refused and that were set aside: looked at, and given up. Sending them again is in `replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.errors import FailedError, RefusedError, UsageError
+from strandline.core.types import Dataset
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.manage_sinks import alone
+from strandline.deliver.quarantine.content import shown, unpacked
+from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
+from strandline.ledger import audit
+from strandline.ledger.deliver import quarantine, sinks
+from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState
+
+_SHOWN_BYTES_MAX = 1 << 20
+"""A larger row is not read to be shown: its object can be."""
+_NUMBERS_TOLD_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    sink: str
+    row: Quarantined
+    place: str
+    """Its object."""
+    content: Any
+    """The row itself; None where it was not looked at."""
+    problem: str | None = None
+    """Why its content cannot be shown."""
+
+
+def look(context: DeliverContext, record: SinkRecord, *, settled_too: bool, contents_max: int) -> list[QuarantinedRow]:
+    """Of every generation, by number; the first so many with their content."""
+    objects = open_objects(context.config)
+    with context.ledger.read() as connection:
+        rows = quarantine.every(connection, record, None if settled_too else NOT_THERE)
+    found = []
+    for n, row in enumerate(rows):
+        content, problem = _content(objects, row) if n < contents_max else (None, None)
+        found.append(QuarantinedRow(record.name, row, objects.place(row.object), content, problem))
+    return found
+
+
+def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
+    if row.state not in NOT_THERE:
+        return None, None
+    if row.size > _SHOWN_BYTES_MAX:
+        return None, "too large to be shown here"
+    try:
+        body = objects.get(row.object)
+        if body is None:
+            return None, "its object is gone"
+        return shown(unpacked(body, row.object), row.form), None
+    except FailedError as e:
+        return None, e.message
+
+
+def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str) -> list[Quarantined]:
+    """Those with these numbers, or all; a number that is not among them is an error of whoever gave it."""
+    if numbers is None:
+        return list(rows)
+    by_number = {int(r.seq): r for r in rows}
+    if unknown := [n for n in numbers if n not in by_number]:
+        raise UsageError(
+            f"sink {name} has no row {unknown[0]} in quarantine", hint=f"See `strandline sink quarantine list {name}`."
+        )
+    return [by_number[n] for n in sorted(set(numbers))]
+
+
+def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
+    """Given up for good: the ledger says so first, then the content goes."""
+    with context.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    objects = open_objects(context.config)
+    with alone(context, record):
+        with context.ledger.read() as connection:
+            rows = chosen(quarantine.every(connection, record, NOT_THERE), numbers, name)
+        for row in rows:
+            if row.state is QuarantineState.REPLAYING:
+                raise _may_have_landed(name, row)
+        if rows:  # before it is done: nothing is given up without a word
+            with context.ledger.write() as connection:
+                told = [r.seq for r in rows[:_NUMBERS_TOLD_MAX]]
+                audit.record(connection, "quarantine_discarded", sink=name, rows=len(rows), numbers=told)
+        for row in rows:
+            if not quarantine.discard(context.ledger, row.id):
+                raise _may_have_landed(name, row)
+            objects.remove(row.object)
+    return rows
+
+
+# --- for a person who asks to be forgotten ---
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A row that was set aside, and whose content is still kept."""
+
+    sink: SinkRecord
+    removed: bool
+    row: Quarantined
+
+
+def kept_aside(context: DeliverContext, dataset: Dataset) -> list[Aside]:
+    """Of every sink that the dataset has or had."""
+    with context.ledger.read() as connection:
+        known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
+        rows = quarantine.of_dataset(connection, dataset.id, NOT_THERE)
+    return [Aside(*known[row.sink], row) for row in rows]
+
+
+def content_of(context: DeliverContext, row: Quarantined) -> dict[str, Any] | None:
+    """Its values by column; none where its object is gone, and None where nobody can tell what is in it."""
+    body = open_objects(context.config).get(row.object)
+    if body is None:
+        return {}
+    if row.form not in ("rows", "jsonl"):
+        return None  # a line without the names of its columns
+    try:
+        found = shown(unpacked(body, row.object), row.form)
+    except FailedError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -> list[Aside]:
+    """Rows that are given up by their ids in the ledger, whoever has the sink; the caller holds the leases of those
+    that are not removed. Left are those that were sent again, as long as a replay can tell whether they landed."""
+    objects = open_objects(context.config)
+    wanted = [a for a in kept_aside(context, dataset) if a.row.id in chosen]
+    left = []
+    for name in sorted({a.sink.name for a in wanted}):  # before it is done: nothing is given up without a word
+        with context.ledger.write() as connection:
+            numbers = [a.row.seq for a in wanted if a.sink.name == name]
+            audit.record(
+                connection, "quarantine_discarded", sink=name, rows=len(numbers), numbers=numbers[:_NUMBERS_TOLD_MAX]
+            )
+    for a in wanted:
+        if not quarantine.discard(context.ledger, QuarantinedId(a.row.id)) and not a.removed:
+            left.append(a)
+        else:
+            objects.remove(a.row.object)
+    return left
+
+
+def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
+    """Objects that no row stands for any more, or not yet: of a deliverer or a command that died between object and
+    ledger. The caller holds the leases, so that nobody is about to set rows aside."""
+    objects = open_objects(context.config)
+    with context.ledger.read() as connection:
+        instances = {record.instance for record, _ in sinks.ever_of_dataset(connection, dataset.id)}
+    found = [name for instance in sorted(instances) for name in objects.names(instance)]
+    # The ledger after the objects: one that is set aside in between is known then.
+    needed = {a.row.object for a in kept_aside(context, dataset)}
+    gone = [name for name in found if name not in needed]
+    for name in gone:
+        objects.remove(name)
+    return len(gone)
+
+
+def _may_have_landed(name: str, row: Quarantined) -> RefusedError:
+    return RefusedError(
+        f"row {row.seq} was sent again, and whether it landed is not known",
+        hint=f"`strandline sink quarantine replay {name} {row.seq}` finds out.",
+    )

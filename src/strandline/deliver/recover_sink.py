@@ -1,0 +1,285 @@
+"""`sink recover`: read from the sink itself how far it is, and go on from there, as a person decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import ChunkState, Intent, Lane, LaneId
+from strandline.core.errors import RefusedError, UsageError
+from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.core.wording import agreeing, part, plural
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.generation_start import lane_began, said_mark
+from strandline.deliver.manage_sinks import alone, still_alone
+from strandline.deliver.plan.chunking import lacking, not_held
+from strandline.deliver.plan.older_generations import ask_foundations, gone_below
+from strandline.deliver.sink import Held, Loss, NoticesLoss, Sink
+from strandline.deliver.sink_session import SinkRun
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, lanes, losses, older_generations, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver.older_generations import Foundation
+from strandline.ledger.maintain import floors
+
+_BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss goes on without it."
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecovered:
+    name: str
+    generation: int
+    repaired: tuple[str, ...]
+    """Partitions whose mark was read from the sink's own side."""
+    lost: tuple[tuple[str, str], ...]
+    """Partitions and the last range of each that the sink acknowledged and no longer has."""
+    lost_rows: int
+    """In all ranges that it acknowledged and no longer has: sent again, or given up."""
+    intents_dropped: int
+    intents_kept: int = 0
+    """Promises that stay as they are, as far as they may have been sent: the destination cannot be asked."""
+
+
+def recover_sink(
+    context: DeliverContext, dataset: Dataset, name: str, *, resend: bool, accept_loss: bool
+) -> SinkRecovered:
+    """Read from the sink itself how far it is, and go on from there. What it lost is sent again in a new generation, or
+    given up, as a person says; without a word about it nothing is changed."""
+    if resend and accept_loss:
+        raise UsageError("either --resend or --accept-loss")
+    with context.ledger.read() as connection:
+        record = sinks.get(connection, name)
+    with alone(context, record) as lease:
+        run = SinkRun(context, record, dataset, lease, lambda *_: None)
+        try:
+            return _recover(run, resend=resend, accept_loss=accept_loss)
+        finally:
+            run.close()
+
+
+def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
+    context, sink = run.context, run.sink()
+    run.fence()
+    found = sink.claimed()
+    if found is not None and found.claim.instance != run.record.instance:
+        raise RefusedError(f"{run.record.destination} belongs to another sink ({found.claim.instance})")
+    if found is not None and found.generation > run.record.generation:
+        raise RefusedError(
+            f"{run.record.destination} is in generation {found.generation}, the ledger knows {run.record.generation}; "
+            "where the newer one began is not known here",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+        )
+    with context.ledger.read() as connection:
+        known = lanes.unchecked(connection, run.record)
+        landed = intents.last_landed(connection, run.record)
+        begun = {i.lane: i for i in intents.open_of(connection, run.record)}
+        first = intents.first_of(connection, run.record)
+    began = {lane.id: lane_began(lane, run.record.start, first) for lane in known}
+    held = sink.held([(run.address(lane.partition), None) for lane in known])
+    loss = sink.find_loss() if isinstance(sink, NoticesLoss) else None
+    if loss is not None and isinstance(sink, NoticesLoss):
+        return _recover_rows(run, sink, known, held, loss, began, resend=resend, accept_loss=accept_loss)
+    below = _lost_below(run, known)
+    began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
+    held = [below[lane.partition][1] if lane.partition in below else h for lane, h in zip(known, held, strict=True)]
+    lost = [
+        (lane, h)
+        for lane, h in zip(known, held, strict=True)
+        if lane.partition in below
+        or lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
+        or _gone(begun.get(lane.id), h)
+    ]
+    under_way = [str(r) for lane, h in lost if lane.partition not in below for r in _gone(begun.get(lane.id), h)]
+    lost_rows = _lost_rows(run, lost)
+    if under_way and accept_loss:
+        raise RefusedError(
+            f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
+            hint="--resend sends what the destination lacks again, in a new generation.",
+        )
+    if lost and not (resend or accept_loss):
+        lasts = [str(below[x.partition][0].ranges[-1] if x.partition in below else x.last) for x, _ in lost[:5]]
+        ranges = ", ".join(under_way[:5] or lasts)
+        raise RefusedError(
+            f"{run.record.name}: the destination no longer has {ranges}, which it acknowledged "
+            f"({plural(lost_rows, 'row')})",
+            hint=_BOTH_WAYS,
+        )
+    if lost and resend:
+        return _resend(run, known, held, lost, lost_rows, began)
+    return _repair(run, sink, known, held, lost, lost_rows, began)
+
+
+def _recover_rows(
+    run: SinkRun,
+    sink: NoticesLoss,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    loss: Loss,
+    began: Mapping[LaneId, int],
+    *,
+    resend: bool,
+    accept_loss: bool,
+) -> SinkRecovered:
+    """The destination's record is whole, and rows are gone. Sent again is what the rows themselves lack. Given up, a
+    range stays in the record and counts as delivered, also one of a plan that is under way."""
+    remaining = sink.remaining([run.address(lane.partition) for lane in known])
+    lost = [(lane, r.held) for lane, r in zip(known, remaining, strict=True) if r.missing]
+    lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
+    if not (resend or accept_loss):
+        raise RefusedError(
+            f"{run.record.name}: {loss.what}; {part(lost_rows, loss.given, 'row')} that it acknowledged "
+            f"{agreeing(lost_rows, 'is')} missing",
+            hint=_BOTH_WAYS,
+        )
+    if resend:
+        if in_part := [str(rows) for r in remaining for rows in r.in_part]:
+            raise RefusedError(
+                f"{run.record.name}: some rows of {', '.join(in_part[:5])} are still there, and would be sent again, "
+                "too",
+                hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+            )
+        return _resend(run, known, [r.held for r in remaining], lost, lost_rows, _began_below(run, known, began))
+    done = _repair(run, run.sink(), known, held, lost, lost_rows, began)
+    failpoints.hit("recover.before_accept_loss")  # the ledger first: else nobody would be told how much it was
+    sink.accept_loss()
+    return done
+
+
+def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int]) -> dict[LaneId, int]:
+    """A lane that builds on older generations began where the oldest of them did."""
+    with run.context.ledger.read() as connection:
+        layers = older_generations.layers(connection, run.record)
+    lowest: dict[str, int] = {}
+    for layer in layers:
+        lowest[layer.partition] = min(layer.above, lowest.get(layer.partition, layer.above))
+    return {lane.id: lowest.get(lane.partition, began[lane.id]) for lane in known}
+
+
+def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
+    """Partitions that build on rows of an older generation which are gone; all of that lane is asked for."""
+    found = ask_foundations(run, [lane.partition for lane in known])
+    lost = [foundation for foundation, held in found if gone_below(foundation, held)]
+    asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
+    answers = run.sink().held(asked) if asked else []
+    return {f.partition: (f, h) for f, h in zip(lost, answers, strict=True)}
+
+
+def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
+    """What the sink acknowledged of an intent that is not through, and does not have any more."""
+    chunks = () if begun is None else begun.chunks
+    landed = [c.rows for c in chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
+    return not_held(landed, held)
+
+
+def _reached(held: Held, began: int) -> Seq | None:
+    """How far a sink's own record covers a lane without a gap, from where the lane began."""
+    at = max(began, int(held.mark or 0))
+    for r in merge_ranges(h.rows for h in held.ranges):
+        if r.lo <= at + 1 <= r.hi + 1:
+            at = max(at, int(r.hi))
+    return Seq(at) if at else None
+
+
+def _repair(
+    run: SinkRun,
+    sink: Sink,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    lost: Sequence[tuple[Lane, Held]],
+    lost_rows: int,
+    began: Mapping[LaneId, int],
+) -> SinkRecovered:
+    record, gone = run.record, {lane.partition for lane, _ in lost}
+    repaired = []
+    with run.context.ledger.write() as connection:
+        still_alone(connection, record, run.lease)
+        untold = {lane.id for lane, h in zip(known, held, strict=True) if not h.told}
+        dropped, kept = intents.drop_open(connection, record, keep=untold)
+        for lane, h in zip(known, held, strict=True):
+            reached = _reached(h, began[lane.id])
+            _check_believable(run, lane, reached)
+            mark = lane.mark if reached is None or (lane.mark is not None and lane.mark > reached) else reached
+            if lane.partition in gone:
+                lanes.forget_last(connection, lane)
+            lanes.rebuild(connection, record, lane.partition, mark=mark, token=run.token, last=None)
+            if h.told:
+                repaired.append(lane.partition)
+        sinks.resume(connection, record.id)
+        audit.record(
+            connection, "sink_recovered", sink=record.name, partitions=len(repaired), intents_dropped=dropped,
+            intents_kept=kept, lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+        )  # fmt: skip
+    # The sink's own record must agree again: what is given up counts as delivered from now on.
+    sink.mark([(run.address(lane.partition), lane.mark) for lane, _ in lost if lane.mark is not None])
+    return SinkRecovered(
+        record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost),
+        lost_rows, dropped, kept,
+    )  # fmt: skip
+
+
+def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
+    """A mark that its own continuation contradicts, or that is above everything planned, proves nothing: unless the
+    sink itself has come as far, rows below it may never have been sent."""
+    said, readable = said_mark(lane)
+    agrees = readable and said == lane.mark
+    readable_text = agrees or said is not None
+    planned = run.record.planned or 0
+    fine = agrees or (not readable_text and (lane.last is None or (reached or 0) >= lane.last.hi))
+    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > planned):
+        raise RefusedError(
+            f"{run.record.name}: the ledger's mark {lane.mark} cannot be believed, and the destination has come to "
+            f"{reached or 'nothing'} only; marks never go back",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+        )
+
+
+def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
+    rows = 0
+    with run.context.ledger.read() as connection:
+        for lane, held in lost:
+            # Where it was another generation's to deliver, that one counted it.
+            older = older_generations.foundations(connection, run.record, [lane.partition])
+            for intent in intents.history(connection, older[0].lane if older else lane.id):
+                landed = {c.rows: c.count or 0 for c in intent.chunks if c.state is ChunkState.LANDED}
+                below = [r for r in landed if not older or r.hi <= (lane.mark or 0)]
+                rows += sum(landed[r] for r in not_held(below, held))
+    return rows
+
+
+def _resend(
+    run: SinkRun,
+    known: Sequence[Lane],
+    held: Sequence[Held],
+    lost: Sequence[tuple[Lane, Held]],
+    lost_rows: int,
+    began: Mapping[LaneId, int],
+) -> SinkRecovered:
+    """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is, and
+    partitions that it has not met start at what is planned."""
+    record, gone = run.record, {lane.partition for lane, _ in lost}
+    beyond = [str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_reached(h, began[lane.id]) or 0)]
+    if beyond:
+        raise RefusedError(
+            f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
+            "sent again, too",
+            hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+        )
+    with run.context.ledger.write() as connection:
+        floors.lock(connection, record.dataset)
+        still_alone(connection, record, run.lease)
+        floor = floors.get(connection, record.dataset)
+        fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
+        dropped = intents.abandon_open(connection, fresh)
+        for lane, h in zip(known, held, strict=True):
+            mark = _reached(h, began[lane.id]) if lane.partition in gone else lane.mark
+            if floor is not None and (mark or 0) < floor:
+                # What is gone cannot be sent again, and nobody can tell how much that is; what a rule left there can.
+                losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
+            lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
+        audit.record(
+            connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True, floor=floor,
+            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+        )  # fmt: skip
+    named = tuple((x.partition, str(x.last)) for x, _ in lost)
+    return SinkRecovered(record.name, fresh.generation, (), named, lost_rows, dropped)

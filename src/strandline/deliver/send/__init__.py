@@ -1,0 +1,1 @@
+"""Chunks are built, sent and acknowledged; refused ones are split."""

@@ -1,0 +1,184 @@
+"""The short way: tasks that read a table's Parquet files themselves.
+
+Faster than through Spark, and right only where the files alone say what the rows are (`data_files`). Where they follow
+each other, a task reads a run of chunks off them, each file once, and hands chunk after chunk to the sink. Whether the
+rows inside a file are in order is looked at before anything is sent: what a later part of a file holds must not belong
+into a chunk that has left. Where they are not, the chunks are gathered (`gather`), as they are from files in any other
+layout. Every way gives the same table, so a retry that goes another way sends the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql import types as T
+
+from strandline.core import failpoints
+from strandline.core.types import SEQ_COLUMN
+from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.send import data_files
+from strandline.deliver.send.build_gather import ship_gathered, with_number
+from strandline.deliver.send.build_spark import (
+    TASKS_PER_CORE,
+    Cargo,
+    Shipment,
+    Shipped,
+    TaskGuard,
+    arming,
+    completed,
+    cut,
+    given_back,
+    in_runs,
+    send,
+    ship,
+)
+from strandline.deliver.send.concurrent_send import sent
+from strandline.deliver.send.data_files import Reach, one_after_the_other, plain_files, reach_of
+from strandline.deliver.sink import Sender
+from strandline.iceberg.spark.tables import DataFile, explain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_BATCH_ROWS_MIN = 1 << 10
+
+
+def ship_either_way(
+    context: DeliverContext,
+    source: Settled,
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    tasks_max: int | None = None,
+) -> list[Shipped]:
+    """The short way where it is right, the long one for what is left; in no more tasks at once than `tasks_max`."""
+    shipped: list[Shipped] = []
+    left = list(shipments)
+    if cargo.form == "rows" and cargo.where is None:
+        lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
+        files = source.files or plain_files(context, source, cargo.fields, lo - 1, hi)
+        spark, reach = context.tables().spark, reach_of(context.config)
+        if files and one_after_the_other(files):
+            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach, tasks_max)
+        if files and left:
+            return shipped + ship_gathered(spark, files, left, cargo, sender, reach, tasks_max)
+    if not left:
+        return shipped
+    in_place = _in_place(context, source, left)
+    return shipped + ship(source.df, left, cargo, sender, tasks_max=tasks_max, in_place=in_place)
+
+
+def _in_place(context: DeliverContext, source: Settled, shipments: Sequence[Shipment]) -> list[int] | None:
+    """The numbers that the files begin with, where the rows of some chunks can be read without reading those of the
+    others: then nothing is moved."""
+    if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
+        return None
+    lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
+    name, main = source.dataset.name, source.view.main
+    files = source.files or context.tables().data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
+    if files is None or not one_after_the_other(files := sorted(files, key=lambda f: f.lo)):
+        return None
+    return [f.lo for f in files]
+
+
+def ship_directly(
+    spark: SparkSession,
+    files: Sequence[DataFile],
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    reach: Reach,
+    tasks_max: int | None = None,
+) -> tuple[list[Shipped], list[Shipment]]:
+    """What became of the chunks, and those that have to go the long way."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
+    schema = to_arrow_schema(T.StructType(list(cargo.fields)))
+    work = _Task(_Reading(schema, reach), sender, arming(), uuid4().hex)
+    try:
+        found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()  # a line per chunk
+    except Exception as e:
+        raise explain(e, "the chunks cannot be built") from e
+    known = {s.index for s in found}
+    # Of a run that is not in order nothing is heard; nor of a chunk without rows, which the long way looks at again.
+    left = [s for s in shipments if s.index not in known]
+    return completed([s for s in shipments if s.index in known], found), left
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Chunks that follow each other, and the files that hold their rows."""
+
+    shipments: tuple[Shipment, ...]
+    files: tuple[str, ...]
+
+    @property
+    def lo(self) -> int:
+        return self.shipments[0].rows.lo
+
+    @property
+    def hi(self) -> int:
+        return self.shipments[-1].rows.hi
+
+
+def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: int) -> list[_Run]:
+    runs = []
+    for some in in_runs(sorted(shipments, key=lambda s: s.rows.lo), runs_max, [f.lo for f in files]):
+        lo, hi = some[0].rows.lo, some[-1].rows.hi
+        runs.append(_Run(some, tuple(f.location for f in files if f.lo <= hi and lo <= f.hi)))
+    return runs
+
+
+@dataclass(frozen=True)
+class _Reading:
+    schema: pa.Schema
+    reach: Reach
+
+    def chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
+        """The rows of each chunk that has any. Nothing at all where a file is not in order."""
+        if not all(data_files.in_order(f, self.reach, run.lo, run.hi) for f in run.files):
+            return
+        largest = max(s.expected for s in run.shipments)
+        rows_max = min(max(largest, _BATCH_ROWS_MIN), data_files.BATCH_ROWS)
+        whole = with_number(self.schema)
+        parts = (
+            part
+            for location in run.files
+            for part in data_files.parts(location, self.reach, whole, run.lo, run.hi, rows_max, ordered=True)
+        )
+        yield from cut(parts, SEQ_COLUMN, run.shipments)
+
+
+@dataclass(frozen=True)
+class _Task:
+    reading: _Reading
+    sender: Sender
+    armed: tuple[str, int]
+    job: str
+
+    def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
+        failpoints.arm_worker(*self.armed)
+        guard = TaskGuard(self.job, lanes=1)
+        for run in runs:
+            told = set()
+            for shipped in sent(self.sender, self._until_over(run, guard), self._send, guard):
+                told.add(shipped.index)
+                yield shipped
+            if guard.patience.is_over():  # the rest was not even read
+                yield from (given_back(s) for s in run.shipments if s.index not in told)
+
+    def _until_over(self, run: _Run, guard: TaskGuard) -> Iterator[tuple[Shipment, pa.Table]]:
+        if not guard.patience.is_over():
+            for chunk in self.reading.chunks(run):
+                yield chunk
+                if guard.patience.is_over():
+                    return
+
+    def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
+        names = tuple(self.reading.schema.names)
+        return send(sender, shipment, rows.select(names), rows[SEQ_COLUMN].to_numpy(), names)

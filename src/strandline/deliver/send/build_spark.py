@@ -1,0 +1,424 @@
+"""Chunks are built and sent where the rows are: on the executors, each in sequence order, in one pass.
+
+A task holds the chunk that it is gathering and the one that it is sending, or the few that a sink takes at once
+(`side_by_side`). The driver gets a line per chunk: what became of it. Running a task twice does no harm: the sink knows
+the range.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.core import failpoints
+from strandline.core.errors import UsageError
+from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
+from strandline.deliver.plan.size_scan_spark import lane_of, selected
+from strandline.deliver.quarantine.content import packed
+from strandline.deliver.send.concurrent_send import sent
+from strandline.deliver.send.patience import patience_of
+from strandline.deliver.send.rejection import Halves, Single
+from strandline.deliver.send.text_rows import line
+from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
+from strandline.deliver.sink_options import DeliveryOptions
+from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.tables import explain
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Numbers = npt.NDArray[np.int64]
+
+RESULT = "shipped binary"
+"""A `Shipped` each."""
+TASKS_PER_CORE = 4
+_SPANS_MAX = 64
+KEPT = "_sl_row"
+_OTHERWISE = (
+    "`strandline sink update NAME --option where=…` changes it; for what is under way, `strandline sink recover NAME` "
+    "plans anew."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """A chunk that is to be built and sent."""
+
+    index: int
+    address: Address
+    rows: SeqRange
+    expected: int
+    brings_content: bool = False
+    """Whether a row that is refused by itself is brought back: only where few chunks are on their way, for the driver
+    gets them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No rows, or none that the sink is to get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """A number stands on two rows: someone copied rows together with their numbers. None of them is sent."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """The destination was in trouble with chunks before it: it was given back untried."""
+
+
+Result = Outcome | Nothing | Twice | Unsent
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    index: int
+    outcome: Result
+    withheld: int
+    refused: Halves | Single | None = None
+    """What it held, where it was refused for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """What the rows of this delivery look like: their columns, and the form that the sink wants them in."""
+
+    form: str
+    fields: tuple[T.StructField, ...]
+    where: str | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+
+def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
+    """The internal columns that the tasks need, and then what is delivered; where there is a condition, as one value
+    that is null for a row that does not meet it. So each row is judged once, and is delivered whole or not at all,
+    whatever the condition does. Rows that are left out are counted where they are dropped; they travel light."""
+    columns = selected(cargo.fields) if cargo.form == "rows" else [line(cargo.form, cargo.fields).alias("line")]
+    keep = _condition(df, cargo.where)
+    if keep is not None:
+        columns = [F.when(keep, F.struct(*columns)).alias(KEPT)]
+    return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *columns)
+
+
+def kept_rows(rows: pa.Table) -> pa.Table:
+    """Those that meet the condition, with their columns side by side again."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = rows.filter(pc.is_valid(rows[KEPT]))
+    kind: Any = rows.schema.field(KEPT).type
+    structs: list[Any] = rows[KEPT].chunks
+    parts = [struct.flatten() for struct in structs]
+    columns = [pa.chunked_array([part[n] for part in parts], field.type) for n, field in enumerate(kind)]
+    return pa.table([rows["_sl_number"], *columns], names=["_sl_number", *(field.name for field in kind)])
+
+
+def _names(cargo: Cargo) -> list[str]:
+    return [f.name for f in cargo.fields] if cargo.form == "rows" else ["line"]
+
+
+def _condition(df: DataFrame, where: str | None) -> Column | None:
+    if where is None:
+        return None
+    try:
+        unstable = find_instability(df, where)
+    except Exception as e:
+        raise UsageError(
+            f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}", hint=_OTHERWISE
+        ) from e
+    if unstable is not None:
+        raise UsageError(f"the condition `{where}` cannot choose rows: {unstable}", hint=_OTHERWISE)
+    return F.coalesce(F.expr(where), F.lit(False))
+
+
+def ship(
+    df: DataFrame,
+    shipments: Sequence[Shipment],
+    cargo: Cargo,
+    sender: Sender,
+    *,
+    tasks_max: int | None = None,
+    in_place: Sequence[int] | None = None,
+) -> list[Shipped]:
+    """Through Spark, whatever the layout of the table is, in no more tasks at once than `tasks_max`. `in_place`: the
+    rows of some chunks can be read without those of the others, so each task reads its own instead of getting them from
+    all; and with which numbers the files begin."""
+    ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
+    lanes = {s.address.partition for s in ordered}
+    cores = df.sparkSession.sparkContext.defaultParallelism
+    tasks = cores * TASKS_PER_CORE if tasks_max is None else tasks_max
+    of_lanes = len(lanes) > 1
+    if of_lanes:
+        rows = _of_lanes(df, ordered, cargo, tasks)
+    else:
+        df = df.where(lane_of(df) == lanes.pop())
+        if in_place is not None:
+            rows = _in_place(df, in_runs(ordered, min(cores, tasks), in_place), cargo)
+        else:
+            rows = _moved(df, ordered, cargo, tasks)
+    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming(), uuid4().hex)
+    try:
+        found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
+    except Exception as e:
+        raise explain(e, "the chunks cannot be built") from e
+    return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
+
+
+def in_runs(ordered: Sequence[Shipment], runs_max: int, files: Sequence[int] = ()) -> list[tuple[Shipment, ...]]:
+    """One after the other, for a task each; `files` are the numbers that files begin with, sorted: a file that two
+    tasks share is read twice, so that a run rather ends where one does. Chunks that overlap would get each other's
+    rows."""
+    if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ordered)):
+        raise ValueError("chunks of one lane overlap")
+    each = -(-len(ordered) // runs_max)
+    within = [bisect.bisect_right(files, s.rows.hi) for s in ordered]
+    edges = [at for at in range(1, len(ordered)) if within[at] != within[at - 1]]
+    edges += [len(ordered)] if files else []
+    runs, start = [], 0
+    while start < len(ordered):
+        near = [at for at in edges if each <= 2 * (at - start) <= 3 * each]
+        end = min(near, key=lambda at: abs(at - start - each)) if near else start + each
+        runs.append(tuple(ordered[start:end]))
+        start = min(end, len(ordered))
+    return runs
+
+
+def _in_place(df: DataFrame, runs: Sequence[Sequence[Shipment]], cargo: Cargo) -> DataFrame:
+    """All rows of a run in one task, whatever they were read from, and there in order: nothing is assumed of files."""
+    frames = [df.where(_within(run)).coalesce(1).sortWithinPartitions(SEQ_COLUMN) for run in runs]
+    return reduce(DataFrame.union, [prepare_rows(frame, cargo) for frame in frames])
+
+
+def _moved(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: int) -> DataFrame:
+    rows = prepare_rows(df.where(_within(ordered)), cargo)
+    runs = in_runs(ordered, tasks_max)
+    if len(runs) == 1:
+        placed = rows.coalesce(1)
+    else:
+        task: Any = F
+        for n, run in enumerate(runs):
+            task = task.when(F.col("_sl_number") <= run[-1].rows.hi, n)
+        placed = rows.repartitionById(len(runs), task)
+    return placed.sortWithinPartitions("_sl_number")
+
+
+def _within(shipments: Sequence[Shipment]) -> Column:
+    """Between the chunks there may be rows that are not to be sent; those that are read nevertheless are left out when
+    chunks are cut."""
+    spans = merge_ranges(s.rows for s in shipments)
+    if len(spans) > _SPANS_MAX:
+        spans = [SeqRange(spans[0].lo, spans[-1].hi)]
+    return reduce(operator.or_, [F.col(SEQ_COLUMN).between(r.lo, r.hi) for r in spans])
+
+
+def _of_lanes(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: int) -> DataFrame:
+    """Each row with the index of its chunk."""
+    known = df.sparkSession.createDataFrame(
+        [(s.address.partition, int(s.rows.lo), int(s.rows.hi), s.index) for s in ordered],
+        "_sl_lane string, _sl_from long, _sl_to long, _sl_chunk int",
+    )
+    df = df.where(F.col(SEQ_COLUMN).between(ordered[0].rows.lo, max(s.rows.hi for s in ordered)))
+    joined = df.withColumn("_sl_lane", lane_of(df)).join(F.broadcast(known), "_sl_lane")
+    rows = prepare_rows(
+        joined.where(F.col(SEQ_COLUMN).between(F.col("_sl_from"), F.col("_sl_to"))), cargo, known["_sl_chunk"]
+    )
+    tasks, first = min(len(ordered), tasks_max), min(s.index for s in ordered)
+    task = F.floor((F.col("_sl_chunk") - first) * tasks / len(ordered)).cast("int")
+    return rows.repartitionById(tasks, task).sortWithinPartitions("_sl_chunk", "_sl_number")
+
+
+def completed(shipments: Sequence[Shipment], found: Sequence[Shipped]) -> list[Shipped]:
+    """A chunk that no task has seen has no rows any more."""
+    known = {s.index: s for s in found}
+    return [known.get(s.index, Shipped(s.index, Nothing(), 0)) for s in shipments]
+
+
+class TaskGuard:
+    """Which chunks of a task are still tried: see `patience`."""
+
+    def __init__(self, job: str, *, lanes: int) -> None:
+        self.patience = patience_of(job, lanes=lanes)
+
+    def unsent(self, shipment: Shipment) -> Shipped | None:
+        return None if self.patience.tries(shipment.address.partition) else given_back(shipment)
+
+    def heard(self, shipment: Shipment, shipped: Shipped) -> None:
+        match shipped.outcome:
+            case Landed() | Refused() | Conflict():  # an answer about rows: it is there
+                self.patience.landed()
+            case TryLater(_, seconds):
+                self.patience.trouble(shipment.address.partition, asked_to_wait=seconds is not None)
+            case Unknown():
+                self.patience.trouble(shipment.address.partition)
+
+
+def given_back(shipment: Shipment) -> Shipped:
+    return Shipped(shipment.index, Unsent(), 0)
+
+
+def arming() -> tuple[str, int]:
+    """For the workers: what is armed here, and whom to kill."""
+    return os.environ.get("STRANDLINE_FAILPOINT", ""), os.getpid()
+
+
+def result_batch(shipped: Shipped) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist(
+        [{"shipped": pickle.dumps(shipped)}], schema=pa.schema([pa.field("shipped", pa.binary())])
+    )
+
+
+@dataclass(frozen=True)
+class _Task:
+    shipments: tuple[Shipment, ...]
+    of_lanes: bool
+    cargo: Cargo
+    names: tuple[str, ...]
+    sender: Sender
+    armed: tuple[str, int]
+    job: str
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        failpoints.arm_worker(*self.armed)
+        filled = (pa.Table.from_batches([b]) for b in batches if b.num_rows)
+        guard = TaskGuard(self.job, lanes=len({s.address.partition for s in self.shipments}))
+        yield from map(result_batch, sent(self.sender, self._chunks(filled), self._send, guard))
+
+    def _chunks(self, parts: Iterator[pa.Table]) -> Iterator[tuple[Shipment, pa.Table]]:
+        if not self.of_lanes:
+            yield from cut(parts, "_sl_number", self.shipments)
+            return
+        known = {s.index: s for s in self.shipments}
+        for index, rows in by_chunk(parts):
+            yield known[index], rows
+
+    def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
+        if (number := twice(rows["_sl_number"])) is not None:
+            return Shipped(shipment.index, Twice(number), 0)
+        every = rows["_sl_number"].to_numpy()
+        if self.cargo.where is not None:
+            rows = kept_rows(rows)
+        numbers = rows["_sl_number"].to_numpy()
+        if self.cargo.form != "rows":
+            rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
+        else:
+            rows = rows.select(list(self.names))
+        return send(sender, shipment, rows, numbers, self.cargo.columns, every)
+
+
+def send(
+    sender: Sender,
+    shipment: Shipment,
+    rows: pa.Table,
+    numbers: Numbers,
+    columns: tuple[str, ...],
+    every: Numbers | None = None,
+) -> Shipped:
+    """Without Spark's notes, and in pieces of any size: a sink gives the same bytes whatever they are. `every` are the
+    numbers of the chunk's rows, those that are withheld too, where that is not the same."""
+    withheld = 0 if every is None else len(every) - len(numbers)
+    if rows.num_rows == 0:
+        return Shipped(shipment.index, Nothing(), withheld)
+    whole = rows.replace_schema_metadata(None)
+    failpoints.hit("deliver.before_send")
+    outcome = sender.send(Parcel(shipment.address, shipment.rows, whole))
+    failpoints.hit("deliver.after_send")
+    refused: Halves | Single | None = None
+    if isinstance(outcome, Refused):
+        refused = halves(numbers, numbers if every is None else every)
+        if refused is None:
+            refused = Single(int(numbers[0]), packed(whole, columns) if shipment.brings_content else None)
+    return Shipped(shipment.index, outcome, withheld, refused)
+
+
+def halves(numbers: Numbers, every: Numbers) -> Halves | None:
+    """By the rows that are sent, for those that are withheld cannot be what is refused; then one that is left alone is
+    cut out from between those. None where a row stands alone."""
+    if len(every) == 1:
+        return None
+    middle = int(numbers[max(0, len(numbers) // 2 - 1)])
+    if len(numbers) == 1 and every[0] < middle:
+        middle -= 1
+    return Halves(middle, int(every.searchsorted(middle, side="right")))
+
+
+def cut(parts: Iterable[pa.Table], number: str, shipments: Sequence[Shipment]) -> Iterator[tuple[Shipment, pa.Table]]:
+    """The rows of each chunk that has any. Rows and chunks come in the order of their numbers; rows between chunks are
+    left out."""
+    import numpy as np
+    import pyarrow as pa
+
+    at, pieces = 0, list[pa.Table]()
+    for part in parts:
+        numbers = part[number].to_numpy()
+        while at < len(shipments):
+            rows = shipments[at].rows
+            start = int(np.searchsorted(numbers, rows.lo, side="left"))
+            end = int(np.searchsorted(numbers, rows.hi, side="right"))
+            if end > start:
+                pieces.append(part.slice(start, end - start))
+            if end == len(numbers):
+                break  # the next part may have more of it
+            if pieces:
+                yield shipments[at], pa.concat_tables(pieces)
+                pieces = []
+            at += 1
+    if pieces:
+        yield shipments[at], pa.concat_tables(pieces)
+
+
+def by_chunk(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows come sorted by the index of their chunk; a chunk may end in the middle of a part."""
+    import numpy as np
+    import pyarrow as pa
+
+    gathered: list[pa.Table] = []
+    current: int | None = None
+    for part in parts:
+        chunks = part["_sl_chunk"].to_numpy()
+        edges = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), part.num_rows]
+        for start, end in itertools.pairwise(edges):
+            index = int(chunks[start])
+            if current is not None and index != current:
+                yield current, pa.concat_tables(gathered)
+                gathered = []
+            current = index
+            gathered.append(part.slice(start, end - start))
+    if current is not None:
+        yield current, pa.concat_tables(gathered)
+
+
+def twice(numbers: pa.ChunkedArray[Any]) -> int | None:
+    """The first number that is not above the one before it."""
+    import numpy as np
+
+    values = numbers.to_numpy()
+    at = np.flatnonzero(np.diff(values) <= 0)
+    return int(values[at[0] + 1]) if len(at) else None
+
+
+def cargo_of(form: str, fields: Sequence[T.StructField], options: DeliveryOptions) -> Cargo:
+    return Cargo(form, tuple(fields), options.where)

@@ -1,0 +1,188 @@
+"""A table's Parquet files, where they alone say what its rows are, and how tasks read them without Spark.
+
+That is so where there are no delete files, one schema since the beginning, and plain columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as T
+
+from strandline.core.settings import LakeConfig, resolve_key
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.deliver.context import DeliverContext, Settled
+from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.tables import DataFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+FILES_MAX = 2000
+BATCH_ROWS = 1 << 16
+_BATCH_BYTES = 32 << 20
+_BUFFER_BYTES = 1 << 20
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_TYPES = (
+    T.BooleanType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DateType, T.StringType, T.BinaryType,
+    T.TimestampType, T.TimestampNTZType, T.DecimalType,
+)  # fmt: skip
+_PLAIN_ICEBERG = frozenset({
+    "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How the executors get at the warehouse."""
+
+    endpoint: str | None
+    region: str
+    access_key: str | None = field(repr=False)
+    secret_key: str | None = field(repr=False)
+
+
+def reach_of(config: LakeConfig) -> Reach:
+    w = config.settings.warehouse
+    return Reach(w.endpoint, w.region, resolve_key(w.access_key), resolve_key(w.secret_key))
+
+
+def plain_files(
+    context: DeliverContext, source: Settled, fields: Sequence[T.StructField], after: int, until: int
+) -> list[DataFile] | None:
+    """The files that may hold rows between these numbers, sorted; None where they do not say it all."""
+    view = source.view
+    fits = (
+        view.main is not None
+        and source.clean
+        and source.all_numbered
+        and not source.dataset.deliver_by
+        and view.schemas == 1
+        and "schema.name-mapping.default" not in view.properties
+        and all(_is_plain(f, view) for f in fields)
+    )
+    if not fits or view.main is None:
+        return None
+    files = context.tables().data_files(source.dataset.name, view.main, after, until, files_max=FILES_MAX)
+    if files is None or not all(f.is_parquet and not f.has_deletes for f in files):
+        return None
+    return sorted(files, key=lambda f: f.lo)
+
+
+def one_after_the_other(files: Sequence[DataFile]) -> bool:
+    """Whether no file has numbers between those of another; they are sorted."""
+    return all(a.hi < b.lo for a, b in itertools.pairwise(files))
+
+
+def _is_plain(field: T.StructField, view: TableView) -> bool:
+    """Iceberg's types tell apart what Spark's do not: a uuid is a string to Spark, and sixteen bytes in the file."""
+    column = view.column(field.name)
+    kind = "" if column is None else column["type"]
+    return (
+        isinstance(field.dataType, _PLAIN_TYPES)
+        and isinstance(kind, str)
+        and kind.partition("(")[0] in _PLAIN_ICEBERG
+        and _PLAIN_NAME.fullmatch(field.name) is not None
+    )
+
+
+def parts(
+    location: str,
+    reach: Reach,
+    schema: pa.Schema,
+    lo: int,
+    hi: int,
+    rows_max: int = BATCH_ROWS,
+    *,
+    ordered: bool = False,
+) -> Iterator[pa.Table]:
+    """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk. `ordered` where
+    `in_order` has said so: what lies behind the last number is not read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    with _opened(location, reach) as file:
+        groups, whole = _groups(file, lo, hi)
+        few = _few_rows(file, groups, rows_max)
+        for batch in file.iter_batches(few, row_groups=groups, columns=schema.names, use_threads=False):
+            rows, last = pa.Table.from_batches([batch]), None
+            if not whole and ordered and not rows[SEQ_COLUMN].null_count:
+                numbers = rows[SEQ_COLUMN].to_numpy()
+                start, end = int(numbers.searchsorted(lo, "left")), int(numbers.searchsorted(hi, "right"))
+                rows, last = rows.slice(start, end - start), numbers[-1]
+            elif not whole:
+                rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
+            if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
+                yield rows.select(schema.names).cast(schema)
+            if last is not None and last >= hi:
+                return
+
+
+def _few_rows(file: pq.ParquetFile, groups: Sequence[int], rows_max: int) -> int:
+    """So many that they weigh little, by what the footer says of rows on average: a task holds what it reads."""
+    rows = sum(file.metadata.row_group(g).num_rows for g in groups)
+    weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
+    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
+
+
+def in_order(location: str, reach: Reach, lo: int, hi: int) -> bool:
+    """Whether the rows of one file stand in the order of their numbers, each number once, wherever those between two
+    numbers may be. Only the numbers are read."""
+    import numpy as np
+
+    last = -1
+    with _opened(location, reach) as file:
+        groups, _ = _groups(file, lo, hi)
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[SEQ_COLUMN], use_threads=False):
+            numbers = batch.column(0).drop_null().to_numpy()
+            if len(numbers) and (numbers[0] <= last or (np.diff(numbers) <= 0).any()):
+                return False
+            last = int(numbers[-1]) if len(numbers) else last
+    return True
+
+
+@contextmanager
+def _opened(location: str, reach: Reach) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    # Local files are read as they are needed; a store is asked for a whole row group's columns at once.
+    away = location.startswith("s3://")
+    with (
+        _open(location, reach) as handle,
+        pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+    ):
+        yield file
+
+
+def _groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
+    """The row groups that may hold numbers between these two, and whether they hold no others."""
+    at = file.schema_arrow.get_field_index(SEQ_COLUMN)
+    bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
+    groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
+    return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
+
+
+def _bounds(statistics: Any) -> tuple[int, int]:
+    if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
+        return 0, SEQ_MAX  # not known, or rows without a number among them: they are filtered out
+    return statistics.min, statistics.max
+
+
+def _open(location: str, reach: Reach) -> Any:
+    from pyarrow import fs
+
+    if location.startswith("s3://"):
+        store = fs.S3FileSystem(
+            access_key=reach.access_key,
+            secret_key=reach.secret_key,
+            endpoint_override=reach.endpoint,
+            region=reach.region,
+        )
+        return store.open_input_file(location.removeprefix("s3://"))
+    return fs.LocalFileSystem().open_input_file(location.removeprefix("file://").removeprefix("file:"))

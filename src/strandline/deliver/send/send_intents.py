@@ -1,0 +1,369 @@
+"""An open intent is finished with exactly its bounds and options, however long ago it was stored, and with its chunks:
+one that the sink refuses for good is split, which is stored before its parts are sent.
+
+Durable, in this order: the chunks at the sink, what became of them in the ledger, the mark at the sink, and then, in
+one transaction, the lane's mark and the end of the intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
+from strandline.core.errors import FailedError, LeaseLost, SinkStopped
+from strandline.deliver.context import Settled, settled
+from strandline.deliver.plan.chunking import not_held
+from strandline.deliver.plan.older_generations import check_foundations
+from strandline.deliver.plan.planner import ask_from, before, check_last, prepare
+from strandline.deliver.send.build_parquet import ship_either_way
+from strandline.deliver.send.build_spark import Nothing, Shipment, Shipped, Twice, Unsent, cargo_of
+from strandline.deliver.send.find_delivered import conflict, found_there
+from strandline.deliver.send.patience import IN_A_ROW_MAX
+from strandline.deliver.send.rejection import Refusal
+from strandline.deliver.send.split_rejected import Refusing
+from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown, can_be_asked
+from strandline.deliver.sink_options import parse_common
+from strandline.deliver.sink_session import CalledOff, SinkRun
+from strandline.ledger.deliver import intents as intent_records
+from strandline.ledger.deliver import lanes
+
+_CONTENTS_MAX = 1000
+"""With more chunks than this in one round, rows that are refused by themselves are brought back in the next one: a sink
+that refuses everything must not send all of it to the driver."""
+
+_ALIKE_MAX = 3
+
+
+@dataclass
+class Finished:
+    rows: int = 0
+    withheld: int = 0
+    quarantined: int = 0
+    chunks: int = 0
+    intents: int = 0
+    troubles: list[str] = field(default_factory=list)
+    wait_seconds: float | None = None
+    """The longest that the sink asked for."""
+    gave_up: bool = False
+    """A wave met nothing but trouble, or the sink asked to wait: nothing more is sent in this run."""
+
+    def add(self, other: Finished) -> None:
+        self.rows += other.rows
+        self.withheld += other.withheld
+        self.quarantined += other.quarantined
+        self.chunks += other.chunks
+        self.intents += other.intents
+        self.troubles += other.troubles
+        self.gave_up |= other.gave_up
+        if other.wait_seconds is not None:
+            self.wait(other.wait_seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.wait_seconds = max(self.wait_seconds or 0.0, seconds)
+
+
+def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
+    """`fresh`: stored by this very run, which asked the sink just before."""
+    report = Finished()
+    by_options: dict[tuple[tuple[str, str], ...], list[Intent]] = {}
+    for intent in todo:
+        by_options.setdefault(tuple(sorted(intent.options.items())), []).append(intent)
+    for group in by_options.values():
+        if report.gave_up:
+            break
+        known = {} if fresh else _already_there(run, group)
+        _Finishing(run, group, known, report).finish()
+    return report
+
+
+def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
+    """A chunk whose outcome is not known is asked for before it is sent again."""
+    sink = run.sink(group[0].options)
+    with run.context.ledger.read() as connection:
+        lanes.every(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)  # readable at all
+        landed = intent_records.last_landed(connection, run.record)
+    asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
+    filtered = parse_common(group[0].options).where is not None
+    acks: dict[ChunkId, Acknowledged] = {}
+    check_foundations(run, [i.partition for i in group])
+    for intent, held in zip(group, sink.held(asked), strict=True):
+        check_last(run, intent.partition, landed.get(intent.lane, ()), held)
+        _check_landed(run, intent, held)
+        acks |= found_there(run, sink, intent.partition, _planned(intent), held, filtered=filtered)
+    if acks:
+        _acknowledge(run, list(acks.values()))
+    return acks
+
+
+def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
+    """What this intent landed before must still be there: the sink may have been restored in the middle of it."""
+    before_now = [c.rows for c in intent.chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
+    if gone := not_held(before_now, held):
+        raise SinkStopped(
+            f"{run.record.name}: its destination no longer has {gone[0]}, which it acknowledged; it was restored from "
+            "a backup, emptied, or is another one",
+            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation.",
+        )
+
+
+def _planned(intent: Intent) -> Iterator[Chunk]:
+    return (c for c in intent.chunks if c.state is ChunkState.PLANNED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """A chunk that is to be sent, and whose it is."""
+
+    chunk: Chunk
+    intent: Intent
+
+
+class _Finishing:
+    """Intents that were stored with the same options: their chunks share jobs."""
+
+    def __init__(
+        self,
+        run: SinkRun,
+        group: Sequence[Intent],
+        known: Mapping[ChunkId, Acknowledged],
+        report: Finished,
+    ) -> None:
+        self.run = run
+        self.options = group[0].options
+        self.report = report
+        self.left: dict[IntentId, Intent] = {i.id: i for i in group}
+        """Those that are not closed, each with its chunks as they are stored now."""
+        self.done: dict[ChunkId, Acknowledged] = dict(known)
+        self.dealt = 0
+        self.refusing = Refusing(run, group, self.options)
+        self.refusing.takes_others |= _any_rows(known.values())
+
+    def finish(self) -> None:
+        """In rounds: what is refused in one is split, or set aside, for the next."""
+        todo = [_Todo(c, i) for i in self._in_turn() for c in _planned(i) if c.id not in self.done]
+        total = sum(t.chunk.expected for t in todo)
+        self.run.progress(self.run.record.name, 0, total)
+        few = len(todo) <= _CONTENTS_MAX
+        while todo and not self.report.gave_up:
+            refusals = self._send_once(todo, total, brings_content=few)
+            todo = self._deal_with(refusals) if refusals else []
+            few = True  # no more than what was refused within the bound
+            self._close_complete()
+        self._close_complete()
+
+    def _in_turn(self) -> list[Intent]:
+        """Lanes that were in trouble the last time are not the first again: those behind them were given back."""
+        lanes_ = list(self.left.values())
+        first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
+        return lanes_[first:] + lanes_[:first]
+
+    def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
+        refusals: list[Refusal] = []
+        for wave in _waves(todo, self.run.context.settings.job_rows_max):
+            if self.run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
+                return []
+            self._offer(wave)
+            try:
+                acks, refused, troubled = _ship(self.run, wave, brings_content, self.report)
+            except CalledOff:
+                return []
+            if acks:
+                _acknowledge(self.run, acks)
+            self._settle(acks)
+            refusals += refused
+            in_doubt = {r.chunk.id for r in refused}
+            self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
+            self.run.progress(self.run.record.name, self.dealt, total)
+            # Lanes that have all of their chunks need not wait for the others.
+            self._close_complete()
+            if self.refusing.are_too_many(refusals):
+                break  # nothing will come of the rest
+            if troubled and (self.report.wait_seconds is not None or not (refused or _any_rows(acks))):
+                self.report.gave_up = True
+                break
+        return refusals
+
+    def _offer(self, wave: Sequence[_Todo]) -> None:
+        """Of a sink that cannot be asked, the ledger alone knows which chunks may have been sent."""
+        if can_be_asked(self.run.sink(self.options)):
+            return
+        failpoints.hit("offer.before_record")
+        if not intent_records.offer(self.run.context.ledger, self.run.lease, [t.chunk.id for t in wave]):
+            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+        failpoints.hit("offer.after_record")
+
+    def _settle(self, acks: Sequence[Acknowledged]) -> None:
+        self.done |= {a.chunk: a for a in acks}
+        self.refusing.takes_others |= _any_rows(acks)
+
+    def _deal_with(self, refusals: Sequence[Refusal]) -> list[_Todo]:
+        """What is to be sent in the next round."""
+        acks = self.refusing.ask(refusals)
+        if acks:
+            _acknowledge(self.run, acks)
+            self._settle(acks)
+            refusals = [r for r in refusals if r.chunk.id not in self.done]
+        dealt = self.refusing.deal_with(refusals)
+        self.done |= {a.chunk: a for a in dealt.set_aside}
+        self.report.quarantined += len(dealt.set_aside)
+        self.dealt += sum(r.chunk.expected for r in refusals if r.chunk.id in self.done)
+        todo: list[_Todo] = []
+        for r in refusals:
+            intent = self.left[r.intent]
+            if (parts := dealt.parts.get(r.chunk.id)) is not None:
+                kept = [c for c in intent.chunks if c.id != r.chunk.id]
+                chunks = tuple(sorted((*kept, *parts), key=lambda c: c.rows))
+                self.left[r.intent] = intent = replace(intent, chunks=chunks)
+                todo += (_Todo(part, intent) for part in parts)
+            elif r.chunk.id not in self.done:
+                todo.append(_Todo(r.chunk, intent))
+        return todo
+
+    def _close_complete(self) -> None:
+        complete = [i for i in self.left.values() if self._is_complete(i)]
+        _close(self.run, complete, self.done, self.report)
+        for intent in complete:
+            del self.left[intent.id]
+
+    def _is_complete(self, intent: Intent) -> bool:
+        return all(c.state is not ChunkState.PLANNED or c.id in self.done for c in intent.chunks)
+
+
+def _any_rows(acks: Iterable[Acknowledged]) -> bool:
+    return any(a.state is ChunkState.LANDED and a.count > 0 for a in acks)
+
+
+def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
+    wave: list[_Todo] = []
+    for item in todo:
+        if wave and sum(t.chunk.expected for t in wave) + item.chunk.expected > rows_max:
+            yield wave
+            wave = []
+        wave.append(item)
+    if wave:
+        yield wave
+
+
+def _ship(
+    run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished
+) -> tuple[list[Acknowledged], list[Refusal], bool]:
+    """What landed, what was refused, and whether the destination was in trouble with any of them."""
+    options = wave[0].intent.options
+    shipments = [
+        Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
+        for n, t in enumerate(wave)
+    ]
+    after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
+    source = run.source if run.source is not None and run.source.holds(after, until) else None
+    if source is None:
+        source = settled(run.context, run.dataset, after, until)
+    acks, refusals, troubled = [], [], False
+    for shipped in _send_all(run, source, shipments, options, report):
+        chunk, intent = wave[shipped.index].chunk, wave[shipped.index].intent
+        troubled |= isinstance(shipped.outcome, TryLater | Unknown | Unsent)
+        match _outcome(run, chunk, intent.id, shipped, report):
+            case Acknowledged() as ack:
+                acks.append(ack)
+            case Refusal() as refusal:
+                refusals.append(refusal)
+    return acks, refusals, troubled
+
+
+def _send_all(
+    run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
+) -> list[Shipped]:
+    """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions. Lanes
+    that fail one after the other with the same words are not to blame: the rest waits for the next tick."""
+    try:
+        return _send(run, source, shipments, options)
+    except FailedError as e:
+        if (newer := _newer(run, source)) is not None:
+            return _send_all(run, newer, shipments, options, report)
+        lanes_ = {s.address.partition for s in shipments}
+        if len(lanes_) == 1:
+            report.troubles.append(e.message)
+            return []
+    done: list[Shipped] = []
+    for lane in sorted(lanes_):
+        last = report.troubles[-_ALIKE_MAX:]
+        if run.stopping.is_set() or (len(last) == _ALIKE_MAX and len(set(last)) == 1):
+            break
+        done += _send_all(run, source, [s for s in shipments if s.address.partition == lane], options, report)
+    return done
+
+
+def _newer(run: SinkRun, source: Settled) -> Settled | None:
+    """The snapshot that a plan saw may be compacted away and expired before its rows are sent, by anybody. The promise
+    is about numbers, which stay: they are read from the newest one, once in a plan."""
+    until = source.bounds.until
+    if source is not run.source or until is None:
+        return None
+    if source.view.main in run.context.tables().view(run.dataset.name).snapshots:
+        return None
+    run.source = None
+    return settled(run.context, run.dataset, source.bounds.after, until)
+
+
+def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str]) -> list[Shipped]:
+    fields = prepare(run, source, options)
+    sink = run.sink(options)
+    cargo = cargo_of(sink.form, fields, parse_common(options))
+    sender = sink.sender(run.pass_token)
+    with run.called_off_by_stopping():
+        return ship_either_way(run.context, source, shipments, cargo, sender, run.tasks_max())
+
+
+def _outcome(
+    run: SinkRun, chunk: Chunk, intent: IntentId, shipped: Shipped, report: Finished
+) -> Acknowledged | Refusal | None:
+    match shipped.outcome:
+        case Landed(count, digest, size, _):
+            return Acknowledged(chunk.id, ChunkState.LANDED, count, shipped.withheld, digest, size)
+        case Nothing():
+            return Acknowledged(chunk.id, ChunkState.EMPTY, 0, shipped.withheld, None, None)
+        case Conflict(held):
+            raise conflict(run, chunk, ", ".join(map(str, held)))
+        case Twice(number):
+            report.troubles.append(
+                f"number {number} stands on two rows of {run.dataset.name}: someone copied rows together with their "
+                f"numbers; chunk {chunk.rows} is held until one of them is gone"
+            )
+        case Refused(why):
+            if shipped.refused is None:
+                raise ValueError(f"chunk {chunk.rows} was refused, and its task does not say what it held")
+            return Refusal(chunk, intent, why, shipped.withheld, shipped.refused)
+        case TryLater(why, seconds):
+            report.troubles.append(why)
+            if seconds is not None:
+                report.wait(seconds)
+        case Unknown(why):
+            report.troubles.append(f"whether chunk {chunk.rows} landed is not known yet: {why}")
+    return None
+
+
+def _acknowledge(run: SinkRun, acks: Sequence[Acknowledged]) -> None:
+    failpoints.hit("deliver.before_acknowledge")
+    if not intent_records.acknowledge(run.context.ledger, run.lease, acks):
+        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+    failpoints.hit("deliver.after_acknowledge")
+
+
+def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[ChunkId, Acknowledged], report: Finished) -> None:
+    if not complete:
+        return
+    # A task that Spark runs twice may still be at it: from here on it can make nothing visible, so that a consumer
+    # who takes a chunk away once the mark has passed it does not meet it again.
+    run.fence()
+    sink = run.sink(complete[0].options)
+    sink.mark([(run.address(i.partition), i.until) for i in complete])
+    failpoints.hit("deliver.after_mark")
+    if not intent_records.close(run.context.ledger, run.lease, run.record, complete, token=run.token):
+        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+    failpoints.hit("deliver.after_close")
+    acks = [done[c.id] for i in complete for c in i.chunks if c.id in done]
+    report.rows += sum(a.count for a in acks)
+    report.withheld += sum(a.withheld for a in acks)
+    report.chunks += sum(1 for a in acks if a.state is ChunkState.LANDED)
+    report.intents += len(complete)

@@ -1,0 +1,178 @@
+"""Chunks that a sink refused for good: asked for, then split or set aside, each step durable before the next.
+
+A split is stored before its parts are sent. Of a row that is set aside, the content is an object of the warehouse
+first; then, in one transaction, the ledger has its record and its chunk is settled as one without rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
+from strandline.core.errors import LeaseLost, SinkStopped
+from strandline.core.types import Seq
+from strandline.core.wording import plural
+from strandline.deliver.plan.planner import before
+from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.send.find_delivered import found_there
+from strandline.deliver.send.rejection import Halves, Refusal, Single, Standing, Steps, TooMany, decide
+from strandline.deliver.sink_options import parse_common
+from strandline.deliver.sink_session import SinkRun
+from strandline.ledger.deliver import lanes, quarantine, splits
+from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
+from strandline.ledger.deliver.splits import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    parts: Mapping[ChunkId, tuple[Chunk, Chunk]]
+    """What chunks were split into."""
+    set_aside: tuple[Acknowledged, ...]
+
+
+@runtime_checkable
+class MaySplitInDoubt(Protocol):
+    """A sink that may not be able to ask its destination what it holds."""
+
+    splits_in_doubt: bool
+
+
+class Refusing:
+    """What one sink refuses of intents that are finished together."""
+
+    def __init__(self, run: SinkRun, group: Sequence[Intent], options: Mapping[str, str]) -> None:
+        self.run = run
+        self.options = options
+        self.intents = {i.id: i for i in group}
+        landed = (c for i in group for c in i.chunks if c.state is ChunkState.LANDED)
+        self.takes_others = any(c.count is None or c.count > 0 for c in landed)
+        """Whether the sink took anything of these intents."""
+        # A guard and not a property of what is delivered: it is what the sink says now, not when they were planned.
+        self.rows_max = run.options.quarantine_rows_max
+        self._aside: dict[IntentId, int] | None = None
+        self._since_landing = 0
+
+    def are_too_many(self, refusals: Sequence[Refusal]) -> bool:
+        return bool(refusals) and isinstance(self._decide(refusals), TooMany)
+
+    def ask(self, refusals: Sequence[Refusal]) -> list[Acknowledged]:
+        """An earlier attempt may have landed, and its answer been lost: what the sink holds was not refused."""
+        sink = self.run.sink(self.options)
+        filtered = parse_common(self.options).where is not None
+        by_lane: dict[str, list[Chunk]] = {}
+        for r in refusals:
+            by_lane.setdefault(self.intents[r.intent].partition, []).append(r.chunk)
+        asked = [(self.run.address(p), before(min(c.rows.lo for c in chunks))) for p, chunks in by_lane.items()]
+        acks: dict[ChunkId, Acknowledged] = {}
+        for (partition, chunks), held in zip(by_lane.items(), sink.held(asked), strict=True):
+            doubtful = next((c for c in chunks if c.offered), None)
+            if not held.told and doubtful is not None and not self._splits_in_doubt():
+                raise self._in_doubt(doubtful)
+            acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
+        return list(acks.values())
+
+    def _splits_in_doubt(self) -> bool:
+        """What the sink says now, as with the other guards: a person may have looked."""
+        return isinstance(sink := self.run.sink(), MaySplitInDoubt) and sink.splits_in_doubt
+
+    def _in_doubt(self, chunk: Chunk) -> SinkStopped:
+        """Parts have names of their own, so that a server which only knows names would take their rows once more."""
+        name = self.run.record.name
+        return SinkStopped(
+            f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination keeps no "
+            "record that could be asked, so the chunk is not split",
+            hint=f"Look there for the rows of {chunk.rows}, and take away what is there. Then the chunk can be split: "
+            f"`strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`; then "
+            "in_doubt=stop again, so that the next one is looked at, too. Where the server answers a key that it knows "
+            "before it looks at the rows, it can stay, and nobody has to look.",
+        )
+
+    def deal_with(self, refusals: Sequence[Refusal]) -> Dealt:
+        """Raises SinkStopped where it cannot be the rows that are bad."""
+        match self._decide(refusals):
+            case TooMany() as many:
+                raise self._stopped(many)
+            case Steps(split, set_aside, _):
+                return Dealt(self._split(split), self._set_aside(set_aside))
+
+    def _decide(self, refusals: Sequence[Refusal]) -> Steps | TooMany:
+        if self._aside is None:
+            self._aside, self._since_landing = self._look()
+        return decide(refusals, Standing(self._aside, self._since_landing, self.takes_others), self.rows_max)
+
+    def _look(self) -> tuple[dict[IntentId, int], int]:
+        """Rows that a person gave up, or that the sink took in the end, speak for nobody any more."""
+        with self.run.context.ledger.read() as connection:
+            known = lanes.unchecked(connection, self.run.record)
+            rows = [
+                q
+                for q in quarantine.every(connection, self.run.record, NOT_THERE)
+                if q.generation == self.run.record.generation
+            ]
+        taken = max((int(lane.last.hi) for lane in known if lane.last is not None), default=0)
+        aside = {
+            i.id: sum(1 for q in rows if q.lane == i.lane and q.seq > (i.after or 0)) for i in self.intents.values()
+        }
+        return aside, sum(1 for q in rows if q.seq > taken)
+
+    def _stopped(self, many: TooMany) -> SinkStopped:
+        name = self.run.record.name
+        return SinkStopped(
+            f"{name}: {describe_refusals(many, self.rows_max)}",
+            hint=f"See to what it says, then `strandline sink resume {name}`. If the rows are bad indeed, more of them "
+            f"may be set aside: `strandline sink update {name} --option quarantine_rows_max=N`.",
+        )
+
+    def _split(self, refusals: Sequence[Refusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
+        if not refusals:
+            return {}
+        wanted = [
+            Split(r.chunk.id, Seq(r.found.middle), min(r.found.before, r.chunk.expected))
+            for r in refusals
+            if isinstance(r.found, Halves)
+        ]
+        failpoints.hit("split.before_store")
+        parts = splits.split(self.run.context.ledger, self.run.lease, wanted)
+        if parts is None:
+            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+        failpoints.hit("split.after_store")
+        return parts
+
+    def _set_aside(self, refusals: Sequence[Refusal]) -> tuple[Acknowledged, ...]:
+        if not refusals:
+            return ()
+        objects, form = open_objects(self.run.context.config), self.run.sink(self.options).form
+        rows = []
+        for r in refusals:
+            if not isinstance(r.found, Single) or r.found.content is None:
+                raise ValueError(f"there is no content of chunk {r.chunk.rows} to set aside")
+            intent, number, content = self.intents[r.intent], r.found.number, r.found.content
+            name = object_name(self.run.address(intent.partition), number)
+            failpoints.hit("quarantine.before_object")
+            objects.put(name, content)
+            failpoints.hit("quarantine.after_object")
+            row = SetAside(intent.lane, Seq(number), r.why, name, len(content), self.options, form)
+            rows.append((r.chunk.id, row))
+        if not quarantine.set_aside(self.run.context.ledger, self.run.lease, rows):
+            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+        failpoints.hit("quarantine.after_record")
+        self._count(refusals)
+        return tuple(Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows)
+
+    def _count(self, refusals: Sequence[Refusal]) -> None:
+        self._since_landing += len(refusals)
+        if self._aside is not None:
+            for r in refusals:
+                self._aside[r.intent] = self._aside.get(r.intent, 0) + 1
+
+
+def describe_refusals(many: TooMany, rows_max: int) -> str:
+    aside = f" (and {plural(many.set_aside, 'row')} set aside before)" if many.set_aside else ""
+    others = "" if many.takes_others else ", and takes nothing else"
+    return (
+        f"its destination refuses {plural(many.refused, 'chunk')} for good{aside}{others}; at most "
+        f"{plural(rows_max, 'row', 'is')} set aside: {many.why}"
+    )

@@ -1,0 +1,166 @@
+"""Rows as lines of text, by Spark's own expressions: JSON lines, CSV, and PostgreSQL's COPY.
+
+They run inside the JVM, row by row in generated code, and give the same text for the same row: nothing depends on the
+machine's zone or language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.iceberg.metadata.identifier import quoted
+
+_JSON = {"ignoreNullFields": "false"}
+_AFTER_THE_YEAR = "-MM-dd HH:mm:ss.SSSSSS"
+_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+
+
+def line(form: str, fields: Sequence[T.StructField]) -> Column:
+    match form:
+        case "jsonl":
+            return F.to_json(F.struct(*(_json_value(f).alias(f.name) for f in fields)), _JSON)
+        case "csv":
+            texts = [F.coalesce(_csv_text(f), F.lit("")) for f in fields]
+            if len(texts) == 1:  # an empty line is no record to most readers
+                return F.when(texts[0] == "", F.lit('""')).otherwise(texts[0])
+            return F.concat_ws(",", *texts)
+        case "copy":
+            return F.concat_ws("\t", *(F.coalesce(_copy_text(f), F.lit("\\N")) for f in fields))
+    raise ValueError(f"no form of lines is called {form!r}")
+
+
+def csv_header(names: Sequence[str]) -> str:
+    return ",".join(f'"{n.replace(chr(34), chr(34) * 2)}"' if set(n) & set(',"\r\n') else n for n in names)
+
+
+def _json_value(field: T.StructField) -> Column:
+    return _spelled(F.col(quoted(field.name)), field.dataType)
+
+
+def _spelled(value: Column, kind: T.DataType) -> Column:
+    """With text in place of what JSON has no form for. Decimals too: a reader that takes JSON numbers for doubles would
+    lose digits."""
+    match kind:
+        case T.DecimalType() | T.DateType():
+            return value.cast("string")
+        case T.TimestampType() | T.TimestampNTZType():
+            return _iso(value, kind)
+        case T.StructType() if _needs_spelling(kind):
+            parts = (_spelled(value.getField(f.name), f.dataType).alias(f.name) for f in kind.fields)
+            return F.when(value.isNotNull(), F.struct(*parts))
+        case T.ArrayType() if _needs_spelling(kind):
+            return F.transform(value, lambda x: _spelled(x, kind.elementType))
+        case T.MapType() if _needs_spelling(kind):
+            return F.transform_values(
+                F.transform_keys(value, lambda k, _: _spelled(k, kind.keyType)),
+                lambda _, v: _spelled(v, kind.valueType),
+            )
+    return value
+
+
+def _needs_spelling(kind: T.DataType) -> bool:
+    match kind:
+        case T.DecimalType() | T.DateType() | T.TimestampType() | T.TimestampNTZType():
+            return True
+        case T.StructType():
+            return any(_needs_spelling(f.dataType) for f in kind.fields)
+        case T.ArrayType():
+            return _needs_spelling(kind.elementType)
+        case T.MapType():
+            return _needs_spelling(kind.keyType) or _needs_spelling(kind.valueType)
+    return False
+
+
+def _iso(value: Column, kind: T.DataType) -> Column:
+    """ISO 8601. A pattern knows no years before 1, so those are spelled by a cast: with their sign."""
+    zone = "Z" if isinstance(kind, T.TimestampType) else ""
+    first, last = (F.lit(at).cast(kind) for at in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
+    odd = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit(zone))
+    return F.when(value.between(first, last), F.date_format(value, f"{_ISO}'{zone}'" if zone else _ISO)).otherwise(odd)
+
+
+def _text(field: T.StructField) -> Column:
+    """The value as text, null where it is null."""
+    value = F.col(quoted(field.name))
+    match field.dataType:
+        case T.BinaryType():
+            return F.base64(value)
+        case T.TimestampType() | T.TimestampNTZType():
+            return _iso(value, field.dataType)
+        case T.StructType() | T.ArrayType() | T.MapType() | T.VariantType():
+            return F.to_json(_json_value(field), _JSON)
+        case _:
+            return value.cast("string")
+
+
+def _postgres_text(field: T.StructField) -> Column:
+    """As PostgreSQL reads it: an era instead of a sign, and no sign before a year of five digits."""
+    value = F.col(quoted(field.name))
+    match field.dataType:
+        case T.BinaryType():
+            return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
+        case T.TimestampType() | T.TimestampNTZType():
+            zone = "+00" if isinstance(field.dataType, T.TimestampType) else ""
+            return _with_era(value, F.concat(F.date_format(value, _AFTER_THE_YEAR), F.lit(zone)))
+        case T.DateType():
+            # Not by a pattern: for that Spark makes a timestamp of it, which has no years beyond 294,247.
+            return _with_era(value, F.substring(value.cast("string"), -6, 6))
+        case _:
+            return _text(field)
+
+
+def _with_era(value: Column, after_the_year: Column) -> Column:
+    """The year before 1 is 0 for Spark, as in ISO 8601, and 1 BC for PostgreSQL."""
+    year = F.year(value)
+    digits = F.when(year > 0, year).otherwise(F.lit(1) - year).cast("string")
+    # At least four digits: `lpad` would cut more off.
+    padded = F.when(F.length(digits) < 4, F.lpad(digits, 4, "0")).otherwise(digits)
+    return F.concat(padded, after_the_year, F.when(year > 0, F.lit("")).otherwise(F.lit(" BC")))
+
+
+def _csv_text(field: T.StructField) -> Column:
+    """Nothing for null, two quotes for an empty text."""
+    text = _text(field)
+    if isinstance(field.dataType, T.StringType | T.StructType | T.ArrayType | T.MapType | T.VariantType):
+        doubled = F.concat(F.lit('"'), F.replace(text, F.lit('"'), F.lit('""')), F.lit('"'))
+        return F.when((text == "") | text.rlike('[",\\r\\n]') | text.rlike("^\\s|\\s$"), doubled).otherwise(text)
+    return text
+
+
+def _copy_text(field: T.StructField) -> Column:
+    text = _postgres_text(field)
+    for raw, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        text = F.replace(text, F.lit(raw), F.lit(escaped))
+    return text
+
+
+def weight(fields: Sequence[T.StructField]) -> Column:
+    """About how many bytes a row is: exact for what varies, the width of its type for what does not."""
+    total = F.lit(sum(width(f.dataType) for f in fields)).cast("long")
+    for f in fields:
+        value = F.col(quoted(f.name))
+        match f.dataType:
+            case T.StringType() | T.BinaryType():
+                total = total + F.coalesce(F.octet_length(value), F.lit(0))
+            case T.StructType() | T.ArrayType() | T.MapType() | T.VariantType():
+                total = total + F.coalesce(F.octet_length(F.to_json(value)), F.lit(0))
+            case _:
+                pass
+    return total
+
+
+def width(kind: T.DataType) -> int:
+    match kind:
+        case T.BooleanType() | T.ByteType():
+            return 1
+        case T.IntegerType() | T.FloatType() | T.DateType() | T.ShortType():
+            return 4
+        case T.DecimalType():
+            return 16
+        case T.StringType() | T.BinaryType():
+            return 4
+    return 8

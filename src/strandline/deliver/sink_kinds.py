@@ -1,0 +1,97 @@
+"""The kinds of sinks there are: ours, and those that installed packages bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+
+from strandline.core.errors import UsageError
+from strandline.core.settings import read_secret, resolve_secret
+from strandline.deliver.sink import ENTRY_POINTS, Option, SinkKind
+
+_BUILT_IN = {
+    "files": "strandline.deliver.sinks.files.sink:KIND",
+    "s3": "strandline.deliver.sinks.s3.sink:KIND",
+    "postgres": "strandline.deliver.sinks.postgres.sink:KIND",
+    "forward": "strandline.deliver.sinks.forward.sink:KIND",
+}
+"""Also declared as entry points. Said here too, because a checkout that is installed as a link keeps the metadata of
+the day when it was installed; and because no package may take one of these names for a kind of its own."""
+
+_SECRET_PREFIXES = ("env:", "file:")
+
+
+def kind_names() -> list[str]:
+    return sorted({*_BUILT_IN, *(found.name for found in entry_points(group=ENTRY_POINTS))})
+
+
+def find_kind(name: str) -> SinkKind:
+    kind: object = _entry_point(name).load()
+    if not isinstance(kind, SinkKind):
+        raise UsageError(
+            f"the package that brings the kind {name} does not name a SinkKind under the entry point {ENTRY_POINTS}",
+            hint="Ask whoever maintains it.",
+        )
+    return kind
+
+
+def _entry_point(name: str) -> EntryPoint:
+    if name in _BUILT_IN:
+        return EntryPoint(name, _BUILT_IN[name], ENTRY_POINTS)
+    found = {(e.value, e) for e in entry_points(group=ENTRY_POINTS, name=name)}
+    if not found:
+        raise UsageError(
+            f"there is no kind of sink called {name}",
+            hint=f"There are: {', '.join(kind_names())}. Packages may bring more (entry point {ENTRY_POINTS}).",
+        )
+    values = sorted({value for value, _ in found})
+    if len(values) > 1:
+        raise UsageError(f"two packages bring a kind of sink called {name}: {' and '.join(values)}")
+    return next(iter(found))[1]
+
+
+def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
+    """Whether a person gave what the kind takes: names, what is required, and no secret as it is."""
+    known = {option.name: option for option in kind.options}
+    for given in options:
+        if given not in known:
+            raise UsageError(
+                f"this kind of sink has no option {given}",
+                hint=f"It has: {', '.join(map(_described, known.values()))}.",
+            )
+    for option in known.values():
+        value = options.get(option.name)
+        if value is None and option.required:
+            raise UsageError(
+                f"this kind of sink needs the option {option.name}",
+                hint=f"--option {option.name}=…: {option.description}",
+            )
+        if value is not None and option.check is not None:
+            option.check(value)
+        if value is not None and option.secret and not _says_where(value):
+            raise UsageError(
+                f"{option.name} is a secret, and a secret is never stored",
+                hint=f"Put it into an environment variable or a file, and name that: --option {option.name}=env:NAME, "
+                f"or {option.name}=file:PATH.",
+            )
+
+
+def _says_where(value: str) -> bool:
+    return value.startswith(_SECRET_PREFIXES) and value not in _SECRET_PREFIXES
+
+
+def _described(option: Option) -> str:
+    return f"{option.name} (required)" if option.required else option.name
+
+
+def resolve(kind: SinkKind, options: Mapping[str, str]) -> dict[str, str]:
+    """What the sink is opened with: defaults filled in, `env:NAME` read, and `file:PATH` of a secret. Never to be
+    stored or shown."""
+    check_options(kind, options)
+    resolved = {o.name: o.default for o in kind.options if o.default is not None}
+    secrets = {o.name for o in kind.options if o.secret}
+    for given, value in options.items():
+        found = read_secret(value) if given in secrets else resolve_secret(value)
+        if found is not None:
+            resolved[given] = found
+    return resolved

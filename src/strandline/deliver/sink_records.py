@@ -1,0 +1,35 @@
+"""How far sinks have come, by their own records: for a ledger that was restored, and cannot know."""
+
+from __future__ import annotations
+
+from strandline.core.delivery_types import NOT_PARTITIONED, Lease, SinkRecord
+from strandline.core.errors import StrandlineError
+from strandline.core.types import SEQ_MAX, Dataset, Seq
+from strandline.deliver.context import DeliverContext
+from strandline.deliver.sink_session import SinkRun
+from strandline.ledger.deliver import lanes, sinks
+from strandline.ledger.engine import Connection, utc_now
+
+
+def highest_delivered(context: DeliverContext, connection: Connection, dataset: Dataset) -> Seq | None:
+    """None where the dataset has no sink. A sink that cannot be asked, or that may hold partitions which this ledger
+    has never heard of, counts as having passed everything: what is not rolled forward was never acknowledged."""
+    reached = lanes.highest_mark(connection, dataset.id)
+    for record in sinks.of_dataset(connection, dataset.id):
+        found = SEQ_MAX if dataset.deliver_by else _reached(context, record, dataset)
+        reached = found if reached is None or (found is not None and found > reached) else reached
+    return reached
+
+
+def _reached(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:
+    run = SinkRun(context, record, dataset, Lease(record.id, "", utc_now()), lambda *_: None)
+    try:
+        held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
+    except StrandlineError:
+        return SEQ_MAX
+    finally:
+        run.close()
+    if not held.told:
+        return SEQ_MAX
+    highest = max([int(held.mark or 0), *(int(r.rows.hi) for r in held.ranges)])
+    return Seq(highest) if highest else None

@@ -1,0 +1,180 @@
+"""One deliverer at one sink: it holds the lease, knows the sink's record, and opens the sink itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import Lease, SinkRecord, SinkState
+from strandline.core.errors import LeaseLost, SinkStopped
+from strandline.core.types import Dataset, Seq
+from strandline.core.wording import plural
+from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
+from strandline.deliver.sink_kinds import find_kind, resolve
+from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_common
+from strandline.ledger.deliver import older_generations, sinks
+
+Progress = Callable[[str, int, int], None]
+"""Sink, rows that were dealt with, rows in all."""
+
+
+def open_sink(context: DeliverContext, record: SinkRecord, dataset: Dataset, options: Mapping[str, str]) -> Sink:
+    kind = find_kind(record.kind)
+    sink_context = SinkContext(
+        context.config.home,
+        dataset.name,
+        record.generation,
+        resolve(kind, own_options(options)),
+        lake=context.lake,
+        settings=context.config.settings.forward,
+        given=own_options(options),
+        peer=record.peer,
+        builds_on=lambda: _older_rows(context, record, dataset),
+    )
+    return kind.open(sink_context)
+
+
+def _older_rows(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> list[OlderRows]:
+    with context.ledger.read() as connection:
+        found = older_generations.layers(connection, record)
+    return [
+        OlderRows(Address(context.lake, record.instance, x.generation, dataset.name, x.partition), x.above, x.upto)
+        for x in found
+    ]
+
+
+class CalledOff(Exception):
+    """The deliverer was told to stop, and so was what Spark did for it."""
+
+
+@dataclass
+class SinkRun:
+    context: DeliverContext
+    record: SinkRecord
+    dataset: Dataset
+    lease: Lease
+    progress: Progress
+    stopping: threading.Event = field(default_factory=threading.Event)
+    plans_max: int | None = None
+    """The daemon makes one plan at a time, so that a sink far behind leaves its place to others in between."""
+    looks_only: bool = False
+    """Nothing at the sink is touched, its table neither."""
+    _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
+    prepared: set[tuple[object, ...]] = field(default_factory=set)
+
+    source: Settled | None = None
+    """The table as the last plan saw it: what was just planned is read from there."""
+    passes: int = 0
+
+    @property
+    def pass_token(self) -> str:
+        return f"{self.lease.token}{self.passes:04x}"
+
+    def fence(self) -> None:
+        """Whatever was under way until now, by others or by tasks of our own, fails. A deliverer that was stopped
+        before it fenced must not go on after another one has: the lease is asked for again."""
+        self.passes += 1
+        self.sink().fence(self.pass_token)
+        failpoints.hit("deliver.after_fence")
+        with self.context.ledger.read() as connection:
+            if not sinks.holds(connection, self.lease):
+                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+
+    @property
+    def options(self) -> DeliveryOptions:
+        return parse_common(self.record.options)
+
+    @property
+    def token(self) -> Callable[[Seq | None], str]:
+        return self.context.token(self.dataset)
+
+    def sink(self, options: Mapping[str, str] | None = None) -> Sink:
+        """As its options say now, or as they were when an intent was stored, as far as an intent pins them."""
+        wanted = self.record.options if options is None else self._pinned(options)
+        key = tuple(sorted(wanted.items()))
+        if key not in self._opened:
+            self._opened[key] = open_sink(self.context, self.record, self.dataset, wanted)
+        return self._opened[key]
+
+    def _pinned(self, options: Mapping[str, str]) -> dict[str, str]:
+        free = {o.name for o in find_kind(self.record.kind).options if not o.pinned}
+        kept = {name: value for name, value in options.items() if name not in free}
+        return kept | {name: value for name, value in self.record.options.items() if name in free}
+
+    @contextmanager
+    def called_off_by_stopping(self) -> Iterator[None]:
+        """Raises CalledOff where Spark was at work when the deliverer was told to stop. What a job had sent until then
+        is not known: it is asked for, or sent again under the same identity, by whoever comes next."""
+        from strandline.iceberg.session.job_watch import watched
+
+        def check() -> None:
+            if self.stopping.is_set():
+                raise CalledOff
+
+        with watched(self.context.tables().spark, check):
+            yield
+
+    def tasks_max(self) -> int | None:
+        """How many tasks may send to this sink at once, so that others find a free core while it hangs; None where
+        there are no others."""
+        with self.context.ledger.read() as connection:
+            active = sum(s.state is SinkState.ACTIVE for s in sinks.every(connection))
+        if active < 2:
+            return None
+        cores = self.context.tables().spark.sparkContext.defaultParallelism
+        return max(1, int(cores * self.context.settings.sink_cores_share_max))
+
+    def address(self, partition: str) -> Address:
+        return Address(self.context.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
+
+    def claim(self) -> None:
+        """The destination must say that it is ours, and of this generation."""
+        mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
+        sink = self.sink()
+        found = sink.claim(mine, self.record.generation)
+        self._note_peer(sink)
+        if found.claim.instance != mine.instance or found.claim.lake != mine.lake:
+            raise SinkStopped(
+                f"{self.record.name}: {self.record.destination} belongs to another sink ({found.claim.instance})",
+                hint="Two sinks must not deliver to one destination: give this one another place.",
+            )
+        if found.generation > self.record.generation:
+            raise SinkStopped(
+                f"{self.record.name}: its destination has seen generation {found.generation}, the ledger knows "
+                f"{self.record.generation}: the ledger is an old copy",
+                hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
+            )
+        self._check_loss()
+
+    def _note_peer(self, sink: Sink) -> None:
+        """What the destination is, once known, is stored; from a receiver there is no way back. Everything that was
+        opened before was opened without knowing it."""
+        if not isinstance(sink, HasPeer) or self.record.peer is sink.peer_kind():
+            return
+        with self.context.ledger.write() as connection:
+            if not sinks.holds(connection, self.lease):
+                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+            sinks.note_peer(connection, self.record.id, sink.peer_kind())
+        self.record = replace(self.record, peer=sink.peer_kind())
+        self.close()
+        self._opened.clear()
+
+    def _check_loss(self) -> None:
+        """A destination that lacks rows which it was given gets nothing more until a person has decided."""
+        sink = self.sink()
+        if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
+            raise SinkStopped(
+                f"{self.record.name}: {loss.what}; of {plural(loss.given, 'row')} that it acknowledged it has "
+                f"{'none' if loss.there == 0 else f'at most {loss.there:,}'}",
+                hint=f"`strandline sink recover {self.record.name} --resend` sends them again, in a new generation; "
+                "`--accept-loss` goes on without them. Or bring them back, then `strandline sink resume "
+                f"{self.record.name}`." + (f" {loss.hint.replace('NAME', self.record.name)}" if loss.hint else ""),
+            )
+
+    def close(self) -> None:
+        for sink in self._opened.values():
+            sink.close()

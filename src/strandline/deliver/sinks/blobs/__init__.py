@@ -1,0 +1,1 @@
+"""What `files` and `s3` share: objects with names, encoded from rows and read back."""

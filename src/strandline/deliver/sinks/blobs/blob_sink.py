@@ -1,0 +1,276 @@
+"""What sinks that keep objects have in common, whether those lie in a folder or in a bucket.
+
+An object's name is its range. Held is what lies at or below the mark, and what is listed. It is written in this
+order: objects, mark, ledger. So a consumer may take away what it has read, and a range is still known to be delivered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError
+from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.deliver.sink import (
+    Address,
+    Claim,
+    Claimed,
+    Conflict,
+    Held,
+    HeldRange,
+    Inspector,
+    Landed,
+    Option,
+    Parcel,
+    Sender,
+    covers,
+    overlapping,
+)
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.blobs.encode import Format
+from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, ObjectRehearsal
+from strandline.iceberg.schema.columns import Column
+
+RECORD_VERSION = 1
+LANES_AT_ONCE_MAX = 16
+"""Each lane is a few requests or a few fsyncs that wait for the same disk or the same store."""
+
+FORMAT_OPTIONS = (
+    Option("format", "`parquet`, `jsonl` or `csv`.", default="parquet"),
+    Option(
+        "compression",
+        "Of Parquet: `zstd` (default), `snappy`, `gzip`, `none`. Of JSON lines and CSV: `none` (default), `gz`, `zst`.",
+    ),
+)
+
+SUPERSEDED = "superseded: another deliverer of this sink has begun"
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    rows: SeqRange
+    name: str
+    """Without its folder."""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of a lane at one moment."""
+
+    mark: Seq | None
+    objects: tuple[Object, ...]
+
+    def held(self) -> list[SeqRange]:
+        below = [] if self.mark is None else [SeqRange(Seq(1), self.mark)]
+        return merge_ranges([*below, *(o.rows for o in self.objects)])
+
+    def settles(self, rows: SeqRange) -> bool:
+        """Whether the range is held already, all of it."""
+        return covers(self.held(), rows)
+
+    def conflict(self, rows: SeqRange) -> Conflict | None:
+        found = tuple(overlapping(self.held(), rows))
+        return Conflict(found) if found else None
+
+    def beyond_mark(self) -> Look:
+        """What can be new: all else is known to be held by the mark alone."""
+        return Look(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
+
+    def exactly(self, rows: SeqRange) -> Object | None:
+        return next((o for o in self.objects if o.rows == rows), None)
+
+
+class Place(Protocol):
+    """A folder or a bucket; names are relative to the sink's path or prefix. Raises `StorageError`."""
+
+    def look(self, lane: str, after: Seq | None) -> Look:
+        """The lane's mark, and its objects: at least those that begin beyond `after` and beyond the mark."""
+
+    def names(self, folder: str) -> list[str]:
+        """What lies directly in it; nothing where there is no such folder."""
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def create(self, name: str, body: bytes) -> bool:
+        """Durable when it returns; False where there is one of that name, which stays as it is."""
+
+    def remove(self, name: str) -> None: ...
+
+
+def gone(parcel: Parcel) -> Landed:
+    """A repeat of something that is no longer there to be read: nobody knows its digest, so none is given."""
+    return Landed(parcel.rows.num_rows, "", 0, repeat=True)
+
+
+def check_parcel(parcel: Parcel) -> None:
+    if parcel.rows.num_rows == 0:
+        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
+
+
+def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(LANES_AT_ONCE_MAX, len(items)), "lanes") as pool:
+        return list(pool.map(work, items))
+
+
+class ObjectSink(ABC):
+    """The part on the driver. What differs between a folder and a bucket is in the place and in the sender."""
+
+    def __init__(self, place: Place, *, dataset: str, generation: int, how: Format, destination: str) -> None:
+        self.form = how.form
+        self.keeps_marks = True
+        self.destination = destination
+        self._place = place
+        self._dataset = dataset
+        self._folder = names.dataset_folder(dataset)
+        self._generation = generation
+        self._how = how
+        self._columns: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.destination!r})"
+
+    def prepare(self, columns: Sequence[Column]) -> None:
+        """Files describe themselves, so any schema will do; CSV needs the names for its first line."""
+        self._columns = tuple(column.name for column in columns)
+
+    def _header(self) -> tuple[str, ...]:
+        if self._columns is None:
+            raise ValueError("prepare() comes before sender()")
+        return self._columns
+
+    def claimed(self) -> Claimed | None:
+        body = self._place.read(f"{self._folder}/{names.CLAIM}")
+        if body is None:
+            return None
+        return Claimed(self._parse(body), self._generation_seen())
+
+    def _parse(self, body: bytes) -> Claim:
+        try:
+            record = json.loads(body)
+            version, fields = record["version"], {k: record[k] for k in ("lake", "instance", "dataset", "table_uuid")}
+            claim = Claim(**fields)
+            if not all(isinstance(v, str) for v in fields.values()):
+                raise TypeError("a value that is not text")
+        except (ValueError, KeyError, TypeError) as e:
+            raise RefusedError(
+                f"{names.CLAIM} at {self.destination} cannot be read, so it cannot be told who delivers there",
+                hint="Restore it, or choose another place for this sink.",
+            ) from e
+        if version != RECORD_VERSION:
+            raise RefusedError(
+                f"{names.CLAIM} at {self.destination} has version {version}, this program knows {RECORD_VERSION}",
+                hint="Use the newer version of Strandline that wrote it.",
+            )
+        return claim
+
+    def _generation_seen(self) -> int:
+        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
+        return max((n for n in found if n is not None), default=1)
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        body = json.dumps({"version": RECORD_VERSION, **asdict(claim)}, indent=1).encode() + b"\n"
+        self._place.create(f"{self._folder}/{names.CLAIM}", body)
+        found = self.claimed()
+        if found is None:
+            raise RefusedError(f"{names.CLAIM} was taken away from {self.destination} while it was claimed")
+        theirs = found.claim
+        if (theirs.lake, theirs.dataset) != (claim.lake, claim.dataset):
+            raise RefusedError(
+                f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
+                hint="Choose another place: what two lakes deliver must not lie in one folder.",
+            )
+        # A name of its own for each: whoever writes in whatever order, the highest never goes back.
+        if generation > found.generation:
+            self._place.create(f"{self._folder}/{names.GENERATIONS}/{generation}", b"")
+        return Claimed(theirs, max(generation, found.generation))
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        return side_by_side(self._held, lanes)
+
+    def _held(self, lane: tuple[Address, Seq | None]) -> Held:
+        address, after = lane
+        look = self._look(names.lane_folder(address), after)
+        beyond = sorted(
+            (o for o in look.objects if after is None or look.mark is None or o.rows.hi > look.mark),
+            key=lambda o: (o.rows, o.name),
+        )
+        for a, b in itertools.pairwise(beyond):
+            if a.rows.overlaps(b.rows):
+                raise RefusedError(
+                    f"{a.name} and {b.name} in {names.lane_folder(address)} at {self.destination} hold the same rows",
+                    hint="Find out which one the consumer has read, and take the other one away.",
+                )
+        return Held(look.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
+
+    def _look(self, lane: str, after: Seq | None) -> Look:
+        return self._place.look(lane, after)
+
+    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+        side_by_side(self._mark, marks)
+
+    def _mark(self, one: tuple[Address, Seq]) -> None:
+        address, mark = one
+        folder = f"{names.lane_folder(address)}/{names.MARKS}"
+        there = self._marks(folder)
+        failpoints.hit("sink.before_mark")
+        if not any(other >= mark for other in there):
+            record = {
+                "version": RECORD_VERSION,
+                "lake": address.lake,
+                "sink": address.instance,
+                "generation": address.generation,
+                "dataset": address.dataset,
+                "partition": address.partition,
+                "mark": mark,
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            self._place.create(f"{folder}/{names.mark_name(mark)}", json.dumps(record).encode() + b"\n")
+        failpoints.hit("sink.after_mark")
+        # Only after the higher one is durable. One that stays behind does no harm.
+        for other in there:
+            if other < max([mark, *there]):
+                self._place.remove(f"{folder}/{names.mark_name(other)}")
+
+    def _marks(self, folder: str) -> list[Seq]:
+        return [mark for name in self._place.names(folder) if (mark := names.mark_of(name)) is not None]
+
+    @abstractmethod
+    def fence(self, token: str) -> None: ...
+
+    @abstractmethod
+    def sender(self, token: str) -> Sender: ...
+
+    @abstractmethod
+    def inspector(self) -> Inspector: ...
+
+    def rehearsal(self, columns: Sequence[str]) -> Sender:
+        return ObjectRehearsal(self._how, tuple(columns))
+
+    def comparison(self, columns: Sequence[str]) -> Sender:
+        return ObjectComparison(self._place, self._how, tuple(columns))
+
+    def name_of(self, address: Address, rows: SeqRange) -> str:
+        return f"{names.lane_folder(address)}/{names.object_name(rows, self._how.extension)}"
+
+    def close(self) -> None:
+        return None
+
+
+def looked(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) -> Look:
+    """From names: anything that is not one of ours is not there."""
+    objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
+    mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
+    return Look(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))

@@ -1,0 +1,231 @@
+"""Rows as bytes. The same rows give the same bytes, however the table that carries them is cut into pieces.
+
+Everything that a library might choose by itself is fixed here. The bytes still depend on the versions of the
+libraries; ranges, not bytes, are the identity of a chunk.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+
+from strandline.core.errors import UsageError
+from strandline.core.partition import encode_part
+from strandline.core.types import SeqRange
+from strandline.deliver.sink import Address
+from strandline.deliver.sinks.blobs.names import shorten
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_ROWS = 131_072
+"""Large enough to compress well, small enough for a reader that wants a few columns of a few rows."""
+_SLICE_ROWS = 65_536
+"""Lines are joined so many at a time: the whole text is never there twice."""
+_READ_BYTES = 1 << 20
+_ZSTD_LEVEL = 3
+_GZIP_LEVEL = 6
+_PARQUET_LEVELS = {"zstd": 1, "gzip": 6}
+"""Pinned: the defaults of a library may change. Encoded columns gain little from more than zstd's first level."""
+
+FORMATS = ("parquet", "jsonl", "csv")
+_COMPRESSIONS = {"parquet": ("zstd", "snappy", "gzip", "none"), "text": ("none", "gz", "zst")}
+"""The first of each is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a sink writes: `format` and `compression` of its options."""
+
+    name: str
+    compression: str
+
+    @property
+    def extension(self) -> str:
+        if self.name == "parquet" or self.compression == "none":
+            return self.name
+        return f"{self.name}.{self.compression}"
+
+    @property
+    def form(self) -> str:
+        """What the parcels hold: see `Sink.form`."""
+        return "rows" if self.name == "parquet" else self.name
+
+
+def choose_format(name: str, compression: str | None) -> Format:
+    if name not in FORMATS:
+        raise UsageError(f"format cannot be {name!r}", hint=f"It is one of: {', '.join(FORMATS)}.")
+    possible = _COMPRESSIONS["parquet" if name == "parquet" else "text"]
+    if compression is None:
+        return Format(name, possible[0])
+    if compression not in possible:
+        raise UsageError(
+            f"compression of {name} cannot be {compression!r}", hint=f"It is one of: {', '.join(possible)}."
+        )
+    return Format(name, compression)
+
+
+def identity_of(address: Address, rows: SeqRange) -> dict[str, str]:
+    """Which chunk of which lane an object is, in characters that fit any kind of metadata."""
+    return {
+        "lake": encode_part(address.lake),
+        "sink": encode_part(address.instance),
+        "generation": str(address.generation),
+        "dataset": shorten(encode_part(address.dataset)),
+        "partition": shorten(address.partition),
+        "range": f"{rows.lo}-{rows.hi}",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    count: int
+    digest: str
+    size: int
+
+
+class _Writable(Protocol):
+    def write(self, data: Any, /) -> int: ...
+
+
+class _Hashing(io.RawIOBase):
+    """Passes on what is written, and knows its digest and size."""
+
+    def __init__(self, out: _Writable) -> None:
+        self._out = out
+        self._hash = hashlib.sha256()
+        self._bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        done = 0
+        while done < len(view):
+            done += self._out.write(view[done:])
+        self._bytes += len(view)
+        return len(view)
+
+    def encoded(self, count: int) -> Encoded:
+        return Encoded(count, f"sha256:{self._hash.hexdigest()}", self._bytes)
+
+
+def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[str, str], out: _Writable) -> Encoded:
+    """Write one object to `out`. `header` is the first record of CSV: the names of the columns that the lines hold."""
+    hashing = _Hashing(out)
+    if how.name == "parquet":
+        _write_parquet(rows, how, identity, hashing)
+    else:
+        with _compressing(how.compression, hashing) as text:
+            if how.name == "csv":
+                text.write((",".join(_quoted(name) for name in header) + "\n").encode())
+            for piece in _lines(rows):
+                text.write(piece)
+    return hashing.encoded(rows.num_rows)
+
+
+def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _Hashing) -> None:
+    import pyarrow.parquet as pq
+
+    # What Spark notes about columns is not the reader's.
+    table = rows.replace_schema_metadata(None)
+    with pq.ParquetWriter(
+        cast("IO[bytes]", out),
+        table.schema,
+        version="2.6",
+        compression=cast("Any", how.compression),
+        compression_level=_PARQUET_LEVELS.get(how.compression),
+        use_dictionary=cast("Any", _worth_a_dictionary(table)),
+        write_statistics=True,
+        data_page_size=1 << 20,
+        data_page_version="1.0",
+        dictionary_pagesize_limit=1 << 20,
+        write_batch_size=1024,
+        store_schema=True,
+        write_page_checksum=True,
+    ) as writer:
+        for start in range(0, table.num_rows, ROW_GROUP_ROWS):
+            # Pages end where pieces end, so a row group must be one piece; only that much is ever there twice.
+            group = table.slice(start, ROW_GROUP_ROWS).combine_chunks()
+            writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        writer.add_key_value_metadata(
+            {f"strandline.{key}": value for key, value in identity.items()} | {"strandline.rows": str(rows.num_rows)}
+        )
+
+
+def _worth_a_dictionary(table: pa.Table) -> list[str]:
+    """Columns whose values repeat, by the first rows of the table, so that the same rows give the same bytes. A
+    dictionary of values that are all different takes longest to write, and is thrown away in the end."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = table.slice(0, _SAMPLE_ROWS)
+
+    def repeats(field: pa.Field[Any]) -> bool:
+        if pa.types.is_nested(field.type) or pa.types.is_null(field.type):
+            return True
+        distinct = cast("Any", pc).count_distinct(first.column(field.name)).as_py()
+        return bool(distinct * 2 <= first.num_rows)
+
+    return [field.name for field in table.schema if repeats(field)]
+
+
+_SAMPLE_ROWS = 8192
+
+
+def _lines(rows: pa.Table) -> Iterator[memoryview]:
+    """The lines, each with its end, as few pieces of memory."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = rows.column("line")
+    if column.null_count:
+        raise ValueError("a line is null")
+    nothing, end = pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary())
+    # Slices are cut by row, so that the compressor sees the same writes whatever pieces the table came in.
+    for start in range(0, rows.num_rows, _SLICE_ROWS):
+        lines = column.slice(start, _SLICE_ROWS).cast(pa.large_binary()).combine_chunks()
+        ended = cast("Any", pc).binary_join_element_wise(lines, nothing, end)
+        _, offsets, data = ended.buffers()
+        bounds = memoryview(offsets).cast("q")
+        yield memoryview(data)[bounds[ended.offset] : bounds[ended.offset + len(ended)]]
+
+
+def _quoted(name: str) -> str:
+    if any(c in name for c in ',"\r\n') or name != name.strip():
+        return '"' + name.replace('"', '""') + '"'
+    return name
+
+
+@contextmanager
+def _compressing(compression: str, out: _Hashing) -> Iterator[IO[bytes]]:
+    match compression:
+        case "gz":
+            # Neither a time nor a name in the header.
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=out, mtime=0) as zipped:
+                yield cast("IO[bytes]", zipped)
+        case "zst":
+            import zstandard
+
+            with zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True, threads=0).stream_writer(
+                cast("IO[bytes]", out), closefd=False
+            ) as squeezed:
+                yield cast("IO[bytes]", squeezed)
+        case _:
+            yield cast("IO[bytes]", out)
+
+
+def digest_of(file: IO[bytes]) -> tuple[str, int]:
+    """The digest and the size of what is in a file."""
+    hashing, size = hashlib.sha256(), 0
+    while piece := file.read(_READ_BYTES):
+        hashing.update(piece)
+        size += len(piece)
+    return f"sha256:{hashing.hexdigest()}", size

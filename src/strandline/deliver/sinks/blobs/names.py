@@ -1,0 +1,157 @@
+"""Where the objects of a sink lie and what they are called. Pure: one set of names for folders and buckets.
+
+    <dataset>/_strandline.json                          whose destination it is
+    <dataset>/_generations/<n>                          the highest counts
+    <dataset>/<partition>/<lo>-<hi>.<ext>               the rows of one chunk; names sort as their numbers do
+    <dataset>/<partition>/_marks/<seq>.json             all rows up to <seq> are delivered; the highest counts
+    generation=<n>/<dataset>/<partition>/…              the same for every generation but the first
+
+Nothing else that lies there is ever looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from strandline.core.partition import encode_part
+from strandline.core.types import SEQ_MAX, Seq, SeqRange
+from strandline.deliver.sink import Address
+
+NOT_PARTITIONED_FOLDER = "all"
+"""Encoded partitions always contain `=`, so none of them is called this."""
+MARKS = "_marks"
+GENERATIONS = "_generations"
+CUTS = "_cuts"
+CLAIM = "_strandline.json"
+
+EXTENSIONS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst")
+
+_COMPONENT_BYTES_MAX = 200
+"""File systems allow 255; the rest is for what tools put in front or behind."""
+_PARTITION_BYTES_MAX = 600
+"""Of a whole partition: S3 allows 1024 for a key, and the prefix, the dataset and the object's name need theirs."""
+_CUT_BYTES = 120
+_HASH_DIGITS = 40
+
+_OBJECT = re.compile(rf"(\d{{19}})-(\d{{19}})\.(?:{'|'.join(re.escape(e) for e in EXTENSIONS)})", re.ASCII)
+_MARK = re.compile(r"(\d{19})\.json", re.ASCII)
+_GENERATION = re.compile(r"\d{1,9}", re.ASCII)
+
+
+def shorten(encoded: str, bytes_max: int = _COMPONENT_BYTES_MAX) -> str:
+    """Long names are cut and get a hash. `~` never stands inside an encoded value, so no short name looks like one."""
+    if len(encoded.encode()) <= bytes_max:
+        return encoded
+    return f"{encoded[:_CUT_BYTES].replace('/', '%2F')}~{hashlib.sha256(encoded.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def dataset_folder(dataset: str) -> str:
+    return shorten(encode_part(dataset))
+
+
+def partition_folder(partition: str) -> str:
+    if not partition:
+        return NOT_PARTITIONED_FOLDER
+    folder = "/".join(shorten(part) for part in partition.split("/"))
+    return folder if len(folder) <= _PARTITION_BYTES_MAX else shorten(partition)
+
+
+def lane_folder(address: Address) -> str:
+    """Relative to the path or prefix that the sink was given."""
+    generation = "" if address.generation == 1 else f"generation={address.generation}/"
+    return f"{generation}{dataset_folder(address.dataset)}/{partition_folder(address.partition)}"
+
+
+def names_a_generation(path: str) -> bool:
+    """Whether a path leads into what a sink keeps for a later generation of its own."""
+    return re.search(r"(?:^|/)generation=\d+(?:/|$)", path) is not None
+
+
+def object_name(rows: SeqRange, extension: str) -> str:
+    return f"{rows.lo:019d}-{rows.hi:019d}.{extension}"
+
+
+def ends_beyond(name: str, mark: Seq) -> bool:
+    """Whether a name may be of an object that ends beyond the mark; quick, for folders with a million of them."""
+    return name[20:39] > f"{mark:019d}"
+
+
+def object_range(name: str) -> SeqRange | None:
+    """The range that an object holds; None for a name that is not one of ours."""
+    match = _OBJECT.fullmatch(name)
+    if match is None:
+        return None
+    lo, hi = int(match[1]), int(match[2])
+    return SeqRange(Seq(lo), Seq(hi)) if 1 <= lo <= hi <= SEQ_MAX else None
+
+
+def extension_of(name: str) -> str:
+    return name.partition(".")[2]
+
+
+def mark_name(mark: Seq) -> str:
+    return f"{mark:019d}.json"
+
+
+def mark_of(name: str, *, least: int = 1) -> Seq | None:
+    match = _MARK.fullmatch(name)
+    if match is None:
+        return None
+    mark = int(match[1])
+    return Seq(mark) if least <= mark <= SEQ_MAX else None
+
+
+def generation_of(name: str) -> int | None:
+    return int(name) if _GENERATION.fullmatch(name) and int(name) > 0 else None
+
+
+# Destinations, as text that can be stored and compared.
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    scheme: str
+    host: str
+    """Of a bucket: its endpoint."""
+    parts: tuple[str, ...]
+
+
+def file_destination(folder: str, dataset: str) -> str:
+    return f"file://{folder.rstrip('/')}/{dataset_folder(dataset)}"
+
+
+def s3_destination(bucket: str, prefix: str, dataset: str, endpoint: str | None) -> str:
+    inside = "/".join(filter(None, (bucket, prefix, dataset_folder(dataset))))
+    return f"s3://{inside}@{endpoint_name(endpoint)}"
+
+
+def endpoint_name(endpoint: str | None) -> str:
+    """Two spellings of one address are one."""
+    return "aws" if endpoint is None else endpoint.rstrip("/").partition("://")[2].lower()
+
+
+def place_of(url: str, endpoint: str | None) -> str:
+    """The URL of a folder or bucket, such as the warehouse's, in the same words as a destination."""
+    return f"{url.rstrip('/')}@{endpoint_name(endpoint)}" if url.startswith("s3://") else url
+
+
+def overlaps(a: str, b: str) -> bool:
+    """Whether two places are the same, or one lies inside the other: destinations, or what `place_of` gave. Nothing
+    lies inside a URL that is posted to, whatever its path looks like."""
+    if a.startswith(("http://", "https://")):
+        return a == b
+    first, second = _where(a), _where(b)
+    if (first.scheme, first.host) != (second.scheme, second.host):
+        return False
+    shorter = min(len(first.parts), len(second.parts))
+    return first.parts[:shorter] == second.parts[:shorter]
+
+
+def _where(place: str) -> _Where:
+    scheme, _, rest = place.partition("://")
+    host = ""
+    if scheme == "s3":
+        rest, _, host = rest.rpartition("@")
+    return _Where(scheme, host, tuple(part for part in rest.split("/") if part))

@@ -1,0 +1,110 @@
+"""Chunks built as if they were to be sent, for `verify`: what the object would be, and whether the one that is there
+holds the same rows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from strandline.core.errors import StorageError
+from strandline.core.types import SeqRange
+from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Sender, TryLater
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.blobs.decode import decompressing
+from strandline.deliver.sinks.blobs.encode import Format, encode, identity_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from strandline.deliver.sinks.blobs.blob_sink import Place
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """What a sink may offer beyond the interface, so that contents are compared and not only counts."""
+
+    def rehearsal(self, columns: Sequence[str]) -> Sender:
+        """Sends nothing, and answers with what would have landed. The columns are those that `prepare` would get."""
+
+    def comparison(self, columns: Sequence[str]) -> Sender | None:
+        """Sends nothing: `Landed` where the sink holds these very rows, `Conflict` where it holds others. For content
+        whose digest differs although its rows may be the same: another version of a library wrote it."""
+
+    def name_of(self, address: Address, rows: SeqRange) -> str:
+        """What a person looks for at the sink."""
+
+
+class _Nowhere:
+    def write(self, data: Any, /) -> int:
+        return len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """For a sink that cannot say what its content would be."""
+
+    def send(self, parcel: Parcel) -> Outcome:
+        return Landed(parcel.rows.num_rows, "", 0)
+
+    def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRehearsal:
+    how: Format
+    header: tuple[str, ...]
+
+    def send(self, parcel: Parcel) -> Outcome:
+        encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), _Nowhere())
+        return Landed(encoded.count, encoded.digest, encoded.size)
+
+    def close(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectComparison:
+    """Both sides are encoded anew, by the libraries of today."""
+
+    place: Place
+    how: Format
+    header: tuple[str, ...]
+
+    def send(self, parcel: Parcel) -> Outcome:
+        name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
+        try:
+            body = self.place.read(name)
+        except StorageError as e:
+            return TryLater(e.message)
+        if body is None:
+            return TryLater(f"{name} is gone")
+        mine = self._plain(parcel.rows, parcel)
+        if (self._theirs(body, name, parcel)) != mine:
+            return Conflict((parcel.range,))
+        return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
+
+    def _plain(self, rows: pa.Table, parcel: Parcel) -> str:
+        plain = replace(self.how, compression="none")
+        return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
+
+    def _theirs(self, body: bytes, name: str, parcel: Parcel) -> str | None:
+        if self.how.name == "parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            try:
+                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), parcel)
+            except (pa.ArrowException, OSError):
+                return None
+        text = hashlib.sha256()
+        with decompressing(io.BytesIO(body), names.extension_of(name)) as plain:
+            while piece := plain.read(1 << 20):
+                text.update(piece)
+        return f"sha256:{text.hexdigest()}"
+
+    def close(self) -> None:
+        return None

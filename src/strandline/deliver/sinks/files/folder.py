@@ -1,0 +1,210 @@
+"""A local folder in which nothing is ever seen half-written, and what was said to be there survives a power cut."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from strandline.core.errors import StorageError
+from strandline.core.types import Seq
+from strandline.deliver.sinks.blobs import names
+from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, Look, looked
+from strandline.storage.durable import sync_folder
+
+TEMPORARY = "_tmp"
+_AWAY = "~"
+"""Begins the name of a folder that is being removed."""
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The place of a `files` sink."""
+
+    base: str
+    home: str
+    """The dataset's own folder inside it: temporary files lie there, on the same disk as the objects."""
+
+    def path(self, name: str) -> Path:
+        return Path(self.base, name)
+
+    def temporary(self, token: str) -> Path:
+        """Made by `fence` alone: a deliverer whose folder is gone has been superseded."""
+        return Path(self.base, self.home, TEMPORARY, token)
+
+    def look(self, lane: str, after: Seq | None) -> Look:
+        there = self.names(lane)
+        marks = self.names(f"{lane}/{names.MARKS}")  # after the names: what is taken away in between is below a mark
+        mark = looked((), marks).mark
+        if after is not None and mark is not None:
+            there = [name for name in there if names.ends_beyond(name, mark)]
+        look = looked(((name, None) for name in there), marks)
+        if look.objects:
+            # Whoever linked them may have died before this.
+            with _told(self.path(lane)):
+                sync_folder(self.path(lane))
+        return look
+
+    def names(self, folder: str) -> list[str]:
+        path = self.path(folder)
+        with _told(path):
+            try:
+                return os.listdir(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def read(self, name: str) -> bytes | None:
+        path = self.path(name)
+        with _told(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def create(self, name: str, body: bytes) -> bool:
+        path = self.path(name)
+        with _told(path):
+            self.make(f"{self.home}/{TEMPORARY}")
+            temporary = self.temporary(uuid.uuid4().hex)
+            try:
+                write_new(temporary, body)
+                self.make(name.rpartition("/")[0])
+                return give_name(temporary, path)
+            except FileNotFoundError as e:
+                raise StorageError(SUPERSEDED) from e
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        path = self.path(name)
+        with _told(path):
+            path.unlink(missing_ok=True)
+
+    def make(self, folder: str) -> None:
+        """The folder and those above it, durably, even where another made them and died."""
+        path = Path(self.base)
+        _make(path)
+        for part in folder.split("/"):
+            above, path = path, path / part
+            path.mkdir(exist_ok=True)
+            sync_folder(above)
+
+    def make_lane(self, lane: str) -> None:
+        self.make(lane)
+        if lane.rpartition("/")[2] == names.NOT_PARTITIONED_FOLDER:
+            return
+        path = self.path(lane)
+        other = path.with_name(path.name.swapcase())
+        if other != path and other.exists() and other.samefile(path):
+            raise StorageError(
+                f"the file system at {self.base} does not tell upper and lower case apart, so two partitions could "
+                "lie in one folder",
+                hint="Choose a folder on another file system for this sink.",
+            )
+
+    def fence(self, token: str) -> None:
+        """Take away the folder of every other deliverer: what it has written so far can no longer get a name."""
+        place = self.temporary("")
+        with _told(place):
+            self.make(f"{self.home}/{TEMPORARY}/{token}")
+            for entry in list(os.scandir(place)):
+                if entry.name == token:
+                    continue
+                away = place / f"{_AWAY}{uuid.uuid4().hex}"
+                try:
+                    # Renamed first: one that is half removed would still be good for a new file.
+                    Path(entry.path).rename(away)
+                except FileNotFoundError:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(away, ignore_errors=True)
+                else:
+                    away.unlink(missing_ok=True)
+            sync_folder(place)
+
+
+def _make(path: Path) -> None:
+    if path.is_dir():
+        return
+    _make(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def write_new(path: Path, body: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def give_name(temporary: Path, path: Path) -> bool:
+    """Make a finished file visible. False where the name is taken; durable in both cases."""
+    try:
+        os.link(temporary, path)
+        created = True
+    except FileExistsError:
+        created = False
+    except OSError as e:
+        if e.errno not in _NO_LINKS:
+            raise
+        created = _rename_new(temporary, path)
+    sync_folder(path.parent)
+    return created
+
+
+def _rename_new(temporary: Path, path: Path) -> bool:
+    """For file systems that have no hard links: a rename that does not replace."""
+    rename = _renameat2()
+    if rename is not None:
+        if rename(_AT_FDCWD, os.fsencode(temporary), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number == errno.EEXIST:
+            return False
+        if number not in (errno.EINVAL, errno.ENOSYS, *_NO_LINKS):
+            raise OSError(number, os.strerror(number), str(path))
+    raise StorageError(
+        f"the file system at {path.parent} has neither hard links nor a rename that does not replace, "
+        "so two deliverers could overwrite each other's objects",
+        hint="Choose a folder on another file system for this sink.",
+    )
+
+
+@cache
+def _renameat2() -> ctypes._NamedFuncPointer | None:
+    try:
+        found = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found
+
+
+def words_for(error: OSError, place: Path | str) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"there is no space left on the disk of {place}"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"permission denied: {error.filename or place} cannot be read or written"
+        case _:
+            return f"{error.filename or place}: {error.strerror or type(error).__name__}"
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(words_for(e, place)) from e

@@ -1,0 +1,223 @@
+"""The kind `files`: Parquet, JSON lines or CSV in a local folder, or one that every executor has mounted.
+
+A chunk is written to a temporary file, fsynced, and linked to its name without replacing. The temporary file lies in a
+folder that belongs to one deliverer; the next one takes that folder away before it does anything else, so a deliverer
+that was stopped and goes on later can no longer make anything visible.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strandline.core import failpoints
+from strandline.core.errors import StorageError, UsageError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.sink import (
+    Address,
+    Held,
+    Inspected,
+    Inspector,
+    Landed,
+    Option,
+    Outcome,
+    Parcel,
+    Sender,
+    Sink,
+    SinkContext,
+    SinkKind,
+    TryLater,
+)
+from strandline.deliver.sinks.blobs import decode, names
+from strandline.deliver.sinks.blobs.blob_sink import (
+    FORMAT_OPTIONS,
+    SUPERSEDED,
+    Look,
+    Object,
+    ObjectSink,
+    check_parcel,
+    gone,
+)
+from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, digest_of, encode, identity_of
+from strandline.deliver.sinks.files.folder import Folder, give_name, words_for
+
+_BUFFER_BYTES = 1 << 20
+
+
+class FilesSink(ObjectSink):
+    def __init__(self, folder: Folder, *, dataset: str, generation: int, how: Format) -> None:
+        super().__init__(
+            folder,
+            dataset=dataset,
+            generation=generation,
+            how=how,
+            destination=names.file_destination(folder.base, dataset),
+        )
+        self._local = folder
+        self._looks: dict[str, Look] = {}
+        """What lies beyond the mark of each lane that was asked for since the fence: for the senders of one token, so
+        that not each of them lists the lane."""
+        self._token: str | None = None
+
+    def fence(self, token: str) -> None:
+        self._looks.clear()
+        self._local.fence(token)
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        self._forget_unless(None)
+        return super().held(lanes)
+
+    def _look(self, lane: str, after: Seq | None) -> Look:
+        look = super()._look(lane, after)
+        self._looks[lane] = look.beyond_mark()
+        return look
+
+    def _forget_unless(self, token: str | None) -> None:
+        """A token's senders add to the lanes, so that what was seen before them is no longer what is there."""
+        if self._token is not None and self._token != token:
+            self._looks.clear()
+        self._token = token
+
+    def sender(self, token: str) -> Sender:
+        self._forget_unless(token)
+        return FilesSender(self._local, self._how, self._header(), token, dict(self._looks))
+
+    def inspector(self) -> Inspector:
+        return FilesInspector(self._local)
+
+
+@dataclass(slots=True)
+class FilesSender:
+    folder: Folder
+    how: Format
+    header: tuple[str, ...]
+    token: str
+    _lanes: dict[str, Look] = field(default_factory=dict, repr=False)
+    """What was seen of each lane beyond its mark, by the driver or here. Nobody else adds to it while this deliverer's
+    temporary folder exists."""
+    _made: set[str] = field(default_factory=set, repr=False)
+
+    def send(self, parcel: Parcel) -> Outcome:
+        check_parcel(parcel)
+        lane = names.lane_folder(parcel.address)
+        try:
+            return self._send(lane, parcel)
+        except StorageError as e:
+            return TryLater(e.message)
+        except FileNotFoundError as e:
+            if not self.folder.temporary(self.token).is_dir():
+                return TryLater(SUPERSEDED)
+            return TryLater(words_for(e, self.folder.path(lane)))
+        except OSError as e:
+            return TryLater(words_for(e, self.folder.path(lane)))
+
+    def _send(self, lane: str, parcel: Parcel) -> Outcome:
+        look = self._lanes.get(lane)
+        if lane not in self._made:
+            # Before any folder is made: what the sink delivered to may not be mounted any more.
+            if not self.folder.temporary(self.token).is_dir():
+                return TryLater(SUPERSEDED)
+            look = self.folder.look(lane, Seq(0)).beyond_mark() if look is None else look
+            self.folder.make_lane(lane)
+            self._lanes[lane] = look
+            self._made.add(lane)
+        if look is None:
+            raise ValueError(f"nobody looked at {lane}")
+        if look.settles(parcel.range):
+            return self._repeat(lane, parcel, look)
+        if (conflict := look.conflict(parcel.range)) is not None:
+            return conflict
+        name = names.object_name(parcel.range, self.how.extension)
+        encoded = self._write(self.folder.path(f"{lane}/{name}"), parcel)
+        look = Look(look.mark, (*look.objects, Object(parcel.range, name)))
+        self._lanes[lane] = look
+        if encoded is None:
+            return self._repeat(lane, parcel, look)
+        return Landed(encoded.count, encoded.digest, encoded.size)
+
+    def _write(self, path: Path, parcel: Parcel) -> Encoded | None:
+        """None where another object has the name."""
+        temporary = self.folder.temporary(self.token) / uuid.uuid4().hex
+        try:
+            with temporary.open("xb", buffering=_BUFFER_BYTES) as file:
+                encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), file)
+                file.flush()
+                os.fsync(file.fileno())
+            failpoints.hit("files.before_link")
+            created = give_name(temporary, path)
+            failpoints.hit("files.after_link")
+            return encoded if created else None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _repeat(self, lane: str, parcel: Parcel, look: Look) -> Landed:
+        """What landed under the range is the delivery, so it is what is told."""
+        there = look.exactly(parcel.range)
+        known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
+        for name in known:
+            try:
+                with self.folder.path(f"{lane}/{name}").open("rb") as file:
+                    digest, size = digest_of(file)
+                    file.seek(0)
+                    count = decode.count_rows(file, name)
+            except FileNotFoundError:
+                continue
+            return Landed(parcel.rows.num_rows if count is None else count, digest, size, repeat=True)
+        return gone(parcel)
+
+    def close(self) -> None:
+        self._lanes.clear()
+        self._made.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class FilesInspector:
+    folder: Folder
+
+    def inspect(self, address: Address, rows: SeqRange) -> Inspected:
+        lane = names.lane_folder(address)
+        for extension in names.EXTENSIONS:
+            name = names.object_name(rows, extension)
+            path = self.folder.path(f"{lane}/{name}")
+            try:
+                with path.open("rb") as file:
+                    return decode.inspect(file, name, rows, identity_of(address, rows))
+            except FileNotFoundError:
+                continue
+            except OSError as e:
+                raise StorageError(words_for(e, path)) from e
+        return decode.GONE
+
+    def close(self) -> None:
+        return None
+
+
+def _open(context: SinkContext) -> Sink:
+    given = context.options["path"]
+    if not given.strip() or "\0" in given:
+        raise UsageError("path is empty", hint="Name the folder that the objects go to: --option path=FOLDER.")
+    if "://" in given and not given.startswith("file://"):
+        raise UsageError(f"path is a folder, and {given} is not", hint="For s3://… use the kind s3.")
+    path = (context.home / Path(given.removeprefix("file://")).expanduser()).resolve()
+    if names.names_a_generation(path.as_posix()):
+        raise UsageError(
+            f"{path} lies inside a folder `generation=N`", hint="Sinks keep their later generations in such folders."
+        )
+    return FilesSink(
+        Folder(str(path), names.dataset_folder(context.dataset)),
+        dataset=context.dataset,
+        generation=context.generation,
+        how=choose_format(context.options["format"], context.options.get("compression")),
+    )
+
+
+KIND = SinkKind(
+    options=(
+        Option("path", "The folder; relative to the settings file.", required=True),
+        *FORMAT_OPTIONS,
+    ),
+    open=_open,
+)

@@ -1,0 +1,159 @@
+"""Rows as the body of a request. The same rows give the same bytes, whatever pieces they came in.
+
+Everything that a library might choose by itself is fixed here; compression goes around the whole body, for both
+formats, so that a receiver bounds what it unpacks in one place. Measured with 5,000 rows of 192 bytes: zstd's first
+level takes 2.2 ms for 312 kB, its third 3.6 ms for 281 kB; gzip's sixth 25 ms for 331 kB. Arrow compressed buffer by
+buffer takes a quarter longer than as a whole and is a tenth smaller.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import zlib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+from strandline.core import forward_protocol
+from strandline.core.errors import UsageError
+from strandline.core.types import SEQ_COLUMN
+from strandline.deliver.send.digests import made_by
+from strandline.deliver.sink import Landed, Outcome, Parcel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = {"jsonl": forward_protocol.JSON_LINES, "arrow": forward_protocol.ARROW}
+COMPRESSIONS: dict[str, str | None] = {"zstd": "zstd", "gzip": "gzip", "none": None}
+_ZSTD_LEVEL = 1
+_GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFormat:
+    name: str
+    compression: str
+
+    @property
+    def form(self) -> str:
+        """What the parcels hold: see `Sink.form`."""
+        return "rows" if self.name == "arrow" else self.name
+
+    @property
+    def headers(self) -> dict[str, str]:
+        encoding = COMPRESSIONS[self.compression]
+        return {"Content-Type": FORMATS[self.name]} | ({"Content-Encoding": encoding} if encoding else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    content: bytes = field(repr=False)
+    rows: int
+    digest: str
+    """Of the content, in the words of the receiver: `sha256:` and hex."""
+    encoder: str
+
+    @property
+    def recorded(self) -> str:
+        """The digest in the words of the ledger, with who made the bytes: nobody keeps them."""
+        return made_by(self.digest, self.encoder)
+
+
+def choose_body_format(name: str, compression: str) -> BodyFormat:
+    if name not in FORMATS:
+        raise UsageError(f"format cannot be {name!r}", hint=f"It is one of: {', '.join(FORMATS)}.")
+    if compression not in COMPRESSIONS:
+        raise UsageError(f"compression cannot be {compression!r}", hint=f"It is one of: {', '.join(COMPRESSIONS)}.")
+    return BodyFormat(name, compression)
+
+
+def encode_body(parcel: Parcel, how: BodyFormat) -> Body:
+    _check(parcel)
+    plain = _arrow(parcel.rows) if how.name == "arrow" else _lines(parcel.rows)
+    content = _compressed(plain, how.compression)
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return Body(content, parcel.rows.num_rows, digest, encoder_of(how))
+
+
+@cache
+def encoder_of(how: BodyFormat) -> str:
+    """What the bytes depend on beside the rows. Lines are Spark's; so are the rows of Arrow, packed by pyarrow."""
+    lines = f"{how.name}-{version('pyspark' if how.name == 'jsonl' else 'pyarrow')}"
+    match how.compression:
+        case "zstd":
+            import zstandard
+
+            return f"{lines}+zstd-{'.'.join(map(str, zstandard.ZSTD_VERSION))}"
+        case "gzip":
+            return f"{lines}+gzip-{zlib.ZLIB_RUNTIME_VERSION}"
+    return lines
+
+
+def _check(parcel: Parcel) -> None:
+    """Once more before it leaves: rows there are, sorted, each number once, all inside the range."""
+    import numpy as np
+
+    numbers = parcel.rows.column(SEQ_COLUMN).to_numpy()
+    if len(numbers) == 0:
+        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
+    if not parcel.range.lo <= numbers[0] <= numbers[-1] <= parcel.range.hi or (np.diff(numbers) <= 0).any():
+        raise ValueError(f"the numbers in the chunk {parcel.range} do not strictly increase inside it")
+
+
+def _lines(rows: pa.Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = rows.column("line")
+    if column.null_count:
+        raise ValueError("a line is null")
+    lines = cast("Any", column.cast(pa.large_binary()).combine_chunks())
+    one_list = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
+    joined = cast("Any", pc).binary_join(one_list, pa.scalar(b"\n", pa.large_binary()))
+    return b"".join((joined[0].as_buffer(), b"\n"))
+
+
+def _arrow(rows: pa.Table) -> bytes:
+    """An IPC stream of one batch. What stands in memory under a null, or beside a slice, is not the rows', and a copy
+    by number leaves it behind; so are notes of whoever made the table, and what it said of columns without nulls."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    plain = rows.cast(pa.schema([pa.field(f.name, f.type) for f in rows.schema])).combine_chunks()
+    copied = plain.take(np.arange(plain.num_rows)).combine_chunks()
+    out = io.BytesIO()
+    options = ipc.IpcWriteOptions(metadata_version=pa.MetadataVersion.V5, compression=None, use_threads=False)
+    with ipc.new_stream(out, copied.schema, options=options) as writer:
+        writer.write_table(copied)
+    return out.getvalue()
+
+
+def _compressed(plain: bytes, compression: str) -> bytes:
+    match compression:
+        case "zstd":
+            import zstandard
+
+            return zstandard.ZstdCompressor(
+                level=_ZSTD_LEVEL, write_checksum=True, write_content_size=True, threads=0
+            ).compress(plain)
+        case "gzip":
+            return gzip.compress(plain, _GZIP_LEVEL, mtime=0)
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRehearsal:
+    """Sends nothing: says what would have landed."""
+
+    how: BodyFormat
+
+    def send(self, parcel: Parcel) -> Outcome:
+        body = encode_body(parcel, self.how)
+        return Landed(body.rows, body.recorded, len(body.content))
+
+    def close(self) -> None:
+        return None

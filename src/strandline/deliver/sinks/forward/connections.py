@@ -1,0 +1,213 @@
+"""Connections to addresses that were checked, bounded in time, and kept from one sender to the next.
+
+A name is resolved once, what it leads to is checked, and exactly that is connected to: an answer of DNS that changes
+between the check and the connection changes nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+
+from strandline.deliver.send.interruption import stopping_event
+from strandline.deliver.sinks.forward.address import Address, AllowList, refusal
+
+_LOOKS_SECONDS = 0.5
+KEPT_SECONDS_MAX = 30.0
+KEPT_MAX = 8
+"""Pools that wait for their next sender, in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a server is reached: pickled with a sender."""
+
+    allow: AllowList
+    connect_seconds_max: float
+    answer_seconds_max: float
+    ca: str | None = None
+    """Certificates to trust in place of the system's, as PEM."""
+
+
+# --- connecting ------------------------------------------------------------------------------------------------------
+
+
+class CheckedBackend(httpcore.NetworkBackend):
+    def __init__(self, allow: AllowList) -> None:
+        self._allow = allow
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as e:
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {e.strerror or e}") from None
+        addresses = [_address(sockaddr) for *_, sockaddr in found]
+        permitted = [f for f, a in zip(found, addresses, strict=True) if self._allow.permits(host, a)]
+        if not permitted:
+            raise refusal(host, addresses)
+        until = None if timeout is None else time.monotonic() + timeout
+        last: httpcore.NetworkError | httpcore.TimeoutException = httpcore.ConnectError(f"{host} has no address")
+        for n, (family, kind, protocol, _, sockaddr) in enumerate(permitted):
+            # Each gets its share of what is left: one that is a black hole does not take the others' time.
+            share = None if until is None else max(0.05, (until - time.monotonic()) / (len(permitted) - n))
+            try:
+                return _connect(family, kind, protocol, sockaddr, share)
+            except TimeoutError:
+                last = httpcore.ConnectTimeout(f"no connection to {host} within {timeout:g} s")
+            except OSError as e:
+                last = httpcore.ConnectError(f"no connection to {host}: {e.strerror or e}")
+        raise last
+
+
+def _address(sockaddr: Any) -> Address:
+    return ipaddress.ip_address(sockaddr[0])
+
+
+def _connect(family: int, kind: int, protocol: int, sockaddr: Any, seconds: float | None) -> Stream:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.settimeout(seconds)
+        made.connect(sockaddr)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        made.close()
+        raise
+    return Stream(made)
+
+
+class Stream(httpcore.NetworkStream):
+    """Its time limits are for all of a request, and all of an answer: a server that sends a byte now and then does not
+    hold us for ever."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._answer_by: float | None = None
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            if timeout is not None:
+                self._answer_by = self._answer_by or time.monotonic() + timeout
+                self._wait_until_readable(self._answer_by)
+                self._socket.settimeout(_left(self._answer_by))
+            return self._socket.recv(max_bytes)
+        except TimeoutError:
+            raise httpcore.ReadTimeout(f"no whole answer within {timeout:g} s") from None
+        except OSError as e:
+            raise httpcore.ReadError(e.strerror or str(e)) from None
+
+    def _wait_until_readable(self, until: float) -> None:
+        """As long as nobody tells the deliverer to stop."""
+        stopping = stopping_event()
+        if stopping is None or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return
+        waiting = select.poll()
+        waiting.register(self._socket.fileno(), select.POLLIN)
+        while not waiting.poll(1000 * min(_left(until), _LOOKS_SECONDS)):
+            if stopping.is_set():
+                raise httpcore.ReadTimeout("the deliverer was told to stop while it waited for an answer")
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._answer_by = None
+        until = None if timeout is None else time.monotonic() + timeout
+        left = memoryview(buffer)
+        try:
+            while left:
+                self._socket.settimeout(None if until is None else _left(until))
+                left = left[self._socket.send(left) :]
+        except TimeoutError:
+            raise httpcore.WriteTimeout(f"the body was not taken within {timeout:g} s") from None
+        except OSError as e:
+            raise httpcore.WriteError(e.strerror or str(e)) from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> Stream:
+        """With the name from the URL: it is what the certificate must be for, wherever the connection went."""
+        try:
+            self._socket.settimeout(timeout)
+            return Stream(ssl_context.wrap_socket(self._socket, server_hostname=server_hostname))
+        except TimeoutError:
+            self.close()
+            raise httpcore.ConnectTimeout(f"no TLS within {timeout:g} s") from None
+        except OSError as e:
+            self.close()
+            raise httpcore.ConnectError(f"no TLS with {server_hostname}: {_tls_words(e)}") from None
+
+    def get_extra_info(self, info: str) -> Any:
+        match info:
+            case "ssl_object":
+                return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
+            case "is_readable":  # an idle connection that is, was closed by the server
+                if self._socket.fileno() < 0:
+                    return True
+                waiting = select.poll()
+                waiting.register(self._socket.fileno(), select.POLLIN)
+                return bool(waiting.poll(0))
+            case "server_addr":
+                return self._socket.getpeername()
+        return None
+
+
+def _left(until: float) -> float:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _tls_words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    return (error.reason if isinstance(error, ssl.SSLError) else None) or error.strerror or str(error)
+
+
+# --- keeping connections ---------------------------------------------------------------------------------------------
+
+_kept: list[tuple[int, Reach, bytes, httpcore.ConnectionPool]] = []
+_lock = threading.Lock()
+
+
+def take_pool(reach: Reach, origin: bytes) -> httpcore.ConnectionPool:
+    """One that an earlier sender of this process left, or a new one. A task is a sender, and a task is short: without
+    this every chunk would cost a connection, and a handshake."""
+    with _lock:
+        for n, (process, its_reach, its_origin, pool) in enumerate(_kept):
+            if (process, its_reach, its_origin) == (os.getpid(), reach, origin):
+                del _kept[n]
+                return pool
+    return httpcore.ConnectionPool(
+        ssl_context=ssl.create_default_context(cadata=reach.ca) if origin.startswith(b"https:") else None,
+        max_connections=1,
+        keepalive_expiry=KEPT_SECONDS_MAX,
+        network_backend=CheckedBackend(reach.allow),
+    )
+
+
+def leave_pool(reach: Reach, origin: bytes, pool: httpcore.ConnectionPool) -> None:
+    surplus = None
+    with _lock:
+        _kept.append((os.getpid(), reach, origin, pool))
+        if len(_kept) > KEPT_MAX:
+            surplus = _kept.pop(0)
+    if surplus is not None:
+        surplus[3].close()

@@ -1,0 +1,234 @@
+"""What a receiver says of itself: whose rows it takes, and what it holds of them. Servers of another make say nothing.
+
+Questions change nothing that a repeat would change again, so one whose answer was lost is asked once more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strandline.core import forward_protocol
+from strandline.core.errors import StorageError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
+from strandline.deliver.sinks.forward.address import AddressRefused
+from strandline.deliver.sinks.forward.http import Answer, AnswerLate, AnswerLost, Conversation, NotSent, Token
+from strandline.deliver.sinks.forward.outcome import NOT_THE_RECEIVER, explain
+
+LANES_AT_ONCE_MAX = 1000
+"""Asked for in one request."""
+RECORD_BYTES_MAX = 256 << 20
+"""Of an answer to a question: some two million ranges."""
+_ASKS_MAX = 2
+_GENERATION_STEPS_MAX = 1000
+"""More resets than that, which the receiver has not seen, are no sequence of resets."""
+_CANNOT_SAY = (401, 407, 408, 425, 429)
+"""Whoever answers so may be a gateway before a receiver, so that nothing follows from the missing header."""
+
+
+class Peer:
+    def __init__(self, conversation: Conversation, *, was_receiver: bool = False, may_be_other: bool = False) -> None:
+        """`was_receiver` when the destination was claimed; `may_be_other`: the sink's options say what the answers of a
+        server mean that is no receiver."""
+        self._conversation = conversation
+        self._was_receiver = was_receiver
+        self._may_be_other = may_be_other
+        self._is_receiver: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"Peer({self._conversation.place.destination})"
+
+    def close(self) -> None:
+        self._conversation.close()
+
+    @property
+    def token(self) -> Token:
+        return self._conversation.token
+
+    @property
+    def is_receiver(self) -> bool:
+        """Found out with a request that changes nothing anywhere: a server of another make might take a question for
+        rows. Raises StorageError where an answer without the header proves nothing: a proxy or a maintenance page in
+        front of a receiver answers so, too."""
+        if self._is_receiver is None:
+            answer = self._request("HEAD", "", {})
+            if answer.from_receiver:
+                self._check_version(answer)
+            elif answer.status >= 500 or 300 <= answer.status < 400 or answer.status in _CANNOT_SAY:
+                raise self._error(explain(answer))
+            elif self._was_receiver:
+                raise self._error(
+                    f"{explain(answer)} ({NOT_THE_RECEIVER}); it was a Strandline receiver when the sink was added",
+                    hint="Nothing is sent until the receiver answers again. If another server has taken its place for "
+                    "good, remove the sink and add it again.",
+                )
+            elif not self._may_be_other:
+                raise self._error(
+                    f"{explain(answer)}: no Strandline receiver answers there",
+                    hint="Look at the URL, and at what stands in front of the receiver. For a server of another kind, "
+                    "say which of its answers mean that it has stored the rows: --option success_status=2xx, and "
+                    "better success_header or success_json, too.",
+                )
+            self._is_receiver = answer.from_receiver
+        return self._is_receiver
+
+    def claimed(self, lake: str, dataset: str) -> Claimed | None:
+        return self._claimed(self._ask("claimed", {"lake": lake, "dataset": dataset}))
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        """A receiver takes generations one step at a time. One that has not seen those before this one is led through
+        them: the sink was reset twice, or the receiver's ledger is new."""
+        found = self._claim(claim, generation)
+        if isinstance(found, Claimed):
+            return found
+        if generation - found > _GENERATION_STEPS_MAX:
+            raise self._error(f"it has seen generation {found} of the sink, and this is {generation}")
+        for step in range(found + 1, generation + 1):
+            found = self._claim(claim, step)
+        if not isinstance(found, Claimed):
+            raise self._error(f"it does not take generation {generation} of the sink after generation {found}")
+        return found
+
+    def _claim(self, claim: Claim, generation: int) -> Claimed | int:
+        """Or the generation that it has seen last (0: none), where this one is more than a step beyond it."""
+        question = {
+            "lake": claim.lake,
+            "instance": claim.instance,
+            "dataset": claim.dataset,
+            "table_uuid": claim.table_uuid,
+            "generation": generation,
+        }
+        answer = self._request("POST", "claim", question)
+        if answer.from_receiver and answer.fields.get("outcome") == forward_protocol.Answer.NOT_CLAIMED:
+            return int(answer.fields.get("generation") or 0)
+        found = self._claimed(self._told(answer))
+        if found is None:
+            raise self._error("it was to note whose rows it gets, and did not")
+        return found
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        held: list[Held] = []
+        for _, alike in itertools.groupby(lanes, lambda one: _whose(one[0])):
+            asked = list(alike)
+            for at in range(0, len(asked), LANES_AT_ONCE_MAX):
+                held += self._held(asked[at : at + LANES_AT_ONCE_MAX])
+        return held
+
+    def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        """A receiver tells so many ranges at once. The lanes of which it has more are asked for again, behind the last
+        range that it told."""
+        told: list[list[HeldRange]] = [[] for _ in asked]
+        left = list(range(len(asked)))
+        while left:
+            at = [(asked[n][0], told[n][-1].rows.hi if told[n] else asked[n][1]) for n in left]
+            answers = self._held_part(at)
+            for n, (ranges, _) in zip(left, answers, strict=True):
+                told[n] += ranges
+            more = [n for n, (_, more) in zip(left, answers, strict=True) if more]
+            if more and not any(ranges for ranges, _ in answers):
+                raise self._error("it says that it holds more than it tells, and tells nothing")
+            left = more
+        for ranges in told:
+            if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ranges)):
+                raise self._error("what it says it holds is not in order, or overlaps itself")
+        return [Held(None, tuple(ranges)) for ranges in told]
+
+    def _held_part(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[tuple[list[HeldRange], bool]]:
+        lanes = [{"partition": address.partition, "after": after} for address, after in asked]
+        answer = self._ask("held", _whose(asked[0][0]) | {"lanes": lanes})
+        try:
+            told = [
+                ([_held_range(*one) for one in lane["ranges"]], bool(lane.get("more", False)))
+                for lane in answer["lanes"]
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("held") from e
+        if len(told) != len(asked):
+            raise self._unreadable("held")
+        return told
+
+    def inspect(self, address: Address, window: SeqRange) -> tuple[dict[SeqRange, Inspected], Seq | None]:
+        """What is really there of the ranges inside, and where to go on if there are more."""
+        question = _whose(address) | {"partition": address.partition, "lo": window.lo, "hi": window.hi}
+        answer = self._ask("inspect", question)
+        try:
+            found = {
+                SeqRange(Seq(r["lo"]), Seq(r["hi"])): Inspected(r["rows"], r["digest"], r["problem"])
+                for r in answer["ranges"]
+            }
+            following = answer.get("next")
+            return found, None if following is None else Seq(int(following))
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("inspect") from e
+
+    # --- asking ---
+
+    def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
+        return self._told(self._request("POST", what, question))
+
+    def _told(self, answer: Answer) -> dict[str, Any]:
+        if not answer.from_receiver or not 200 <= answer.status < 300:
+            raise self._error(explain(answer))
+        self._check_version(answer)
+        if len(answer.content) > RECORD_BYTES_MAX:
+            raise self._error(f"its answer is longer than {RECORD_BYTES_MAX >> 20} MiB")
+        return answer.fields
+
+    def _request(self, method: str, under: str, question: Mapping[str, object]) -> Answer:
+        content = json.dumps(question, separators=(",", ":")).encode() if method == "POST" else b""
+        headers = {"Content-Type": "application/json"} if content else {}
+        lost = ""
+        for _ in range(_ASKS_MAX):
+            try:
+                return self._conversation.request(
+                    method, under, headers=headers, content=content, bytes_max=RECORD_BYTES_MAX
+                )
+            except AddressRefused:
+                raise
+            except (NotSent, AnswerLate) as e:
+                raise self._error(str(e)) from None
+            except AnswerLost as e:
+                lost = str(e)
+        raise self._error(lost)
+
+    def _check_version(self, answer: Answer) -> None:
+        version = answer.headers[forward_protocol.RECEIVER.lower()]
+        if version != forward_protocol.VERSION:
+            raise self._error(
+                f"it is a receiver that speaks version {version[:20]!r}, and this program speaks "
+                f"{forward_protocol.VERSION}",
+                hint="Bring both ends to the same version.",
+            )
+
+    def _claimed(self, answer: Mapping[str, Any]) -> Claimed | None:
+        try:
+            claim, generation = answer["claim"], answer["generation"]
+            if claim is None:
+                return None
+            names = ("lake", "instance", "dataset", "table_uuid")
+            return Claimed(Claim(*(str(claim[name]) for name in names)), int(generation))
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._unreadable("claim") from e
+
+    def _unreadable(self, what: str) -> StorageError:
+        return self._error(f"its answer to `{what}` cannot be read")
+
+    def _error(self, why: str, hint: str | None = None) -> StorageError:
+        conversation = self._conversation
+        return StorageError(conversation.scrub(f"{conversation.place.destination}: {why}"), hint=hint)
+
+
+def _whose(address: Address) -> dict[str, object]:
+    return {
+        "lake": address.lake,
+        "instance": address.instance,
+        "generation": address.generation,
+        "dataset": address.dataset,
+    }
+
+
+def _held_range(lo: int, hi: int, rows: int, digest: str, size: int) -> HeldRange:
+    return HeldRange(SeqRange(Seq(lo), Seq(hi)), rows, digest, size)

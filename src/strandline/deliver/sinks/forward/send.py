@@ -1,0 +1,84 @@
+"""One chunk, one request; sent again with the same id and the same bytes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from strandline.core import failpoints, forward_protocol
+from strandline.core.types import SeqRange
+from strandline.deliver.sink import Address, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.deliver.sinks.forward.address import AddressRefused
+from strandline.deliver.sinks.forward.body import BodyFormat, encode_body
+from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conversation, NotSent
+from strandline.deliver.sinks.forward.outcome import after_uncertainty, outcome_of, with_why
+from strandline.deliver.sinks.forward.success import Success
+
+ATTEMPTS_MAX = 2
+"""One, and one more where its answer was lost. No pause between them, and none behind them: waits are the ledger's, so
+that nothing has to be woken up when the deliverer is told to stop."""
+
+
+def identity_of(address: Address, rows: SeqRange) -> forward_protocol.RangeIdentity:
+    lane = forward_protocol.LaneName(
+        address.lake, address.instance, address.generation, address.dataset, address.partition
+    )
+    return forward_protocol.RangeIdentity(lane, rows)
+
+
+class ForwardSender:
+    at_once = 2
+    """Bodies are small, and their answers take as long as a disk on the other side."""
+
+    def __init__(
+        self, conversation: Conversation, how: BodyFormat, *, success: Success | None, wait_seconds_max: float
+    ) -> None:
+        self._conversation = conversation
+        self._how = how
+        self._success = success
+        self._wait_seconds_max = wait_seconds_max
+
+    def __repr__(self) -> str:
+        return f"ForwardSender({self._conversation.place.destination})"
+
+    def close(self) -> None:
+        self._conversation.close()
+
+    def send(self, parcel: Parcel) -> Outcome:
+        body = encode_body(parcel, self._how)
+        headers = {
+            **self._how.headers,
+            forward_protocol.DIGEST: forward_protocol.content_digest(body.content),
+            **forward_protocol.identity_headers(identity_of(parcel.address, parcel.range)),
+        }
+        lost: str | None = None
+        for _ in range(ATTEMPTS_MAX):
+            failpoints.hit("forward.before_post")
+            try:
+                answer = self._conversation.request("POST", headers=headers, content=body.content)
+            except AddressRefused as e:
+                return self._told(TryLater(f"{e.message} ({e.hint})"))
+            except NotSent as e:
+                return self._told(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
+            except AnswerLate as e:
+                return self._told(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
+            except AnswerLost as e:
+                lost = str(e)
+                continue
+            failpoints.hit("forward.after_post")
+            outcome = outcome_of(
+                answer,
+                parcel.range,
+                body,
+                success=self._success,
+                wait_seconds_max=self._wait_seconds_max,
+                now=datetime.now(UTC),
+            )
+            return self._told(outcome if lost is None else after_uncertainty(outcome, answer, lost))
+        return self._told(Unknown(lost or "no answer"))
+
+    def _told(self, outcome: Outcome) -> Outcome:
+        """With where it was, and without the token, should a server repeat it."""
+        if not isinstance(outcome, Refused | TryLater | Unknown):
+            return outcome
+        where = self._conversation.place.destination
+        return with_why(outcome, self._conversation.scrub(f"{where}: {outcome.why}"))

@@ -1,0 +1,259 @@
+"""Rows over HTTP: each chunk is the body of one POST, and its range, its key and its digest stand in the headers.
+
+A Strandline receiver keeps the ranges, and is asked for them. Any other server that honours `Idempotency-Key` will do;
+it cannot be asked, so nothing is concluded from what it does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from strandline.core.delivery_types import PeerKind
+from strandline.core.errors import SchemaError, UsageError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
+from strandline.deliver.sinks.forward.address import literal, parse_allow, refusal
+from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format
+from strandline.deliver.sinks.forward.connections import Reach
+from strandline.deliver.sinks.forward.http import Conversation, Place, Token, parse_place
+from strandline.deliver.sinks.forward.inspect_ranges import ForwardInspector
+from strandline.deliver.sinks.forward.peer import Peer
+from strandline.deliver.sinks.forward.send import ForwardSender
+from strandline.deliver.sinks.forward.success import (
+    FIELD,
+    HEADER,
+    STATUS,
+    Success,
+    check_field,
+    check_header,
+    check_statuses,
+    parse_success,
+)
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+
+STOP, SPLIT = "stop", "split"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ca:
+    """Where certificates to trust are, if the option says so: read on the driver, sent along to the executors."""
+
+    path: Path | None
+
+    def read(self) -> str | None:
+        if self.path is None:
+            return None
+        try:
+            text = self.path.read_text("ascii")
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"option ca: {self.path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
+        if "BEGIN CERTIFICATE" not in text:
+            raise UsageError(f"option ca: {self.path} holds no certificate", hint="A file in PEM.")
+        return text
+
+
+class ForwardSink:
+    keeps_marks = False
+
+    def __init__(
+        self,
+        context: SinkContext,
+        place: Place,
+        token: Token,
+        reach: Reach,
+        ca: _Ca,
+        how: BodyFormat,
+        success: Success | None,
+    ) -> None:
+        self.form = how.form
+        self.destination = place.destination
+        self._lake = context.lake
+        self._dataset = context.dataset
+        self._wait_seconds_max = context.settings.retry_after_seconds_max
+        self._place = place
+        self._token = token
+        self._reach = reach
+        self._ca = ca
+        self._how = how
+        self._success = success
+        self._was_receiver = context.peer is PeerKind.RECEIVER
+        self.splits_in_doubt = context.options.get("in_doubt") == SPLIT
+        self._peer: Peer | None = None
+
+    def __repr__(self) -> str:
+        return f"ForwardSink({self.destination})"
+
+    def prepare(self, columns: Sequence[Column]) -> None:
+        """Whether they fit is seen where they arrive; but not what JSON has no form for."""
+        if self._how.name != "jsonl":
+            return
+        for column in columns:
+            if _has_nested_keys(column.type):
+                raise SchemaError(
+                    f"column {column.name} has a map whose keys are not plain values: JSON has no form for it",
+                    hint="Forward it as Arrow (--option format=arrow), or leave it out (--option columns=…).",
+                )
+
+    # --- the record ---
+
+    def peer_kind(self) -> PeerKind:
+        return PeerKind.RECEIVER if self._asked.is_receiver else PeerKind.OTHER
+
+    def claimed(self) -> Claimed | None:
+        peer = self._asked
+        return peer.claimed(self._lake, self._dataset) if peer.is_receiver else None
+
+    def claim(self, claim: Claim, generation: int) -> Claimed:
+        peer = self._asked
+        return peer.claim(claim, generation) if peer.is_receiver else Claimed(claim, generation)
+
+    def fence(self, token: str) -> None:
+        """Nothing to do: what an older deliverer still sends carries its range, and is a repeat or a conflict."""
+
+    def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
+        if not lanes:
+            return []
+        peer = self._asked
+        return peer.held(lanes) if peer.is_receiver else [Held(None, (), told=False) for _ in lanes]
+
+    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+        """Nothing to do: ranges are kept for ever."""
+
+    # --- what travels ---
+
+    def sender(self, token: str) -> ForwardSender:
+        to_receiver = self._asked.is_receiver
+        return ForwardSender(
+            self._conversation(),
+            self._how,
+            success=None if to_receiver else self._success,
+            wait_seconds_max=self._wait_seconds_max,
+        )
+
+    def inspector(self) -> ForwardInspector:
+        return ForwardInspector(self._new_peer())
+
+    def rehearsal(self, columns: Sequence[str]) -> BodyRehearsal:
+        return BodyRehearsal(self._how)
+
+    def comparison(self, columns: Sequence[str]) -> None:
+        """The body that was sent is kept nowhere, only its digest."""
+
+    def name_of(self, address: Address, rows: SeqRange) -> str:
+        return f"{self.destination} {address.partition} {rows}" if address.partition else f"{self.destination} {rows}"
+
+    def close(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.close()
+
+    def _conversation(self) -> Conversation:
+        """With the token that was taken last: where an executor is, it may not be there to be read again."""
+        token = self._token if self._peer is None else self._peer.token
+        return Conversation(self._place, token, replace(self._reach, ca=self._ca.read()))
+
+    @property
+    def _asked(self) -> Peer:
+        if self._peer is None:
+            self._peer = self._new_peer()
+        return self._peer
+
+    def _new_peer(self) -> Peer:
+        return Peer(self._conversation(), was_receiver=self._was_receiver, may_be_other=self._success is not None)
+
+
+def _has_nested_keys(kind: ColumnType) -> bool:
+    match kind:
+        case MapOf(key, value):
+            return not isinstance(key, Primitive) or _has_nested_keys(value)
+        case ListOf(element):
+            return _has_nested_keys(element)
+        case Struct(fields):
+            return any(_has_nested_keys(f.type) for f in fields)
+    return False
+
+
+def _check_in_doubt(given: str) -> None:
+    if given not in (STOP, SPLIT):
+        raise UsageError(f"option in_doubt is `{STOP}` or `{SPLIT}`, and not {given!r}")
+
+
+def open_sink(context: SinkContext) -> ForwardSink:
+    options, settings = context.options, context.settings
+    if not options.get("url"):
+        raise UsageError("option url is missing", hint="--option url=http://HOST:PORT/v1/datasets/DATASET/rows")
+    place = parse_place(options["url"])
+    allow = parse_allow(settings.allow)
+    address = literal(place.host)
+    if address is not None and not allow.permits(place.host, address):
+        refused = refusal(place.host, [address])
+        raise UsageError(f"option url: {refused.message}", hint=refused.hint)
+    ca = options.get("ca")
+    if ca and place.scheme != "https":
+        raise UsageError("option ca says whom to trust, and url is not https://")
+    return ForwardSink(
+        context,
+        place,
+        Token(options.get("token"), context.given.get("token")),
+        Reach(allow, settings.connect_seconds_max, settings.answer_seconds_max),
+        _Ca((context.home / ca).resolve() if ca else None),
+        choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd"),
+        parse_success(options),
+    )
+
+
+def check_url(given: str) -> None:
+    """As a person gave it, before it is stored."""
+    if not given.startswith("env:") and parse_place(given).query:
+        raise UsageError(
+            "option url has a query (?…), where people put keys, and would be stored and shown with it",
+            hint="Put the whole URL into an environment variable, and name that: --option url=env:NAME.",
+        )
+
+
+KIND = SinkKind(
+    options=(
+        Option(
+            "url",
+            "Where rows are posted: `http://HOST:PORT/v1/datasets/DATASET/rows` of a receiver, or another server's.",
+            required=True,
+            check=check_url,
+        ),
+        Option("token", "Sent as `Authorization: Bearer`: `env:NAME` or `file:PATH`.", secret=True, pinned=False),
+        Option("format", "`jsonl` or `arrow`.", default="jsonl"),
+        Option("compression", "`zstd`, `gzip` or `none`.", default="zstd"),
+        Option(
+            "in_doubt",
+            "For servers that keep no ranges: a chunk that is refused although an earlier attempt may have landed. "
+            "`stop`, or `split` where the server looks at the key before it looks at the rows.",
+            default=STOP,
+            check=_check_in_doubt,
+            pinned=False,
+        ),
+        Option(
+            STATUS,
+            "For a server that is no Strandline receiver: statuses that mean that it has stored the rows, such as "
+            "`200,202` or `2xx`. Without, only a receiver is sent to.",
+            check=check_statuses,
+            pinned=False,
+        ),
+        Option(
+            HEADER,
+            "For such a server: a header that an answer must have as well, `NAME` or `NAME=VALUE`.",
+            check=check_header,
+            pinned=False,
+        ),
+        Option(
+            FIELD,
+            "For such a server: a field that an answer in JSON must have as well, `FIELD` or `FIELD=VALUE`; dots lead "
+            "into objects (`result.state=stored`).",
+            check=check_field,
+            pinned=False,
+        ),
+        Option("ca", "A PEM file: certificates to trust in place of the system's.", pinned=False),
+    ),
+    open=open_sink,
+    defaults={"chunk_rows_max": "5000", "chunk_bytes_max": str(4 << 20)},
+)

@@ -1,0 +1,111 @@
+"""What an answer must look like so that rows count as delivered, for servers that are no Strandline receiver. Pure.
+
+A receiver proves what it took: every answer of it says so in a header, and tells the count and the digest of the rows.
+Of any other server nobody knows what a 200 means; the sink's options say it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.core.errors import UsageError
+from strandline.deliver.sinks.forward.http import Answer
+
+STATUS, HEADER, FIELD = "success_status", "success_header", "success_json"
+_ALREADY_THERE = 409
+"""What some servers answer to a key that they know."""
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    statuses: frozenset[int]
+    header: tuple[str, str | None] | None = None
+    """Its name in lower case, and its value if that counts, too."""
+    field: tuple[tuple[str, ...], str | None] | None = None
+    """The path of a field in a JSON answer, and its value if that counts, too."""
+
+    def lacking(self, answer: Answer) -> str | None:
+        """What an answer with a status of success still lacks; None where it lacks nothing."""
+        if self.header is not None:
+            name, wanted = self.header
+            found = answer.headers.get(name)
+            if found is None or (wanted is not None and found.strip() != wanted):
+                return f"it lacks the header {_shown(name, wanted)}"
+        if self.field is not None:
+            path, wanted = self.field
+            value = _value(answer, path)
+            if value is None or (wanted is not None and value != wanted):
+                return f"its JSON lacks the field {_shown('.'.join(path), wanted)}"
+        return None
+
+
+def parse_success(options: Mapping[str, str]) -> Success | None:
+    """None where the options name no status: then only a Strandline receiver can be the destination."""
+    given = options.get(STATUS)
+    if not given:
+        if extra := next((name for name in (HEADER, FIELD) if options.get(name)), None):
+            raise UsageError(f"option {extra} needs the option {STATUS}, too", hint=f"--option {STATUS}=2xx")
+        return None
+    header, field = options.get(HEADER), options.get(FIELD)
+    return Success(_statuses(given), _header(header) if header else None, _field(field) if field else None)
+
+
+def check_statuses(given: str) -> None:
+    _statuses(given)
+
+
+def check_header(given: str) -> None:
+    _header(given)
+
+
+def check_field(given: str) -> None:
+    _field(given)
+
+
+def _statuses(given: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in (p.strip().lower() for p in given.split(",")):
+        if part == "2xx":
+            found.update(range(200, 300))
+        elif re.fullmatch(r"2[0-9]{2}", part) or part == str(_ALREADY_THERE):
+            found.add(int(part))
+        else:
+            raise UsageError(
+                f"option {STATUS} does not take {part!r}",
+                hint=f"Statuses from 200 to 299, `2xx` for all of them, and {_ALREADY_THERE} where the server answers "
+                "so to a key that it knows; several are separated by commas.",
+            )
+    return frozenset(found)
+
+
+def _header(given: str) -> tuple[str, str | None]:
+    name, equals, value = given.partition("=")
+    if not _HEADER_NAME.fullmatch(name.strip()):
+        raise UsageError(f"option {HEADER} is NAME or NAME=VALUE, and {name!r} is no name of a header")
+    return name.strip().lower(), value.strip() if equals else None
+
+
+def _field(given: str) -> tuple[tuple[str, ...], str | None]:
+    name, equals, value = given.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    if not all(path):
+        raise UsageError(f"option {FIELD} is FIELD or FIELD=VALUE, with dots between nested fields")
+    return path, value.strip() if equals else None
+
+
+def _value(answer: Answer, path: tuple[str, ...]) -> str | None:
+    """A text as it is, any other plain value as JSON spells it; None where the field is not there, null or false."""
+    value: object = answer.fields
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    if value is None or value is False or isinstance(value, dict | list):
+        return None
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shown(name: str, value: str | None) -> str:
+    return name if value is None else f"{name}={value}"

@@ -1,0 +1,184 @@
+"""The way to a PostgreSQL server: its address without secrets, connections that are bounded in time, and what its
+errors mean for a chunk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote as url_quote
+
+import psycopg
+from psycopg import conninfo, pq
+
+from strandline.core.errors import UsageError
+
+CONNECT_SECONDS_MAX = 10
+LOCK_SECONDS_MAX = 5
+"""Somebody alters the table, or another sender has the same range in hand."""
+ANSWER_SECONDS_MAX = 60.0
+"""For a question of the driver's that does not read the table."""
+COUNT_SECONDS_MAX = 3600.0
+"""For counting the rows of a table that is not the one it was."""
+IDLE_SECONDS_MAX = 60
+"""A deliverer that stopped in the middle gives its locks back after this, if nobody ended it before."""
+
+_SECRETS = ("password", "sslpassword")
+_DEFAULTS: dict[str, str | int] = {
+    "connect_timeout": CONNECT_SECONDS_MAX,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+BEGIN = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+    f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'; "
+    f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS_MAX}s'; "
+    "SET LOCAL TimeZone = 'UTC'; "
+    # Stronger settings than `on` stay as they are.
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Settings of the transaction, not of the session: behind a pooler the session is not ours. One round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Pickled and sent to the executors, so everything that the driver's environment says is in it."""
+
+    parameters: dict[str, str | int] = field(repr=False)
+    address: str
+    """`host:port/database`, without secrets."""
+
+    def connect(self, application: str) -> psycopg.Connection:
+        ours = {"application_name": application, "client_encoding": "UTF8"}
+        address = conninfo.make_conninfo("", **(self.parameters | ours))
+        # Not prepared: a pooler may give the next statement to another server process.
+        return psycopg.connect(address, autocommit=True, prepare_threshold=None)
+
+    def scrub(self, text: str) -> str:
+        """Without the passwords, should a message ever repeat one."""
+        for name in _SECRETS:
+            if secret := str(self.parameters.get(name) or ""):
+                for spelling in (secret, url_quote(secret, safe=""), url_quote(secret)):
+                    text = text.replace(spelling, "***")
+        return text
+
+
+def _parse(dsn: str) -> dict[str, str | int | None]:
+    try:
+        return dict(conninfo.conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError:
+        # What libpq says repeats parts of the text, the password among them.
+        raise UsageError(
+            "option dsn is not a connection string of PostgreSQL",
+            hint="postgresql://user@host:5432/database, or host=… dbname=… user=…; with a password only as env:NAME.",
+        ) from None
+
+
+def check_dsn(given: str) -> None:
+    """As a person gave it, before it is stored: `env:NAME`, or a text that holds no secret."""
+    if not given.startswith("env:") and any(_parse(given).get(name) for name in _SECRETS):
+        raise UsageError(
+            "option dsn holds a password, and would be stored with it",
+            hint="Put the whole connection string into an environment variable and say dsn=env:NAME, "
+            "or leave the password to PostgreSQL's own password file.",
+        )
+
+
+def parse_server(dsn: str) -> Server:
+    parameters: dict[str, str | int] = {k: v for k, v in _parse(dsn).items() if v is not None and v != ""}
+    if "service" in parameters:
+        address = f"service={parameters['service']}/{parameters.get('dbname', '')}"
+    else:
+        parameters = _environment() | parameters
+        host = str(parameters.get("host") or parameters.get("hostaddr") or "local").lower()
+        database = str(parameters.get("dbname") or parameters.get("user") or "")
+        where = url_quote(host, safe=",:[]"), parameters.get("port", 5432), url_quote(database, safe="")
+        address = "{}:{}/{}".format(*where)
+    return Server(_DEFAULTS | parameters, address)
+
+
+def _environment() -> dict[str, str | int]:
+    """What libpq would take from the environment (PGHOST …): that of an executor may be another."""
+    return {o.keyword.decode(): o.val.decode() for o in pq.Conninfo.get_defaults() if o.val and o.val != o.compiled}
+
+
+@contextlib.contextmanager
+def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[None]:
+    """A server that neither answers nor hangs up would hold us for ever: after so long its socket is shut."""
+
+    def shut() -> None:
+        with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, shut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+# --- what an error means ---------------------------------------------------------------------------------------------
+
+_AGAIN = {
+    "40001": "it could not be serialised with other transactions",
+    "40P01": "it met other transactions in a deadlock",
+    "55P03": "another transaction holds a lock on the table or on the same range",
+}
+_ALTERED = ("42703", "42P01", "42804", "3F000", "428C9", "42809", "42704")
+_LATER = {
+    "28": "the server refused the credentials",
+    "3D": "the database does not exist",
+    "53100": "the server's disk is full",
+    "53200": "the server is out of memory",
+    "53300": "the server has too many connections",
+    "57P": "the server is shutting down or starting, or somebody ended the connection",
+    "57014": "somebody cancelled it, or the server's statement_timeout did",
+    "42501": "the user may not do this",
+    "25006": "the server takes no writes: it is a standby or read only",
+}
+
+
+_ABOUT_THE_SERVER = {"08", "25", "28", "3D", "40", "53", "55", "57", "58", "F0", "XX"}
+"""Connection, transaction, credentials, database, resources, locks, operators, system, configuration, internal."""
+
+
+def lost(connection: psycopg.Connection, error: psycopg.Error) -> bool:
+    """Whether the connection is gone, so that nothing is known of what was under way."""
+    state = error.sqlstate
+    return connection.closed or connection.broken or state is None or state[:2] == "08" or state.startswith("57P")
+
+
+def may_pass_soon(error: psycopg.Error) -> str | None:
+    """Why it is worth another try at once, if it is."""
+    return _AGAIN.get(error.sqlstate or "")
+
+
+def is_about_content(error: psycopg.Error) -> bool:
+    """The rows themselves were refused: 22 is data, 23 constraints."""
+    return (error.sqlstate or "")[:2] in ("22", "23")
+
+
+def may_be_about_content(error: psycopg.Error) -> bool:
+    """Neither a code for content nor one for the server's own trouble: a trigger may raise any other, and a policy for
+    rows uses the one for missing rights. Only trying other rows tells."""
+    return (error.sqlstate or "08")[:2] not in _ABOUT_THE_SERVER
+
+
+def is_about_the_table(error: psycopg.Error) -> bool:
+    return error.sqlstate in _ALTERED
+
+
+def explain(error: psycopg.Error) -> str:
+    """One line: our words where we have some, and the server's."""
+    state = error.sqlstate or ""
+    ours = next((_LATER[key] for key in (state, state[:3], state[:2]) if key in _LATER), None) or may_pass_soon(error)
+    theirs = " ".join((error.diag.message_primary or str(error)).split())[:500]
+    return f"{ours} ({theirs})" if ours else theirs

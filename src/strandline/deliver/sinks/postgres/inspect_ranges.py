@@ -1,0 +1,153 @@
+"""What a table really holds of a range that its record says it got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from strandline.core.errors import StorageError
+from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
+from strandline.core.wording import agreeing, part, plural
+from strandline.deliver.sink import Address, Inspected, covers
+from strandline.deliver.sinks.postgres import connect as connecting
+from strandline.deliver.sinks.postgres.columns import TableName, quote
+from strandline.deliver.sinks.postgres.connect import Server
+from strandline.deliver.sinks.postgres.record import Record, clip, numbers_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Numbers = npt.NDArray[np.int64]
+
+NAMED_MAX = 5
+_NUMBER = quote(SEQ_COLUMN)
+
+
+class PostgresInspector:
+    """The record says which numbers of a range were delivered, so that each can be looked for: a count alone would
+    not do, as the rows of other lanes have numbers in the same range."""
+
+    def __init__(self, server: Server, table: TableName) -> None:
+        self._server = server
+        self._table = table
+        self._record = Record(table)
+        self._open: psycopg.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"PostgresInspector({self._server.address}, {self._table.plain})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_open": None}
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+    def inspect(self, address: Address, rows: SeqRange) -> Inspected:
+        try:
+            return self._inspect(self._connect(), address, rows)
+        except psycopg.errors.UndefinedTable:
+            return Inspected(None, None, f"the table {self._table.plain} is gone, or its record is")
+        except psycopg.errors.UndefinedColumn:
+            return Inspected(None, None, f"the table {self._table.plain} has no column {SEQ_COLUMN}")
+        except psycopg.Error as e:
+            self.close()
+            raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
+
+    def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array:
+        """Those of the lane that the table holds, sorted, a number that stands twice twice."""
+        import numpy as np
+        import pyarrow as pa
+
+        try:
+            connection = self._connect()
+            delivered = self._delivered(connection, address, rows)
+            found = [] if delivered is None else count_in_table(connection, self._table, delivered, rows, other_than=1)
+        except psycopg.Error as e:
+            self.close()
+            raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
+        if delivered is None:
+            return pa.array([], pa.int64())
+        times = np.ones(len(delivered), np.int64)
+        for number, count in found:
+            times[np.searchsorted(delivered, number)] = count
+        return pa.array(np.repeat(delivered, times), pa.int64())
+
+    def _inspect(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Inspected:
+        delivered = self._delivered(connection, address, rows)
+        if delivered is None:
+            return Inspected(None, None, f"the record beside {self._table.plain} does not know of {rows}")
+        odd = count_in_table(connection, self._table, delivered, rows, other_than=1)
+        missing = [number for number, times in odd if times == 0]
+        twice = [number for number, times in odd if times > 1]
+        count = len(delivered) + sum(times - 1 for _, times in odd)
+        foreign = 0 if address.partition else self._count(connection, rows) - count
+        return Inspected(count, None, describe_rows(rows, len(delivered), missing, twice, foreign) or None)
+
+    def _delivered(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Numbers | None:
+        """The numbers that went in; None where the record does not cover the range."""
+        import numpy as np
+
+        lane = self._record.lane(connection, address)
+        there = [] if lane is None else self._record.overlapping(connection, lane, rows)
+        if not covers(merge_ranges(r.rows for r in there), rows):
+            return None
+        return np.concatenate([clip(numbers_of(r), rows) for r in there])
+
+    def _count(self, connection: psycopg.Connection, rows: SeqRange) -> int:
+        found = connection.execute(
+            f"SELECT count(*) FROM {escaped(self._table)} WHERE {_NUMBER} BETWEEN %s AND %s".encode(),
+            (rows.lo, rows.hi),
+        ).fetchone()
+        return int(found[0]) if found else 0
+
+    def _connect(self) -> psycopg.Connection:
+        if self._open is None or self._open.closed:
+            self._open = self._server.connect(f"strandline: verify {self._table.name}")
+        return self._open
+
+
+def count_in_table(
+    connection: psycopg.Connection, table: TableName, numbers: Numbers, rows: SeqRange, *, other_than: int
+) -> list[tuple[int, int]]:
+    """How often each of these numbers, all inside `rows`, stands in the table, where it is not so often."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pc.cast(pa.array(numbers), pa.string())
+    joined: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), ",")
+    wanted = f"{{{joined[0].as_py()}}}"
+    found = connection.execute(
+        f"SELECT w.number, count(t.{_NUMBER}) FROM unnest(%s::bigint[]) AS w (number) "
+        f"LEFT JOIN {escaped(table)} t ON t.{_NUMBER} = w.number AND t.{_NUMBER} BETWEEN %s AND %s "
+        f"GROUP BY w.number HAVING count(t.{_NUMBER}) <> %s ORDER BY w.number".encode(),
+        (wanted, rows.lo, rows.hi, other_than),
+    )
+    return [(int(number), int(times)) for number, times in found]
+
+
+def escaped(table: TableName) -> str:
+    """For statements with parameters, which take a percent sign for a placeholder."""
+    return str(table).replace("%", "%%")
+
+
+def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Sequence[int], foreign: int) -> str:
+    """What is wrong with the rows of a range; empty where nothing is."""
+    problems = []
+    if missing:
+        problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")
+    if twice:
+        problems.append(f"{plural(len(twice), 'number', 'stands')} there more than once: {_named(twice)}")
+    if foreign:
+        problems.append(f"{plural(foreign, 'row')} with a number in {rows} {agreeing(foreign, 'was')} not delivered")
+    return "; ".join(problems)
+
+
+def _named(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
+    return ", ".join(map(str, numbers[:NAMED_MAX])) + more

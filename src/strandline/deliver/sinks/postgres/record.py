@@ -1,0 +1,366 @@
+"""The record that the sink keeps beside the user's table: who delivers to it, its lanes, and every range that landed.
+
+Ranges are never merged or removed. The database refuses a range that overlaps another of its lane: the exclusion needs
+no extension, because lane and range are one stretch of numbers, `lane * 10^19 + lo .. lane * 10^19 + hi`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import RefusedError
+from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange, Landed, OlderRows, covers
+from strandline.deliver.sinks.postgres.columns import TableName, quote
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import psycopg
+
+    Numbers = npt.NDArray[np.int64]
+
+VERSION = 2
+"""2: the table's identity, and ranges that were given up."""
+TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
+
+_DDL = """
+CREATE TABLE IF NOT EXISTS {schema}.strandline_sink (
+    table_name text PRIMARY KEY,
+    lake       text NOT NULL,
+    instance   text NOT NULL,
+    dataset    text NOT NULL,
+    table_uuid text NOT NULL,
+    generation integer NOT NULL CHECK (generation >= 1),
+    version    integer NOT NULL,
+    claimed_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS {schema}.strandline_lane (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- SHA-256 of all that follows: an index takes texts of 2,700 bytes, and a partition may be longer.
+    key        text NOT NULL UNIQUE,
+    table_name text NOT NULL,
+    lake       text NOT NULL,
+    instance   text NOT NULL,
+    generation integer NOT NULL,
+    dataset    text NOT NULL,
+    partition  text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {schema}.strandline_range (
+    lane_id   bigint NOT NULL REFERENCES {schema}.strandline_lane,
+    lo        bigint NOT NULL CHECK (lo >= 1),
+    hi        bigint NOT NULL CHECK (hi >= lo),
+    rows      bigint NOT NULL CHECK (rows >= 0 AND rows - 1 <= hi - lo),
+    -- Which numbers of lo..hi: NULL is all of them. Lanes lie between each other, and the table does not say whose
+    -- a row is.
+    numbers   bytea CHECK (numbers IS NOT NULL OR rows - 1 = hi - lo),
+    digest    text NOT NULL,
+    size      bigint NOT NULL,
+    landed_at timestamptz NOT NULL DEFAULT now(),
+    span      numrange GENERATED ALWAYS AS (
+                  numrange(lane_id * 10000000000000000000 + lo, lane_id * 10000000000000000000 + hi, '[]')) STORED,
+    PRIMARY KEY (lane_id, lo),
+    UNIQUE (lane_id, hi),
+    EXCLUDE USING gist (span WITH &&)
+);
+-- What version 1 did not have.
+ALTER TABLE {schema}.strandline_sink ADD COLUMN IF NOT EXISTS table_oid bigint, ADD COLUMN IF NOT EXISTS storage text;
+ALTER TABLE {schema}.strandline_range ADD COLUMN IF NOT EXISTS given_up boolean NOT NULL DEFAULT false;
+UPDATE {schema}.strandline_sink SET version = {version} WHERE version < {version};
+"""
+PAGE_RANGES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRecord:
+    held: HeldRange
+    numbers: bytes | None
+
+    @property
+    def rows(self) -> SeqRange:
+        return self.held.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the table must hold: the rows of a generation, and those of older ones that it builds on."""
+
+    generation: int
+    older: Sequence[OlderRows]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRange:
+    """A range with the lane that it is of."""
+
+    lane: int
+    partition: str
+    record: RangeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The statements on the record of one table; pickled with the sender."""
+
+    table: TableName
+
+    def _name(self, table: str) -> str:
+        # Statements with parameters take a percent sign for a placeholder.
+        return f"{quote(self.table.schema)}.{table}".replace("%", "%%")
+
+    @property
+    def _sinks(self) -> str:
+        return self._name("strandline_sink")
+
+    @property
+    def _lanes(self) -> str:
+        return self._name("strandline_lane")
+
+    @property
+    def _ranges(self) -> str:
+        return self._name("strandline_range")
+
+    def exists(self, connection: psycopg.Connection) -> bool:
+        names = [f"{quote(self.table.schema)}.{name}" for name in TABLES]
+        found = connection.execute("SELECT bool_and(to_regclass(n) IS NOT NULL) FROM unnest(%s::text[]) n", (names,))
+        return bool(_one(found)[0])
+
+    def is_of_this_version(self, connection: psycopg.Connection) -> bool:
+        found = connection.execute(
+            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'given_up')",
+            (f"{quote(self.table.schema)}.strandline_range",),
+        )
+        return bool(_one(found)[0])
+
+    def create(self, connection: psycopg.Connection) -> None:
+        """In the caller's transaction: two that begin at once wait for each other. A record of an older version gets
+        what it lacks."""
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
+        connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
+
+    # --- the claim ---
+
+    def claimed(self, connection: psycopg.Connection) -> Claimed | None:
+        row = connection.execute(
+            f"SELECT lake, instance, dataset, table_uuid, generation, version FROM {self._sinks} "
+            "WHERE table_name = %s".encode(), (self.table.name,)
+        ).fetchone()  # fmt: skip
+        if row is None:
+            return None
+        if row[5] > VERSION:
+            raise RefusedError(
+                f"the record beside {self.table.plain} was made by a newer version of Strandline",
+                hint="Deliver with that version.",
+            )
+        return Claimed(Claim(row[0], row[1], row[2], row[3]), row[4])
+
+    def claim(self, connection: psycopg.Connection, claim: Claim, generation: int) -> None:
+        connection.execute(
+            f"INSERT INTO {self._sinks} (table_name, lake, instance, dataset, table_uuid, generation, version) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            (self.table.name, claim.lake, claim.instance, claim.dataset, claim.table_uuid, generation, VERSION),
+        )
+
+    def raise_generation(self, connection: psycopg.Connection, generation: int) -> None:
+        connection.execute(
+            f"UPDATE {self._sinks} SET generation = GREATEST(generation, %s) WHERE table_name = %s".encode(),
+            (generation, self.table.name),
+        )
+
+    # --- which table it is ---
+
+    def identity(self, connection: psycopg.Connection) -> tuple[int, str] | None:
+        row = connection.execute(
+            f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
+        ).fetchone()
+        return None if row is None or row[0] is None else (int(row[0]), str(row[1]))
+
+    def set_identity(self, connection: psycopg.Connection, oid: int, storage: str, *, only_first: bool = False) -> None:
+        first = " AND table_oid IS NULL" if only_first else ""
+        connection.execute(
+            f"UPDATE {self._sinks} SET table_oid = %s, storage = %s WHERE table_name = %s{first}".encode(),
+            (oid, storage, self.table.name),
+        )
+
+    def forget_identity(self, connection: psycopg.Connection) -> None:
+        connection.execute(
+            f"UPDATE {self._sinks} SET table_oid = NULL, storage = NULL WHERE table_name = %s".encode(),
+            (self.table.name,),
+        )
+
+    # --- lanes and ranges ---
+
+    def key(self, address: Address) -> str:
+        parts = [self.table.name, address.lake, address.instance, address.generation, address.dataset]
+        return hashlib.sha256(json.dumps([*parts, address.partition]).encode()).hexdigest()
+
+    def lane(self, connection: psycopg.Connection, address: Address) -> int | None:
+        row = connection.execute(
+            f"SELECT id FROM {self._lanes} WHERE key = %s".encode(), (self.key(address),)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def ensure_lane(self, connection: psycopg.Connection, address: Address) -> int:
+        """Outside of a transaction, so that nobody waits for a chunk because of its lane."""
+        for _ in range(2):
+            if (found := self.lane(connection, address)) is not None:
+                return found
+            values = (self.key(address), self.table.name, address.lake, address.instance, address.generation)
+            connection.execute(
+                f"INSERT INTO {self._lanes} (key, table_name, lake, instance, generation, dataset, partition) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+                (*values, address.dataset, address.partition),
+            )
+        if (found := self.lane(connection, address)) is None:
+            raise RefusedError(f"a lane of {self.table.plain} vanishes from its record as soon as it is written")
+        return found
+
+    def put(self, connection: psycopg.Connection, lane: int, held: HeldRange, numbers: bytes | None) -> bool:
+        """False where the database refuses it, because it overlaps. Waits for a transaction that has it in hand."""
+        put = connection.execute(
+            f"INSERT INTO {self._ranges} (lane_id, lo, hi, rows, numbers, digest, size) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            (lane, held.rows.lo, held.rows.hi, held.count, numbers, held.digest, held.size),
+        )
+        return put.rowcount == 1
+
+    def overlapping(self, connection: psycopg.Connection, lane: int, rows: SeqRange) -> list[RangeRecord]:
+        found = connection.execute(
+            f"SELECT lo, hi, rows, digest, size, numbers FROM {self._ranges} WHERE span && numrange("
+            "%(lane)s * 10000000000000000000 + %(lo)s, %(lane)s * 10000000000000000000 + %(hi)s, '[]') "
+            "ORDER BY lo".encode(),
+            {"lane": lane, "lo": rows.lo, "hi": rows.hi},
+        )
+        return [RangeRecord(_held(*row[:5]), row[5]) for row in found]
+
+    def held(
+        self, connection: psycopg.Connection, lanes: Sequence[tuple[Address, Seq | None]]
+    ) -> list[tuple[HeldRange, ...]]:
+        found: list[list[HeldRange]] = [[] for _ in lanes]
+        rows = connection.execute(
+            "SELECT w.place, r.lo, r.hi, r.rows, r.digest, r.size "
+            "FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w (key, after, place) "
+            f"JOIN {self._lanes} l ON l.key = w.key "
+            f"JOIN {self._ranges} r ON r.lane_id = l.id AND r.hi > coalesce(w.after, 0) "
+            "ORDER BY w.place, r.lo".encode(),
+            ([self.key(address) for address, _ in lanes], [after for _, after in lanes]),
+        )
+        for place, *held in rows:
+            found[place - 1].append(_held(*held))
+        return [tuple(f) for f in found]
+
+    # --- what the table was given, without what was given up ---
+
+    @property
+    def _given(self) -> str:
+        return (
+            f"FROM {self._ranges} r JOIN {self._lanes} l ON l.id = r.lane_id "
+            "WHERE l.table_name = %(table)s AND r.rows > 0 AND NOT r.given_up AND (l.generation = %(generation)s "
+            "OR EXISTS (SELECT FROM unnest(%(keys)s::text[], %(above)s::bigint[], %(upto)s::bigint[]) "
+            "AS o (key, above, upto) WHERE o.key = l.key AND r.lo > o.above AND r.hi <= o.upto))"
+        )
+
+    def _values(self, scope: Scope) -> dict[str, Any]:
+        return {
+            "table": self.table.name,
+            "generation": scope.generation,
+            "keys": [self.key(o.address) for o in scope.older],
+            "above": [o.above for o in scope.older],
+            "upto": [o.upto for o in scope.older],
+        }
+
+    def given(self, connection: psycopg.Connection, scope: Scope) -> tuple[int, SeqRange | None]:
+        """How many rows, and the lowest and the highest number of their ranges."""
+        found = connection.execute(
+            f"SELECT coalesce(sum(r.rows), 0), min(r.lo), max(r.hi) {self._given}".encode(), self._values(scope)
+        )
+        rows, lo, hi = _one(found)
+        return int(rows), None if lo is None else SeqRange(Seq(lo), Seq(hi))
+
+    def given_ranges(self, connection: psycopg.Connection, scope: Scope) -> Iterator[GivenRange]:
+        """In pages: together they may be too large to hold."""
+        after = (0, 0)
+        while True:
+            page = connection.execute(
+                f"SELECT r.lane_id, l.partition, r.lo, r.hi, r.rows, r.digest, r.size, r.numbers {self._given} "
+                "AND (r.lane_id, r.lo) > (%(lane)s, %(lo)s) ORDER BY r.lane_id, r.lo LIMIT %(most)s".encode(),
+                self._values(scope) | {"lane": after[0], "lo": after[1], "most": PAGE_RANGES},
+            ).fetchall()
+            for lane, partition, *held, numbers in page:
+                yield GivenRange(lane, partition, RangeRecord(_held(*held), numbers))
+            if len(page) < PAGE_RANGES:
+                return
+            after = (page[-1][0], page[-1][2])
+
+    def give_up(self, connection: psycopg.Connection, ranges: Sequence[tuple[int, int]]) -> None:
+        """By lane and lowest number."""
+        connection.execute(
+            f"UPDATE {self._ranges} r SET given_up = true FROM unnest(%s::bigint[], %s::bigint[]) AS g (lane, lo) "
+            "WHERE r.lane_id = g.lane AND r.lo = g.lo".encode(),
+            ([lane for lane, _ in ranges], [lo for _, lo in ranges]),
+        )
+
+
+def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
+    """What these ranges of the lane, all that overlap it, mean for a chunk: a repeat, a conflict, or nothing."""
+    if not there:
+        return None
+    if not covers(merge_ranges(r.rows for r in there), rows):
+        return Conflict(tuple(r.rows for r in there))
+    if there[0].rows == rows:
+        held = there[0].held
+        return Landed(held.count or 0, held.digest or "", held.size or 0, repeat=True)
+    # It was cut in another way then: no digest is of exactly these rows.
+    count = sum(len(clip(numbers_of(r), rows)) for r in there)
+    return Landed(count, "", 0, repeat=True)
+
+
+def _held(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
+    return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+
+
+def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:
+    row = cursor.fetchone()
+    if row is None:
+        raise RefusedError("the server answered a question with nothing")
+    return tuple(row)
+
+
+# --- which numbers of a range ----------------------------------------------------------------------------------------
+# A byte says how wide the gaps are, eight hold the first number, then the gaps, compressed: about a byte a row, and a
+# twentieth of the time that the server would need for a multirange of the same numbers.
+
+
+def pack_numbers(numbers: Numbers, rows: SeqRange) -> bytes | None:
+    import numpy as np
+
+    if len(numbers) == len(rows):
+        return None
+    if len(numbers) == 0:
+        return b""
+    gaps = np.diff(numbers)
+    width = next(w for w in (1, 2, 4, 8) if len(gaps) == 0 or int(gaps.max()) < 1 << (8 * w))
+    head = bytes([width]) + int(numbers[0]).to_bytes(8, "little")
+    return head + zlib.compress(gaps.astype(f"<u{width}").tobytes(), 1)
+
+
+def numbers_of(record: RangeRecord) -> Numbers:
+    import numpy as np
+
+    packed = record.numbers
+    if packed is None:
+        # Not arange over the end itself: the highest number has no successor.
+        return np.arange(len(record.rows), dtype=np.int64) + np.int64(record.rows.lo)
+    if packed == b"":
+        return np.empty(0, np.int64)
+    gaps = np.frombuffer(zlib.decompress(packed[9:]), f"<u{packed[0]}").astype(np.int64)
+    return np.concatenate(([0], np.cumsum(gaps))) + np.int64(int.from_bytes(packed[1:9], "little"))
+
+
+def clip(numbers: Numbers, rows: SeqRange) -> Numbers:
+    return numbers[(numbers >= rows.lo) & (numbers <= rows.hi)]

@@ -1,0 +1,335 @@
+"""One chunk into the user's table: its range and its rows in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from strandline.core import failpoints
+from strandline.core.types import SEQ_COLUMN
+from strandline.core.wording import part
+from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.deliver.sinks.postgres import connect as connecting
+from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
+from strandline.deliver.sinks.postgres.connect import BEGIN, Server
+from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
+from strandline.deliver.sinks.postgres.table_identity import is_another_table
+from strandline.iceberg.schema.columns import Column
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+ATTEMPTS_MAX = 4
+PAUSE_SECONDS_MAX = 1.0
+SEND_SECONDS_MAX = 300.0
+"""For one attempt, all rows of a chunk over a slow line included."""
+ASKS_MAX = 3
+PROBES_MAX = 16
+"""Rows of a chunk that are tried one by one, where it is not clear whether the rows are refused or the server fails."""
+_PIECE_BYTES = 1 << 20
+_LINE = re.compile(r"\bline (\d+)(?:, column ([^:]+))?")
+
+
+class _Again(Exception):
+    """Nothing was committed, and the next attempt may well get through."""
+
+    def __init__(self, why: str, *, at_once: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.at_once = at_once
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A chunk in the form in which it travels."""
+
+    pieces: tuple[memoryview, ...]
+    held: HeldRange
+    numbers: bytes | None
+
+
+def load(parcel: Parcel) -> _Load:
+    """Checked once more before it leaves: sorted, each number once, all inside the range."""
+    import numpy as np
+
+    numbers: np.ndarray[Any, np.dtype[np.int64]] = parcel.rows.column(SEQ_COLUMN).to_numpy().astype(np.int64)
+    if len(numbers) and not (numbers[0] >= parcel.range.lo and numbers[-1] <= parcel.range.hi):
+        raise ValueError(f"a chunk of {parcel.range} holds {numbers[0]}..{numbers[-1]}")
+    if (np.diff(numbers) <= 0).any():
+        raise ValueError(f"the numbers in the chunk {parcel.range} do not strictly increase")
+    pieces = tuple(_text(parcel.rows))
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    size = sum(len(piece) for piece in pieces)
+    held = HeldRange(parcel.range, len(numbers), f"sha256:{digest.hexdigest()}", size)
+    return _Load(pieces, held, pack_numbers(numbers, parcel.range))
+
+
+def _text(rows: pa.Table) -> Iterator[memoryview]:
+    """The lines with their ends, in pieces: Arrow joins them, and its buffer is what is sent."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    end: Any = pa.scalar("\n", pa.large_string())
+    nothing: Any = pa.scalar("", pa.large_string())
+    lines = rows.column("line")
+    if lines.null_count:
+        raise ValueError("a line is null")
+    step = max(1, len(lines) * _PIECE_BYTES // max(1, lines.nbytes))
+    for chunk in lines.cast(pa.large_string()).chunks:
+        for start in range(0, len(chunk), step):
+            ended: Any = pc.binary_join_element_wise(chunk.slice(start, step), end, nothing)
+            data = ended.buffers()[2]
+            offsets = memoryview(ended.buffers()[1]).cast("q")
+            yield memoryview(data)[offsets[ended.offset] : offsets[ended.offset + len(ended)]]
+
+
+class CopyRehearsal:
+    """Sends nothing: says what the record of a chunk would be."""
+
+    def send(self, parcel: Parcel) -> Outcome:
+        held = load(parcel).held
+        return Landed(held.count or 0, held.digest or "", held.size or 0)
+
+    def close(self) -> None:
+        return None
+
+
+class PostgresSender:
+    """Opens its connection on first use, and keeps it."""
+
+    def __init__(self, server: Server, table: TableName, columns: tuple[Column, ...], application: str) -> None:
+        self._server = server
+        self._table = table
+        self._columns = columns
+        self._application = application
+        self._record = Record(table)
+        self._lanes: dict[Address, int] = {}
+        self._open: psycopg.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"PostgresSender({self._server.address}, {self._table.plain})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_open": None, "_lanes": {}}
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+    def send(self, parcel: Parcel) -> Outcome:
+        made = load(parcel)
+        why = ""
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return self._attempt(parcel, made)
+            except _Again as e:
+                why = e.why
+                if not e.at_once and attempt + 1 < ATTEMPTS_MAX:
+                    time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 1) * (attempt + 1) / ATTEMPTS_MAX)
+            except BaseException:
+                self.close()  # whatever it was, nothing of the transaction may stay open
+                raise
+        return TryLater(self._said(why))
+
+    def _attempt(self, parcel: Parcel, made: _Load) -> Outcome:
+        fresh = self._open is None
+        try:
+            connection = self._connect()
+        except psycopg.Error as e:
+            return TryLater(self._said(f"no connection to {self._server.address}: {connecting.explain(e)}"))
+        with connecting.time_limit(connection, SEND_SECONDS_MAX):
+            try:
+                known = self._write(connection, parcel, made)
+            except psycopg.Error as e:
+                return self._failed(connection, e, parcel, fresh=fresh)
+            if known is not None:
+                self._roll_back(connection)
+                return known
+            failpoints.hit("postgres.before_commit")
+            try:
+                answer = connection.execute("COMMIT").statusmessage
+            except psycopg.Error as e:
+                if connecting.lost(connection, e):
+                    return self._ask(parcel, e)
+                return self._failed(connection, e, parcel, fresh=True)
+        if answer != "COMMIT":
+            raise _Again(f"the server answered the commit with {answer}")
+        failpoints.hit("postgres.after_commit")
+        held = made.held
+        return Landed(held.count or 0, held.digest or "", held.size or 0)
+
+    def _write(self, connection: psycopg.Connection, parcel: Parcel, made: _Load) -> Outcome | None:
+        """Everything up to the commit; None: commit it."""
+        lane = self._lane(connection, parcel.address)
+        connection.execute(BEGIN)
+        # The range first: who offers the same at the same time waits here, and not after having sent all rows.
+        if not self._record.put(connection, lane, made.held, made.numbers):
+            known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
+            if known is None:
+                raise _Again("the range was there, and a moment later it was not", at_once=True)
+            return known
+        cursor = connection.cursor()
+        with cursor.copy(copy_in(self._table, self._columns).encode()) as copy:
+            for piece in made.pieces:
+                copy.write(piece)
+        if cursor.rowcount != made.held.count:
+            return TryLater(
+                f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
+                "a trigger on it keeps rows away or adds some"
+            )
+        # From COPY to COMMIT the table is locked against being altered; before, it may have been, and a narrower
+        # column can round what it takes without a word.
+        if (altered := self._altered(connection)) is not None:
+            return TryLater(altered)
+        if is_another_table(connection, self._record):
+            return TryLater(f"{self._table.plain} was emptied, rewritten or replaced a moment ago")
+        return None
+
+    def _altered(self, connection: psycopg.Connection) -> str | None:
+        shape = read_shape(connection, self._table)
+        if shape is None:
+            return f"{self._table.plain} is gone: bring it back, or let the sink be prepared again"
+        if found := misfits(self._table, self._columns, shape):
+            what = "; ".join(m.what for m in found)
+            return f"{self._table.plain} was altered: {what}. Repair it ({found[0].remedy}), or prepare the sink again"
+        return None
+
+    def _failed(self, connection: psycopg.Connection, error: psycopg.Error, parcel: Parcel, *, fresh: bool) -> Outcome:
+        """Nothing was committed: what that means."""
+        why = connecting.explain(error)
+        if connecting.lost(connection, error):
+            self.close()
+            if not fresh:
+                raise _Again(why, at_once=True)  # it was kept since the last chunk, and died meanwhile
+            return TryLater(self._said(f"the connection to {self._server.address} was lost: {why}"))
+        self._roll_back(connection)
+        if connecting.may_pass_soon(error):
+            raise _Again(why)
+        about_content = connecting.is_about_content(error)
+        if about_content and error.diag.table_name in TABLES:
+            self._lanes.clear()  # the record was restored or emptied under us: it is no fault of the rows
+            raise _Again(why)
+        if about_content or connecting.is_about_the_table(error):
+            self._lanes.clear()
+            with contextlib.suppress(psycopg.Error):
+                if (altered := self._altered(connection)) is not None:
+                    return TryLater(self._said(f"{altered} ({why})"))
+        if about_content or (connecting.may_be_about_content(error) and self._takes_others(connection, parcel)):
+            return Refused(self._said(f"{why}{_where(error, parcel)}"))
+        return TryLater(self._said(why))
+
+    def _takes_others(self, connection: psycopg.Connection, parcel: Parcel) -> bool:
+        """Whether the table takes any row now: some of this chunk, each by itself, or one that it has. Then it is this
+        chunk that it refuses. Nothing of it stays."""
+        lines = parcel.rows.column("line")
+        step = max(1, -(-len(lines) // PROBES_MAX))
+        picked = range(0, len(lines), step) if len(lines) > 1 else ()
+        probes: list[Callable[[], bool]] = [
+            functools.partial(self._try_line, connection, str(lines[n].as_py())) for n in picked
+        ]
+        probes.append(lambda: self._try_again(connection))
+        try:
+            connection.execute(BEGIN)
+            return any(map(_goes_through(connection), probes))
+        except psycopg.Error:
+            return False
+        finally:
+            self._roll_back(connection)
+
+    def _try_line(self, connection: psycopg.Connection, line: str) -> bool:
+        cursor = connection.cursor()
+        with cursor.copy(copy_in(self._table, self._columns).encode()) as copy:
+            copy.write(f"{line}\n")
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return cursor.rowcount == 1
+
+    def _try_again(self, connection: psycopg.Connection) -> bool:
+        """The newest row that the table has: that it stands there already is no trouble of the server's."""
+        names, number = ", ".join(quote(c.name) for c in self._columns), quote(SEQ_COLUMN)
+        statement = (
+            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._table} WHERE {number} IS NOT NULL "
+            f"ORDER BY {number} DESC LIMIT 1"
+        )
+        try:
+            done = connection.execute(statement.encode()).rowcount
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
+            return True
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return done == 1
+
+    def _ask(self, parcel: Parcel, error: psycopg.Error) -> Outcome:
+        """The commit was sent and its answer was lost: look whether the range is there."""
+        why = f"the connection was lost at the commit: {connecting.explain(error)}"
+        self.close()
+        for ask in range(ASKS_MAX):
+            try:
+                connection = self._connect()
+                with connecting.time_limit(connection, SEND_SECONDS_MAX):
+                    lane = self._lane(connection, parcel.address)
+                    known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
+                # Not there may become there, if the server still works on the commit: then the next offer is a repeat.
+                return known or TryLater(self._said(f"{why}; nothing landed"))
+            except psycopg.Error as e:
+                self.close()
+                why = f"{why}; {connecting.explain(e)}" if ask == 0 else why
+                time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 0.5))
+        return Unknown(self._said(why))
+
+    def _connect(self) -> psycopg.Connection:
+        if self._open is None or self._open.closed:
+            self._open = self._server.connect(self._application)
+        return self._open
+
+    def _lane(self, connection: psycopg.Connection, address: Address) -> int:
+        if address not in self._lanes:
+            self._lanes[address] = self._record.ensure_lane(connection, address)
+        return self._lanes[address]
+
+    def _roll_back(self, connection: psycopg.Connection) -> None:
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+    def _said(self, text: str) -> str:
+        return self._server.scrub(text)
+
+
+def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], bool]:
+    def try_it(attempt: Callable[[], bool]) -> bool:
+        connection.execute("SAVEPOINT probe")
+        try:
+            return attempt()
+        except psycopg.Error:
+            if connection.closed or connection.broken:
+                raise
+            return False
+        finally:
+            if not (connection.closed or connection.broken):
+                connection.execute("ROLLBACK TO SAVEPOINT probe")
+
+    return try_it
+
+
+def _where(error: psycopg.Error, parcel: Parcel) -> str:
+    """The number and the column, as far as the server says which line it stopped at."""
+    found = _LINE.search(error.diag.context or "")
+    line = int(found[1]) if found else 0
+    if found is None or not 1 <= line <= parcel.rows.num_rows:
+        return ""
+    column = found[2] or error.diag.column_name
+    number = parcel.rows.column(SEQ_COLUMN)[line - 1].as_py()
+    return f" (at number {number}{f', column {column}' if column else ''})"

@@ -1,0 +1,201 @@
+"""Whether the table is still the one that rows were delivered to, and whether it holds what it was given.
+
+The record stands beside the table, so the table can lose its rows while the record keeps their ranges. Its owner may
+delete rows, by age or because they are done with: that is no loss. A table without any row is one, unless the owner
+said beforehand that it may be empty. A table that was dropped, made again or truncated gets another oid or other
+storage, which the record keeps. Where they differ, the rows decide: VACUUM FULL and a restored backup change them, too,
+and lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.types import SEQ_COLUMN, SeqRange
+from strandline.deliver.sink import Loss
+from strandline.deliver.sinks.postgres.columns import TableName, quote, read_shape
+from strandline.deliver.sinks.postgres.connect import LOCK_SECONDS_MAX
+from strandline.deliver.sinks.postgres.inspect_ranges import count_in_table, escaped
+from strandline.deliver.sinks.postgres.record import GivenRange, Record, Scope, numbers_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+_NUMBER = quote(SEQ_COLUMN)
+
+_IDENTITY = """
+SELECT c.oid::bigint, coalesce(pg_relation_filenode(c.oid)::text,
+       (SELECT md5(coalesce(string_agg(concat(t.relid::oid, ':', pg_relation_filenode(t.relid)), ','
+                                       ORDER BY t.relid::oid), ''))
+        FROM pg_partition_tree(c.oid) t WHERE t.isleaf))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+_COLUMN = """
+SELECT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
+               AND i.indpred IS NULL)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s
+"""
+_EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --option may_be_empty=true`, then resume it."
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    oid: int
+    """DROP and CREATE give another one."""
+    storage: str
+    """The file, or those of all partitions: TRUNCATE gives other ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a table still has of a range that it was given."""
+
+    given: GivenRange
+    missing: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.missing == 0
+
+    @property
+    def is_gone(self) -> bool:
+        return self.missing == self.given.record.held.count
+
+
+def read_identity(connection: psycopg.Connection, table: TableName) -> Identity | None:
+    row = connection.execute(_IDENTITY, (table.schema, table.name)).fetchone()
+    return None if row is None else Identity(int(row[0]), str(row[1]))
+
+
+def keep_identity(connection: psycopg.Connection, record: Record) -> None:
+    """In the record, where it has none yet: the first one counts until `settle_identity` has looked at the rows."""
+    if (now := read_identity(connection, record.table)) is not None:
+        record.set_identity(connection, now.oid, now.storage, only_first=True)
+
+
+def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
+    """Whether the table is not the one of the record. For a transaction that has written to the table: from then on
+    nobody can truncate or drop it."""
+    kept = record.identity(connection)
+    now = read_identity(connection, record.table)
+    return kept is not None and (now is None or kept != (now.oid, now.storage))
+
+
+def settle_identity(
+    connection: psycopg.Connection, record: Record, scope: Callable[[], Scope], *, may_be_empty: bool
+) -> Loss | None:
+    """What the table lacks of what it was given; where that is nothing, its identity of now is kept. `scope` asks the
+    ledger: only where the first look is not enough."""
+    kept = record.identity(connection)
+    now = read_identity(connection, record.table)
+    same = now is not None and kept == (now.oid, now.storage)
+    if same and (may_be_empty or has_rows(connection, record.table)):
+        return None
+    with connection.transaction():
+        now = _locked(connection, record.table)
+        loss = _compare(connection, record, scope(), kept, now, may_be_empty=may_be_empty)
+        if loss is None:
+            _keep(connection, record, now)
+        return loss
+
+
+def _compare(
+    connection: psycopg.Connection,
+    record: Record,
+    scope: Scope,
+    kept: tuple[int, str] | None,
+    now: Identity | None,
+    *,
+    may_be_empty: bool,
+) -> Loss | None:
+    rows, span = record.given(connection, scope)
+    name = record.table.plain
+    if span is None:
+        return None
+    if now is None:
+        return Loss(f"its table {name} is gone", rows, 0)
+    if kept is None:
+        return None  # the record is of a time when nobody kept it
+    if now.oid == kept[0]:
+        # The owner may have deleted rows. A TRUNCATE, or a DELETE of everything, leaves none.
+        is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
+        return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
+    there = _count(connection, record.table, span) if _has_numbers(connection, record.table) else 0
+    return Loss(f"its table {name} is not the one that it was", rows, there) if there < rows else None
+
+
+def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -> Iterator[Remains]:
+    """Of every range that the table was given and nobody gave up."""
+    given = record.given_ranges(connection, scope)
+    _, span = record.given(connection, scope)
+    any_row = span is not None and _has_numbers(connection, record.table) and _any(connection, record.table, span)
+    for one in given:
+        missing = one.record.held.count or 0
+        if any_row:
+            odd = count_in_table(connection, record.table, numbers_of(one.record), one.record.rows, other_than=1)
+            missing = sum(1 for _, times in odd if times == 0)
+        yield Remains(one, missing)
+
+
+def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) -> None:
+    """What the table lacks is given up: it counts as delivered, and nobody looks for it again. One transaction."""
+    with connection.transaction():
+        now = _locked(connection, record.table)
+        lacking = (r.given for r in find_remains(connection, record, scope) if not r.is_whole)
+        record.give_up(connection, [(g.lane, int(g.record.rows.lo)) for g in lacking])
+        _keep(connection, record, now)
+
+
+def _keep(connection: psycopg.Connection, record: Record, now: Identity | None) -> None:
+    """Without a table, the next one that is made is the one."""
+    if now is None:
+        record.forget_identity(connection)
+    else:
+        record.set_identity(connection, now.oid, now.storage)
+
+
+def _locked(connection: psycopg.Connection, table: TableName) -> Identity | None:
+    """Nobody truncates or drops the table until the transaction ends."""
+    if read_identity(connection, table) is None:
+        return None
+    connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'".encode())
+    connection.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE".encode())
+    return read_identity(connection, table)
+
+
+def _has_numbers(connection: psycopg.Connection, table: TableName) -> bool:
+    shape = read_shape(connection, table)
+    return shape is not None and SEQ_COLUMN in shape.columns
+
+
+def has_rows(connection: psycopg.Connection, table: TableName) -> bool:
+    """Whether there is any row with a number. Through an index it asks for the newest one: rows that were deleted by
+    age stand at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the first
+    row that a scan meets. A table that has lost the column counts as filled: `prepare` names what is wrong."""
+    indexed = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
+    if indexed is None:
+        return True
+    newest = f"ORDER BY {_NUMBER} DESC" if indexed[0] else ""
+    found = connection.execute(f"SELECT FROM {table} WHERE {_NUMBER} IS NOT NULL {newest} LIMIT 1".encode())
+    return found.fetchone() is not None
+
+
+def _any(connection: psycopg.Connection, table: TableName, span: SeqRange) -> bool:
+    found = connection.execute(
+        f"SELECT EXISTS (SELECT FROM {escaped(table)} WHERE {_NUMBER} BETWEEN %s AND %s)".encode(), (span.lo, span.hi)
+    ).fetchone()
+    return bool(found and found[0])
+
+
+def _count(connection: psycopg.Connection, table: TableName, span: SeqRange) -> int:
+    found = connection.execute(
+        f"SELECT count(DISTINCT {_NUMBER}) FROM {escaped(table)} WHERE {_NUMBER} BETWEEN %s AND %s".encode(),
+        (span.lo, span.hi),
+    ).fetchone()
+    return int(found[0]) if found else 0

@@ -1,0 +1,430 @@
+"""The kind `s3`: the same objects under the same names as `files`, in a bucket of any S3-compatible store.
+
+A put carries `If-None-Match: *`, so whoever comes second changes nothing; the object's metadata says which chunk it is.
+A bucket has no folder that could be taken away from a deliverer that was stopped, so one that goes on later reads the
+lane's mark before each put, and once more after it: what it has put when another deliverer had gone past it already,
+it removes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from strandline.core import failpoints
+from strandline.core.errors import RefusedError, StorageError, UsageError
+from strandline.core.types import Seq, SeqRange
+from strandline.deliver.sink import (
+    Address,
+    Conflict,
+    Cut,
+    Inspected,
+    Inspector,
+    Landed,
+    Option,
+    Outcome,
+    Parcel,
+    Sender,
+    Sink,
+    SinkContext,
+    SinkKind,
+    TryLater,
+    Unknown,
+)
+from strandline.deliver.sinks.blobs import decode, names
+from strandline.deliver.sinks.blobs.blob_sink import (
+    FORMAT_OPTIONS,
+    RECORD_VERSION,
+    SUPERSEDED,
+    Look,
+    ObjectSink,
+    check_parcel,
+    gone,
+    side_by_side,
+)
+from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, encode, identity_of
+from strandline.deliver.sinks.s3.bucket import Bucket, BucketError, Trouble, Why
+
+METADATA = "strandline-"
+_MIB = 1 << 20
+_PART_BYTES = 16 * _MIB
+_PART_BYTES_MIN = 5 * _MIB
+"""S3's own limit, for all parts but the last."""
+_PARTS_MAX = 9_000
+_PUT_BYTES_MAX = 5 << 30
+_MULTIPART_BYTES = 32 * _MIB
+_CLOCKS_DIFFER_MAX = timedelta(seconds=5)
+"""Between the machines of one store, with times that are cut to whole seconds."""
+
+
+class S3Sink(ObjectSink):
+    def __init__(self, bucket: Bucket, *, dataset: str, generation: int, how: Format, multipart_bytes: int) -> None:
+        super().__init__(
+            bucket,
+            dataset=dataset,
+            generation=generation,
+            how=how,
+            destination=names.s3_destination(bucket.bucket, bucket.prefix, dataset, bucket.endpoint),
+        )
+        self._bucket = bucket
+        self._multipart_bytes = multipart_bytes
+
+    def fence(self, token: str) -> None:
+        """Uploads in parts that an older deliverer has begun are called off. A single put cannot be."""
+        generation = "" if self._generation == 1 else f"generation={self._generation}/"
+        prefix = self._bucket.key(f"{generation}{self._folder}/")
+        try:
+            more = True
+            while more:
+                page = self._bucket.ask("list_multipart_uploads", Prefix=prefix)
+                for upload in page.get("Uploads", ()):
+                    self._bucket.ask("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+                more = bool(page.get("IsTruncated") and page.get("Uploads"))
+        except Trouble as t:
+            # Not every store lists uploads, and not every key may: the mark is what a late put is held against.
+            if t.why not in (Why.DENIED, Why.OTHER, Why.MISSING, Why.NO_UPLOAD):
+                raise BucketError(t) from None
+
+    def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
+        return side_by_side(self._pin, cuts)
+
+    def _pin(self, one: tuple[Address, Seq | None, Cut]) -> Cut:
+        address, mark, cut = one
+        lane = names.lane_folder(address)
+        name = f"{lane}/{names.CUTS}/{names.mark_name(mark or Seq(0))}"
+        record = {
+            "version": RECORD_VERSION,
+            "until": cut.until,
+            "ranges": [[r.lo, r.hi] for r in cut.ranges],
+            "extension": self._how.extension,
+        }
+        if not self._bucket.create(name, json.dumps(record).encode() + b"\n"):
+            cut = self._pinned(name)
+        now = self._bucket.mark(lane)
+        if (None if now is None else now[0]) != mark:
+            raise StorageError(f"{self.destination}: another deliverer has moved the mark of {lane}")
+        return cut
+
+    def _pinned(self, name: str) -> Cut:
+        body = self._bucket.read(name)
+        if body is None:
+            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is at it")
+        try:
+            record = json.loads(body)
+            found = Cut(Seq(record["until"]), tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in record["ranges"]))
+            extension = record["extension"]
+        except (ValueError, KeyError, TypeError) as e:
+            raise RefusedError(
+                f"{name} at {self.destination} cannot be read", hint="Take it away if it is damaged."
+            ) from e
+        if extension != self._how.extension:
+            raise RefusedError(
+                f"{self.destination}: chunks up to {found.until} were promised as .{extension}, and the sink writes "
+                f".{self._how.extension} now",
+                hint="Set its format back until they are delivered.",
+            )
+        return found
+
+    def _mark(self, one: tuple[Address, Seq]) -> None:
+        super()._mark(one)
+        address, mark = one
+        folder = f"{names.lane_folder(address)}/{names.CUTS}"
+        for name in self._bucket.names(folder):  # below a durable mark nobody plans any more
+            if (pinned := names.mark_of(name, least=0)) is not None and pinned < mark:
+                self._bucket.remove(f"{folder}/{name}")
+
+    def sender(self, token: str) -> Sender:
+        return S3Sender(self._bucket, self._how, self._header(), self._multipart_bytes)
+
+    def inspector(self) -> Inspector:
+        return S3Inspector(self._bucket)
+
+
+@dataclass(slots=True)
+class S3Sender:
+    bucket: Bucket
+    how: Format
+    header: tuple[str, ...]
+    multipart_bytes: int
+    _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
+    """Where each lane stood when it was last looked at: what is held is listed from there."""
+
+    def send(self, parcel: Parcel) -> Outcome:
+        check_parcel(parcel)
+        chunk = _Chunk(self, parcel)
+        maybe_under_way = False
+        trouble: Trouble | None = None
+        for _ in self.bucket.patience.attempts():
+            try:
+                return chunk.offer()
+            except BucketError as e:
+                trouble = e.trouble  # which was asked as often as it may be
+                break
+            except Trouble as t:
+                trouble = t
+                maybe_under_way |= t.why is Why.CUT
+            if not (trouble.passing or trouble.why is Why.TAKEN):
+                break
+        if trouble is None:
+            return TryLater("there was no time to ask the store")
+        if maybe_under_way:
+            return Unknown(trouble.words)
+        return TryLater(trouble.words, trouble.wait_seconds)
+
+    def look(self, lane: str) -> Look:
+        """What is held beyond the mark. The listing begins at the mark, so its length does not depend on history."""
+        if lane not in self._marks:
+            found = self.bucket.mark(lane)
+            self._marks[lane] = None if found is None else found[0]
+        look = self.bucket.look(lane, self._marks[lane])
+        mark = max((m for m in (look.mark, self._marks[lane]) if m is not None), default=None)
+        self._marks[lane] = mark
+        return Look(mark, look.objects)
+
+    def close(self) -> None:
+        self._marks.clear()
+
+
+class _Chunk:
+    """One chunk on its way: built when it is clear that it is needed, and kept for the next attempt."""
+
+    def __init__(self, sender: S3Sender, parcel: Parcel) -> None:
+        self._sender = sender
+        self._bucket = sender.bucket
+        self._parcel = parcel
+        self._lane = names.lane_folder(parcel.address)
+        self._name = f"{self._lane}/{names.object_name(parcel.range, sender.how.extension)}"
+        self._identity = identity_of(parcel.address, parcel.range)
+        self._body = io.BytesIO()
+        self._encoded: Encoded | None = None
+
+    def offer(self) -> Outcome:
+        """One attempt. It begins with a look, so that one whose answer was lost is found and not sent again."""
+        before = self._sender.look(self._lane)
+        rows = self._parcel.range
+        if before.settles(rows):
+            there = before.exactly(rows)
+            return gone(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
+        if (conflict := before.conflict(rows)) is not None:
+            return conflict
+        encoded = self._encode()
+        try:
+            failpoints.hit("s3.before_put")
+            if encoded.size > self._sender.multipart_bytes:
+                self._put_in_parts(encoded)
+            else:
+                self._put(encoded)
+            failpoints.hit("s3.after_put")
+        except Trouble as t:
+            if t.why is Why.NO_UPLOAD:
+                return self._called_off()
+            if t.why is Why.TAKEN:
+                return self._repeat(self._name)
+            raise
+        return self._confirm(encoded)
+
+    def _encode(self) -> Encoded:
+        if self._encoded is None:
+            self._encoded = encode(self._parcel.rows, self._sender.how, self._sender.header, self._identity, self._body)
+        return self._encoded
+
+    def _metadata(self, encoded: Encoded) -> dict[str, str]:
+        values = {**self._identity, "rows": str(encoded.count), "digest": encoded.digest}
+        return {METADATA + key: value for key, value in values.items()}
+
+    def _put(self, encoded: Encoded) -> None:
+        self._body.seek(0)
+        self._bucket.call(
+            "put_object",
+            Key=self._bucket.key(self._name),
+            Body=self._body,
+            IfNoneMatch="*",
+            Metadata=self._metadata(encoded),
+        )
+
+    def _put_in_parts(self, encoded: Encoded) -> None:
+        """Invisible until it is completed, and completed only where there is no object of the name."""
+        key = self._bucket.key(self._name)
+        upload: str | None = None
+        # Nothing is there to be seen after these requests, so one whose answer is lost is simply made again.
+        try:
+            upload = self._bucket.ask("create_multipart_upload", Key=key, Metadata=self._metadata(encoded))["UploadId"]
+            parts = self._send_parts(key, upload, encoded.size)
+        except Trouble as t:
+            if upload is not None:
+                self._call_off(key, upload)
+            if t.passing:
+                raise BucketError(t) from None
+            raise
+        try:
+            self._bucket.call(
+                "complete_multipart_upload",
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
+            )
+        except Trouble as t:
+            if t.why is not Why.CUT:  # which may be completed right now
+                self._call_off(key, upload)
+            raise
+
+    def _send_parts(self, key: str, upload: str, size: int) -> list[dict[str, Any]]:
+        part_bytes = max(min(_PART_BYTES, self._sender.multipart_bytes), _PART_BYTES_MIN, math.ceil(size / _PARTS_MAX))
+        parts: list[dict[str, Any]] = []
+        for number, start in enumerate(range(0, size, part_bytes), 1):
+            self._body.seek(start)
+            body = self._body.read(part_bytes)
+            answer = self._bucket.ask("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=body)
+            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+        return parts
+
+    def _call_off(self, key: str, upload: str) -> None:
+        try:
+            self._bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
+        except Trouble:
+            return  # the next fence calls it off; nobody sees it until then
+
+    def _called_off(self) -> Outcome:
+        """Another deliverer's fence did it, or an attempt of ours was completed after all."""
+        look = self._sender.look(self._lane)
+        there = look.exactly(self._parcel.range)
+        if there is not None:
+            return self._repeat(f"{self._lane}/{there.name}")
+        return gone(self._parcel) if look.settles(self._parcel.range) else TryLater(SUPERSEDED)
+
+    def _confirm(self, encoded: Encoded) -> Outcome:
+        """The mark was below the range before the put. If it is not any more, another deliverer has brought these rows:
+        by an object of its own, which a consumer has taken away, or because it found ours. In the first case ours must
+        not be seen a second time; in the second it is the only one. Only a mark that is clearly older than the object
+        tells that it was the first, so in doubt the object stays: consumers ignore what lies below their cursor."""
+        landed = Landed(encoded.count, encoded.digest, encoded.size)
+        try:
+            found = self._bucket.mark(self._lane)
+            if found is None or found[0] < self._parcel.range.hi:
+                return landed
+            ours = self._bucket.head(self._name)
+            if ours is None or ours["LastModified"] - found[1] < _CLOCKS_DIFFER_MAX:
+                return landed
+            self._bucket.remove(self._name)
+        except BucketError as e:
+            return Unknown(f"it landed, and whether it was still wanted could not be asked: {e.message}")
+        return TryLater(SUPERSEDED)
+
+    def _repeat(self, name: str) -> Outcome:
+        found = self._bucket.head(name)
+        if found is None:
+            # Taken away since it was seen: the next look finds the mark, or that it is to be sent.
+            raise Trouble(Why.TAKEN, "an object was there and is gone")
+        said = found["Metadata"]
+        if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
+            return Conflict((self._parcel.range,))
+        rows = said.get(METADATA + "rows", "")
+        count = int(rows) if rows.isascii() and rows.isdigit() else self._parcel.rows.num_rows
+        return Landed(count, said.get(METADATA + "digest", ""), int(found["ContentLength"]), repeat=True)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Inspector:
+    bucket: Bucket
+
+    def inspect(self, address: Address, rows: SeqRange) -> Inspected:
+        lane = names.lane_folder(address)
+        look = self.bucket.look(lane, Seq(rows.lo - 1) if rows.lo > 1 else None)
+        there = look.exactly(rows)
+        found = None if there is None else self.bucket.fetch(f"{lane}/{there.name}")
+        if there is None or found is None:
+            return decode.GONE
+        body, metadata = found
+        identity = identity_of(address, rows)
+        inspected = decode.inspect(body, there.name, rows, identity)
+        for key, expected in identity.items():
+            if inspected.problem is None and metadata.get(METADATA + key) != expected:
+                said = metadata.get(METADATA + key, "nothing")
+                problem = f"its metadata says {said} for {key}, where {expected} should be"
+                return Inspected(inspected.count, inspected.digest, problem)
+        return inspected
+
+    def close(self) -> None:
+        return None
+
+
+def _open(context: SinkContext) -> Sink:
+    options = context.options
+    bucket, prefix = _parse_url(options["url"])
+    access_key, secret_key = options.get("access_key"), options.get("secret_key")
+    if (access_key is None) != (secret_key is None):
+        raise UsageError(
+            "access_key and secret_key go together", hint="Give both, or neither: then AWS's usual chain is asked."
+        )
+    return S3Sink(
+        Bucket(bucket, prefix, _parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key),
+        dataset=context.dataset,
+        generation=context.generation,
+        how=choose_format(options["format"], options.get("compression")),
+        multipart_bytes=_parse_bytes(options["multipart_bytes"]),
+    )
+
+
+def _parse_url(url: str) -> tuple[str, str]:
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if scheme != "s3" or not bucket or "@" in bucket:
+        raise UsageError("url is not the address of a bucket", hint="Write it as s3://bucket or s3://bucket/prefix.")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise UsageError(f"the prefix of {url} has an empty part, `.` or `..` in it")
+    if names.names_a_generation(prefix):
+        raise UsageError(
+            f"{url} lies inside a prefix `generation=N`", hint="Sinks keep their later generations under such prefixes."
+        )
+    return bucket, prefix
+
+
+def _parse_endpoint(endpoint: str | None) -> str | None:
+    if endpoint is None:
+        return None
+    hint = "Write it as https://host or http://host:port."
+    try:
+        parts = urlsplit(endpoint)
+        host = parts.hostname
+    except ValueError:
+        raise UsageError("endpoint is not the address of a store", hint=hint) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError("endpoint is not the address of a store", hint=hint)
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise UsageError("endpoint holds more than an address", hint="Credentials go into access_key and secret_key.")
+    return endpoint.rstrip("/")
+
+
+def _parse_bytes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and _PART_BYTES_MIN <= int(text) <= _PUT_BYTES_MAX):
+        raise UsageError(
+            f"multipart_bytes cannot be {text}",
+            hint=f"It is a number of bytes from {_PART_BYTES_MIN} to {_PUT_BYTES_MAX}.",
+        )
+    return int(text)
+
+
+KIND = SinkKind(
+    options=(
+        Option("url", "`s3://bucket/prefix`.", required=True),
+        Option("endpoint", "The address of a store that is not Amazon's."),
+        Option("region", "The bucket's region. Without: what AWS's usual chain says, or `us-east-1`."),
+        Option("access_key", "`env:NAME`. Without both keys AWS's usual chain is asked.", secret=True),
+        Option("secret_key", "`env:NAME`.", secret=True),
+        Option(
+            "multipart_bytes",
+            "Objects larger than this are sent in parts.",
+            default=str(_MULTIPART_BYTES),
+        ),
+        *FORMAT_OPTIONS,
+    ),
+    open=_open,
+)

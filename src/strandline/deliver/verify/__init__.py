@@ -1,0 +1,1 @@
+"""The proof that sinks hold what was delivered to them."""

@@ -1,0 +1,251 @@
+"""The proof of a delivery, as a function over values: the contents of a lane's ranges on all three sides.
+
+A range that the sink should hold must hold what the ledger recorded, and that must be what the lake has, unless the
+lake itself has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.core.delivery_types import ChunkState
+from strandline.core.types import SeqRange
+from strandline.deliver.send.digests import bare, same_bytes, tell_apart
+from strandline.deliver.sink import Inspected
+from strandline.deliver.verify.ranges import Finding, Kind, Layout, Present, Recorded, counted
+
+_ENCODED_OTHERWISE = (
+    "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
+    "compared"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRows:
+    """What a range would be if it were delivered now."""
+
+    count: int
+    withheld: int
+    digest: str | None
+    """None where there is nothing to send, or where nobody can tell."""
+    twice: int | None = None
+    """A number that stands on two rows."""
+
+    @property
+    def all(self) -> int:
+        return self.count + self.withheld
+
+
+@dataclass
+class LaneProof:
+    """What was proved of a lane, counted, and what was found."""
+
+    findings: list[Finding]
+    ranges: int = 0
+    rows: int = 0
+    withheld: int = 0
+    empty: int = 0
+    taken: int = 0
+    taken_over: int = 0
+    """Held by the sink, and known to the ledger only by the mark that it took over from there."""
+    under_way: int = 0
+    bytes: int = 0
+    gone: int = 0
+    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
+    them."""
+    unprovable: int = 0
+    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSide:
+    """What each range of a lane would be if it were delivered now."""
+
+    ranges: Mapping[SeqRange, LakeRows]
+    """A range that is not in it could not be rebuilt; that is told elsewhere."""
+    changed: bool
+    """Rows were deleted or changed since they came in, or the history that would tell is gone."""
+    reshaped: bool = False
+    """Its schema was changed, so the same rows may make other bytes."""
+    floor: int = 0
+    """Rows at or below it may be gone, by retention."""
+    purged: tuple[SeqRange, ...] = ()
+    """Between these some are gone because a person asked for it."""
+
+    def may_lack(self, rows: SeqRange) -> bool:
+        return rows.lo <= self.floor or any(rows.overlaps(p) for p in self.purged)
+
+
+def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
+    """A range that is not among the inspected could not be read; that is told elsewhere too."""
+    proof = LaneProof(list(layout.findings), taken=len(layout.taken), under_way=layout.under_way)
+    layout.findings = proof.findings  # what is added from here on is found there
+    by_chunk = {p.record.chunk.id: p for p in layout.present if p.record is not None}
+    for present in layout.present:
+        _check_content(layout, proof, present, inspected.get(present.held.rows), lake)
+    for record in layout.chunks:
+        chunk = record.chunk
+        proof.withheld += chunk.withheld or 0
+        if chunk.state is ChunkState.EMPTY:
+            proof.empty += not any(n in chunk.rows for n in layout.set_aside)
+            _check_empty(layout, proof, record, lake)
+        else:
+            there = by_chunk.get(chunk.id)
+            seen = None if there is None else inspected.get(chunk.rows)
+            proof.rows += _check_with_lake(layout, proof, record, there, seen, lake)
+    for present in layout.beyond:
+        layout.add(Kind.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
+    return proof
+
+
+def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide) -> None:
+    """The sink's side against the ledger's; where the ledger knows nothing of it, against the lake's."""
+    rows, options = present.held.rows, present.options
+    proof.ranges += 1
+    proof.bytes += _size(present)
+    if seen is None:
+        return
+    if seen.problem is not None:
+        layout.add(Kind.CORRUPT, rows, seen.problem, options=options)
+    elif present.record is not None:
+        chunk = present.record.chunk
+        count = seen.count if seen.count is not None else present.held.count
+        digest = seen.digest or present.held.digest
+        if chunk.count is not None and count is not None and count != chunk.count:
+            layout.add(
+                Kind.COUNT,
+                rows,
+                f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered",
+                options=options,
+            )
+        elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
+            words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
+            layout.add(Kind.DIGEST, rows, words, options=options)
+    else:
+        _check_taken_over(layout, proof, present, seen, lake)
+
+
+def _size(present: Present) -> int:
+    known = None if present.record is None else present.record.chunk.size
+    return known or present.held.size or 0
+
+
+def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: Inspected, lake: LakeSide) -> None:
+    rows, options = present.held.rows, present.options
+    taken_over = options is None
+    proof.taken_over += taken_over
+    there = lake.ranges.get(rows)
+    if there is None:
+        return
+    count = seen.count if seen.count is not None else present.held.count
+    digest = seen.digest or present.held.digest
+    differs = bool(digest and there.digest and tell_apart(digest, there.digest))
+    same = count in (None, there.count) and not differs
+    if taken_over:
+        proof.rows += count or 0
+    if same and there.count > 0:
+        if digest and there.digest and not same_bytes(digest, there.digest):
+            layout.add(Kind.NOTE, rows, _ENCODED_OTHERWISE, options=options)
+        return
+    if lake.may_lack(rows) and there.count <= (count or 0):
+        proof.unprovable += 1
+        words = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+        layout.add(Kind.UNPROVABLE, rows, f"{words}, and rows of it were deleted from the lake since", options=options)
+        return
+    why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+    words = "none of its rows" if there.count == 0 else "other rows"
+    layout.add(
+        Kind.NOTE if lake.changed and there.count <= (count or 0) else Kind.EXTRA,
+        rows,
+        f"{why}, and the lake has {words}" + (" by now" if lake.changed else ""),
+        options=options,
+    )
+
+
+def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeSide) -> None:
+    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
+    if there is None:
+        return
+    withheld = chunk.withheld or 0
+    explained = withheld + sum(1 for n in layout.set_aside if n in chunk.rows)
+    if there.twice is not None:
+        _twice(layout, record, there.twice)
+    elif there.all > explained:
+        words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
+        layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
+    elif explained > withheld:
+        return  # whether the lake still has the row or not
+    elif there.all < withheld and lake.may_lack(chunk.rows):
+        proof.gone += withheld - there.all
+    elif (there.count, there.withheld) != (0, withheld):
+        _differs(
+            layout,
+            record,
+            Kind.COUNT,
+            f"{counted(withheld, 'row')} were withheld, it has {there.withheld:,} to withhold and "
+            f"{there.count:,} to send",
+            lake,
+        )
+
+
+def _check_with_lake(
+    layout: Layout,
+    proof: LaneProof,
+    record: Recorded,
+    present: Present | None,
+    seen: Inspected | None,
+    lake: LakeSide,
+) -> int:
+    """The ledger's side, or the sink's where the ledger does not know, against the lake's; the rows of the chunk."""
+    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
+    seen_count = None if seen is None or seen.problem else seen.count
+    count = chunk.count if chunk.count is not None else seen_count
+    if there is None:
+        return count or 0
+    if there.twice is not None:
+        _twice(layout, record, there.twice)
+        return count or 0
+    digest = chunk.digest or None
+    if digest is None and present is not None and seen is not None and not seen.problem:
+        digest = seen.digest or present.held.digest
+    known = None if count is None else count + (chunk.withheld or 0)
+    if (chunk.found or chunk.count is None) and lake.may_lack(chunk.rows) and (known is None or there.all < known):
+        proof.unprovable += 1
+        words = "a ledger that is lost delivered it, and rows of it were deleted from the lake since"
+        layout.add(Kind.UNPROVABLE, chunk.rows, words, options=record.options)
+        return count or 0
+    delivered = there.count if count is None else count
+    whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
+    if there.all > whole:
+        more = there.all - whole
+        layout.add(
+            Kind.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
+            "withheld", options=record.options,
+        )  # fmt: skip
+    elif there.all < whole and lake.may_lack(chunk.rows):
+        proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
+    elif there.all < whole:
+        fewer = counted(whole - there.all, "row")
+        _differs(layout, record, Kind.COUNT, f"it has {fewer} fewer than were delivered", lake)
+    elif there.count != delivered:
+        words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
+        _differs(layout, record, Kind.COUNT, words, lake)
+    elif digest and there.digest and tell_apart(digest, there.digest):
+        _differs(layout, record, Kind.DIGEST, "its rows have another content now", lake)
+    elif digest and there.digest and not same_bytes(digest, there.digest):
+        layout.add(Kind.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=record.options)
+    return delivered
+
+
+def _differs(layout: Layout, record: Recorded, kind: Kind, words: str, lake: LakeSide) -> None:
+    if lake.changed or (lake.reshaped and kind is Kind.DIGEST):
+        layout.add(Kind.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
+    else:
+        words = f"the lake is not as it was: {words}, and nothing in its history says why"
+        layout.add(kind, record.chunk.rows, words, options=record.options)
+
+
+def _twice(layout: Layout, record: Recorded, number: int) -> None:
+    words = f"number {number} stands on two rows of the lake: someone copied rows together with their numbers"
+    layout.add(Kind.COUNT, record.chunk.rows, words, options=record.options)

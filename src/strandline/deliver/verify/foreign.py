@@ -1,0 +1,29 @@
+"""Rows of a dataset that are not ours, as `verify` names them."""
+
+from __future__ import annotations
+
+from strandline.deliver.sink_session import SinkRun
+from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.read import foreign_rows as counting
+
+
+def foreign_rows(run: SinkRun) -> list[Finding]:
+    """They are no fault of the sink, which never gets them. A number that stands on two rows is one: nobody can tell
+    which of them the sink holds, or is to get."""
+    context, dataset = run.context, run.dataset
+    counts = counting.count(context.config, context.ledger, dataset, context.tables().view(dataset.name), context.lake)
+    found: list[Finding] = []
+    if counts is None or counts.twice is None:
+        return [_note(run, "it is not known whether rows of it are foreign")]
+    if counts.twice:
+        detail = f"it stands on two rows of {dataset.name}; rows that share a number with another: {counts.twice:,}"
+        found.append(
+            Finding(Kind.DUPLICATE_ROW, run.record.name, "", None, f"sequence number {counts.twice_first}", detail)
+        )
+    if counts.foreign > counts.twice:
+        found.append(_note(run, f"foreign rows, which no sink gets: {counts.foreign - counts.twice:,}"))
+    return found
+
+
+def _note(run: SinkRun, detail: str) -> Finding:
+    return Finding(Kind.NOTE, run.record.name, "", None, run.dataset.name, detail)

@@ -1,0 +1,37 @@
+"""What a sink was never sent, and what nobody can tell any more, as `verify` sees it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from strandline.core.types import SeqRange
+from strandline.deliver.verify.ranges import Finding, Kind, Layout
+from strandline.ledger.deliver.losses import Loss, Reason
+
+
+def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
+    """Where the lane's mark was moved past rows that it had not got. Where rows were deleted and the mark stayed, what
+    is left between them was delivered in the usual way."""
+    return [x.range for x in losses if x.partition == partition and x.reason is Reason.DROPPED]
+
+
+def forgotten(
+    sink: str, losses: Sequence[Loss], layouts: Sequence[Layout], published: Callable[[SeqRange], int | None]
+) -> list[Finding]:
+    """Rows went while a ledger was in use that is lost. What of them the sink holds is compared as far as it can be;
+    whether it got all of them is known only where as many are accounted for as came in."""
+    words = (
+        "rows up to here were deleted while the ledger did not know how far the sink was: whether it got all of them "
+        "cannot be told any more"
+    )
+    return [
+        Finding(Kind.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)
+        for loss in losses
+        if loss.reason is Reason.FORGOTTEN and not _accounted_for(loss.range, layouts, published(loss.range))
+    ]
+
+
+def _accounted_for(rows: SeqRange, layouts: Sequence[Layout], published: int | None) -> bool:
+    inside = [r.chunk for x in layouts for r in x.chunks if rows.lo <= r.chunk.rows.lo and r.chunk.rows.hi <= rows.hi]
+    aside = sum(1 for x in layouts for n in x.set_aside if n in rows)
+    return published is not None and sum((c.count or 0) + (c.withheld or 0) for c in inside) + aside >= published

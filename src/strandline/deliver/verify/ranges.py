@@ -1,0 +1,292 @@
+"""A lane's three sides laid beside each other by their ranges: what the ledger says, and what the sink holds.
+
+What is missing, what is too much, and what has to be read back and rebuilt, as functions over values. Contents are
+compared afterwards (`proof`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from strandline.core.delivery_types import Chunk, ChunkState, Intent, Lane
+from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.deliver.sink import Held, HeldRange
+
+
+class Kind(StrEnum):
+    GAP = "gap"
+    OVERLAP = "overlap"
+    MISSING = "missing"
+    """Delivered, and no longer at the sink."""
+    EXTRA = "extra"
+    """At the sink, and nobody here delivered it."""
+    CORRUPT = "corrupt"
+    COUNT = "count"
+    DIGEST = "digest"
+    DUPLICATE_ROW = "duplicate_row"
+    MISSING_ROW = "missing_row"
+    UNEXPLAINED = "unexplained"
+    """Rows of the lake that the mark has passed, and no record says why they were not delivered."""
+    UNREADABLE = "unreadable"
+    """Nothing can be said: neither that it is right nor that it is wrong."""
+    UNPROVABLE = "unprovable"
+    """Rows are gone from the lake, as a rule or a person said, and no record tells what they were. No fault."""
+    NOTE = "note"
+    """Worth knowing, and no fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: Kind
+    sink: str
+    partition: str
+    range: SeqRange | None
+    what: str
+    """The object, the rows or the numbers that it is about."""
+    detail: str
+
+    @property
+    def is_fault(self) -> bool:
+        return self.kind not in (Kind.NOTE, Kind.UNPROVABLE)
+
+
+OptionsKey = tuple[tuple[str, str], ...]
+"""The options that an intent was stored with, as something that can be a key."""
+Namer = Callable[[SeqRange, OptionsKey | None], str]
+"""What a range is called at the sink; None: with the options of today."""
+
+
+def options_key(options: Mapping[str, str]) -> OptionsKey:
+    return tuple(sorted(options.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A chunk that the ledger says was dealt with, and the options that it was built with."""
+
+    chunk: Chunk
+    options: OptionsKey
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A range that the sink holds. Without a chunk of exactly its bounds it is compared with the lake alone."""
+
+    held: HeldRange
+    record: Recorded | None
+    options: OptionsKey | None
+
+
+@dataclass
+class Layout:
+    """One lane: the sides beside each other, before anything was read."""
+
+    sink: str
+    lane: Lane
+    name: Namer
+    floor: int
+    """Numbers up to it are not this generation's to deliver."""
+    findings: list[Finding] = field(default_factory=list)
+    chunks: list[Recorded] = field(default_factory=list)
+    """Landed or empty, in order: what the lake is asked about."""
+    present: list[Present] = field(default_factory=list)
+    """In order: what the sink is asked about."""
+    under_way: int = 0
+    """Chunks of an open intent that have yet to be sent or acknowledged."""
+    taken: list[SeqRange] = field(default_factory=list)
+    """At or below the sink's own mark, and taken away since."""
+    set_aside: frozenset[int] = frozenset()
+    """Numbers of rows that the sink refused: an empty chunk that holds one is explained by it."""
+    replayed: frozenset[int] = frozenset()
+    """Those of them that may be there after all, each under its own number."""
+    lost: tuple[SeqRange, ...] = ()
+    """Merged: the mark was moved past them, and what the lane had not got of them is counted as lost."""
+    beyond: list[Present] = field(default_factory=list)
+    """Beyond everything that the ledger knew when it was asked: a deliverer may have been at work meanwhile."""
+
+    @property
+    def mark(self) -> int:
+        return int(self.lane.mark or 0)
+
+    def add(self, kind: Kind, rows: SeqRange | None, detail: str, *, options: OptionsKey | None = None) -> None:
+        what = self.name(rows, options) if rows is not None else "the lane"
+        self.findings.append(Finding(kind, self.sink, self.lane.partition, rows, what, detail))
+
+    def holes(self) -> list[SeqRange]:
+        """Numbers up to the mark that no chunk, nothing held and no loss stands for: the lane had no rows there."""
+        known = [r.chunk.rows for r in self.chunks] + [p.held.rows for p in self.present] + list(self.lost)
+        return list(without(range_or_none(self.floor + 1, self.mark), merge_ranges(known)))
+
+
+def range_or_none(lo: int, hi: int) -> SeqRange | None:
+    return SeqRange(Seq(lo), Seq(hi)) if lo <= hi else None
+
+
+def without(rows: SeqRange | None, merged: Sequence[SeqRange]) -> Iterator[SeqRange]:
+    """What is left of a range when these, merged, are taken out of it."""
+    if rows is None:
+        return
+    at = int(rows.lo)
+    for other in merged:
+        if other.hi < at:
+            continue
+        if other.lo > rows.hi:
+            break
+        if at < other.lo:
+            yield SeqRange(Seq(at), Seq(other.lo - 1))
+        at = int(other.hi) + 1
+    if at <= rows.hi:
+        yield SeqRange(Seq(at), rows.hi)
+
+
+def lay_out(
+    sink: str,
+    lane: Lane,
+    start: Seq | None,
+    intents: Sequence[Intent],
+    held: Held,
+    name: Namer,
+    *,
+    set_aside: frozenset[int] = frozenset(),
+    replayed: frozenset[int] = frozenset(),
+    lost: Sequence[SeqRange] = (),
+    taken_is_fine: bool = False,
+) -> Layout:
+    """`intents` are all that the lane ever had, in order."""
+    first = min((int(i.after or 0) for i in intents), default=int(lane.mark or 0))
+    layout = Layout(
+        sink, lane, name, floor=min(int(start or 0), first), set_aside=set_aside, replayed=replayed,
+        lost=tuple(merge_ranges(lost)),
+    )  # fmt: skip
+    _walk_ledger(layout, intents)
+    planned = [
+        Recorded(c, options_key(i.options))
+        for i in intents
+        for c in i.chunks
+        if c.state is ChunkState.PLANNED and not _is_lost(layout, c.rows)
+    ]
+    layout.under_way = sum(1 for r in planned if r.chunk.rows.hi > layout.mark)
+    ordered = sorted(held.ranges, key=lambda h: h.rows)
+    for a, b in itertools.pairwise(ordered):
+        if a.rows.overlaps(b.rows):
+            layout.add(Kind.OVERLAP, b.rows, f"it holds rows that {name(a.rows, None)} holds too")
+    _place_held(layout, ordered, planned)
+    _look_for_chunks(layout, held, taken_is_fine=taken_is_fine)
+    return layout
+
+
+def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
+    """The chunks of an intent tile it, intents do not overlap, and nothing below the mark was left unsent."""
+    at = layout.floor
+    for intent in intents:
+        after, key = int(intent.after or 0), options_key(intent.options)
+        if after < at and (twice := range_or_none(after + 1, min(at, int(intent.until)))):
+            layout.add(Kind.OVERLAP, twice, "the ledger promised it twice", options=key)
+        position = after
+        for chunk in intent.chunks:
+            if gap := range_or_none(position + 1, int(chunk.rows.lo) - 1):
+                layout.add(Kind.GAP, gap, "no chunk of its intent has it", options=key)
+            if twice := range_or_none(int(chunk.rows.lo), min(position, int(chunk.rows.hi))):
+                layout.add(Kind.OVERLAP, twice, "two chunks of its intent have it", options=key)
+            position = max(position, int(chunk.rows.hi))
+            if chunk.state is not ChunkState.PLANNED:
+                layout.chunks.append(Recorded(chunk, key))
+            elif (chunk.rows.lo <= layout.mark or intent.closed_at is not None) and not _is_lost(layout, chunk.rows):
+                layout.add(Kind.GAP, chunk.rows, "it was promised and never sent, and the mark passed it", options=key)
+        if gap := range_or_none(position + 1, int(intent.until)):
+            layout.add(Kind.GAP, gap, "no chunk of its intent has it", options=key)
+        if intent.closed_at is not None and intent.until > layout.mark:
+            lost = range_or_none(max(after, layout.mark) + 1, int(intent.until))
+            layout.add(Kind.UNEXPLAINED, lost, f"it was delivered, and the mark stands at {layout.mark}", options=key)
+        at = max(at, int(intent.until))
+
+
+def _is_lost(layout: Layout, rows: SeqRange) -> bool:
+    return rows.hi <= layout.mark and any(r.lo <= rows.lo and rows.hi <= r.hi for r in layout.lost)
+
+
+def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
+    """What the sink holds is a chunk, was cut otherwise, was taken over with a mark, is under way, or is too much."""
+    exact = {r.chunk.rows: r for r in layout.chunks}
+    sent = {r.chunk.rows for r in planned}
+    every = sorted([*layout.chunks, *planned], key=lambda r: r.chunk.rows)
+    spans = [r.chunk.rows for r in every]
+    position = 0
+    for held in ordered:
+        while position < len(every) and spans[position].hi < held.rows.lo:
+            position += 1
+        if held.rows in sent:
+            continue  # it landed, and nobody has said so yet
+        if (record := exact.get(held.rows)) is not None:
+            if record.chunk.state is ChunkState.EMPTY and _is_replayed(layout, held):
+                layout.present.append(Present(held, None, record.options))
+            elif record.chunk.state is ChunkState.EMPTY:
+                layout.add(
+                    Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=record.options
+                )
+            else:
+                layout.present.append(Present(held, record, record.options))
+            continue
+        over = [every[n] for n in _touching(spans, position, held.rows)]
+        _place_odd(layout, held, over)
+
+
+def _is_replayed(layout: Layout, held: HeldRange) -> bool:
+    return len(held.rows) == 1 and held.rows.lo in layout.replayed
+
+
+def _touching(spans: Sequence[SeqRange], start: int, rows: SeqRange) -> Iterator[int]:
+    """Where, from `start` on, the sorted spans begin inside of the range or before it."""
+    return itertools.takewhile(lambda n: spans[n].lo <= rows.hi, range(start, len(spans)))
+
+
+def _place_odd(layout: Layout, held: HeldRange, over: Sequence[Recorded]) -> None:
+    options = over[0].options if over else None
+    if not over:
+        if held.rows.hi <= layout.mark:
+            layout.present.append(Present(held, None, None))
+        else:
+            layout.beyond.append(Present(held, None, None))
+    elif any(r.chunk.state is ChunkState.PLANNED for r in over):
+        promised = next(r.chunk.rows for r in over if r.chunk.state is ChunkState.PLANNED)
+        layout.add(Kind.OVERLAP, held.rows, f"it is in the way of {promised}, which is promised", options=options)
+    elif all(r.chunk.state is ChunkState.EMPTY for r in over) and _is_replayed(layout, held):
+        layout.present.append(Present(held, None, options))
+    elif all(r.chunk.state is ChunkState.EMPTY for r in over):
+        layout.add(Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=options)
+    elif next(without(held.rows, merge_ranges(r.chunk.rows for r in over)), None) is not None:
+        layout.add(Kind.EXTRA, held.rows, "the ledger knows of a part of it only", options=options)
+    else:
+        layout.present.append(Present(held, None, options))
+
+
+def _look_for_chunks(layout: Layout, held: Held, *, taken_is_fine: bool) -> None:
+    there = {h.rows for h in held.ranges}
+    merged = merge_ranges(there)
+    position = 0
+    for record in layout.chunks:
+        chunk = record.chunk
+        if chunk.state is not ChunkState.LANDED or chunk.count == 0 or chunk.rows in there:
+            continue
+        while position < len(merged) and merged[position].hi < chunk.rows.lo:
+            position += 1
+        for lost in without(chunk.rows, [merged[n] for n in _touching(merged, position, chunk.rows)]):
+            taken = held.mark is not None and lost.hi <= held.mark
+            if taken:
+                layout.taken.append(lost)
+            if not (taken and taken_is_fine):
+                detail = f"it was delivered{_rows_of(chunk)} and is not there"
+                if taken:
+                    detail += "; if a consumer took it away, --taken-is-fine accepts that"
+                layout.add(Kind.MISSING, lost, detail, options=record.options)
+
+
+def _rows_of(chunk: Chunk) -> str:
+    return "" if chunk.count is None else f" with {counted(chunk.count, 'row')}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

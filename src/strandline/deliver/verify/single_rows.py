@@ -1,0 +1,221 @@
+"""Single rows in a proof: those that nobody sent, and those that a sink lacks or has twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
+from strandline.core.wording import plural
+from strandline.deliver.plan import size_scan_spark
+from strandline.deliver.sink import Address, Outcome, Parcel
+from strandline.deliver.verify.compare import LakeRows
+from strandline.deliver.verify.ranges import Finding, Kind, Layout
+from strandline.deliver.verify.rebuild import Wanted
+from strandline.iceberg.spark.tables import explain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAMED_MAX = 5
+STRAYS_MAX = 20
+
+
+# --- rows that a sink lacks or has twice -----------------------------------------------------------------------------
+
+
+@runtime_checkable
+class KnowsNumbers(Protocol):
+    """An inspector that can say which numbers of a range the sink has."""
+
+    def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """Numbers of a range that the lake has and the sink has not, or has more than once."""
+
+    missing: tuple[int, ...]
+    missing_count: int
+    twice: tuple[int, ...]
+    twice_count: int
+
+
+@dataclass(frozen=True)
+class NumberComparison:
+    """A sender that sends nothing: it looks which of a chunk's numbers the sink has, and how often."""
+
+    inspector: KnowsNumbers
+
+    def send(self, parcel: Parcel) -> Outcome:
+        import numpy as np
+
+        held = self.inspector.numbers(parcel.address, parcel.range).to_numpy(zero_copy_only=False)
+        missing = np.setdiff1d(parcel.rows.column(SEQ_COLUMN).to_numpy(), held)
+        values, times = np.unique(held, return_counts=True)
+        twice = values[times > 1]
+        return cast(
+            "Outcome",
+            RowDifference(
+                tuple(int(n) for n in missing[:NAMED_MAX]),
+                len(missing),
+                tuple(int(n) for n in twice[:NAMED_MAX]),
+                len(twice),
+            ),
+        )
+
+    def close(self) -> None:
+        self.inspector.close()
+
+
+def in_rows(findings: Sequence[Finding], answers: Mapping[Wanted, object]) -> list[Finding]:
+    """The findings, those about a range with its rows named where the comparison could."""
+    named = {(w.partition, w.rows): d for w, d in answers.items() if isinstance(d, RowDifference)}
+    return [g for f in findings for g in _in_rows(f, named)]
+
+
+def _in_rows(found: Finding, named: Mapping[tuple[str, SeqRange], RowDifference]) -> list[Finding]:
+    difference = None if found.range is None else named.get((found.partition, found.range))
+    if found.kind is not Kind.CORRUPT or difference is None:
+        return [found]
+    rows = []
+    if difference.missing_count:
+        rows.append(replace(found, kind=Kind.MISSING_ROW, what=_numbers(difference.missing, difference.missing_count)))
+    if difference.twice_count:
+        rows.append(replace(found, kind=Kind.DUPLICATE_ROW, what=_numbers(difference.twice, difference.twice_count)))
+    return [replace(r, detail=f"{found.what}: {found.detail}") for r in rows] or [found]
+
+
+def _numbers(numbers: Sequence[int], count: int) -> str:
+    more = f" and {count - len(numbers)} more" if count > len(numbers) else ""
+    return f"{'number' if count == 1 else 'numbers'} {', '.join(map(str, numbers))}{more}"
+
+
+# --- rows that no chunk stands for -----------------------------------------------------------------------------------
+
+
+def unsent_rows(
+    df: DataFrame,
+    record: SinkRecord,
+    layouts: Sequence[Layout],
+    rebuilt: Mapping[str, Mapping[SeqRange, LakeRows]],
+    left_out: Collection[str],
+) -> list[Finding]:
+    """Rows up to the marks that are in no chunk: nobody sent them, and nobody left them out. `left_out` are lanes that
+    are known and could not be laid out."""
+    spans = [LaneSpan(x.lane.partition, x.floor, x.mark) for x in layouts]
+    counts = rows_by_lane(df, spans, LaneSpan("", int(record.start or 0), int(record.planned or 0)))
+    suspects = []
+    for layout in layouts:
+        known = _rows_in_chunks(layout, rebuilt[layout.lane.partition])
+        there = counts.pop(layout.lane.partition, 0)
+        if known is not None and there > known:
+            suspects.append(layout)
+    found = strays(df, [(x.lane.partition, hole) for x in suspects for hole in x.holes()])
+    findings = [
+        Finding(
+            Kind.UNEXPLAINED,
+            record.name,
+            s.partition,
+            s.rows,
+            f"{plural(s.count, 'row')}, numbers {s.first} to {s.last}",
+            "they are in the lake, the mark has passed them, and they were never sent",
+        )
+        for s in found[:STRAYS_MAX]
+    ]
+    if more := sum(s.count for s in found[STRAYS_MAX:]):
+        findings.append(
+            Finding(
+                Kind.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
+            )
+        )
+    for partition, rows in sorted((p, n) for p, n in counts.items() if p not in left_out):
+        what = f"{plural(rows, 'row')} up to {record.planned}"
+        detail = "they are in the lake, and the ledger does not know their partition"
+        findings.append(Finding(Kind.UNEXPLAINED, record.name, partition, None, what, detail))
+    return findings
+
+
+def _rows_in_chunks(layout: Layout, rebuilt: Mapping[SeqRange, LakeRows]) -> int | None:
+    """The lake's rows in what stands for the lane's numbers up to its mark; None where it could not all be built."""
+    ranges = [r.chunk.rows for r in layout.chunks if r.chunk.rows.hi <= layout.mark]
+    ranges += [p.held.rows for p in layout.present if p.record is None and p.options is None]
+    found = [rebuilt.get(r) for r in ranges]
+    if any(f is None or f.twice is not None for f in found):
+        return None
+    return sum(f.all for f in found if f is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpan:
+    """The numbers of a lane that its marks answer for: above `floor`, up to `mark`."""
+
+    partition: str
+    floor: int
+    mark: int
+
+
+def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> dict[str, int]:
+    """How many rows each lane has in its span; a lane that is not among them is counted over that of the others."""
+    number = F.col(SEQ_COLUMN)
+    if PARTITION_COLUMN not in df.columns:
+        only = spans[0] if spans else others
+        rows = df.where((number > only.floor) & (number <= only.mark))
+        return _counts(rows.agg(F.lit(NOT_PARTITIONED).alias("_lane"), F.count("*").alias("rows")))
+    laned = df.select(size_scan_spark.lane_of(df).alias("_lane"), number)
+    floor, mark = F.lit(others.floor), F.lit(others.mark)
+    if spans:
+        known = df.sparkSession.createDataFrame(
+            [(s.partition, s.floor, s.mark) for s in spans], "_lane string, _floor long, _mark long"
+        )
+        laned = laned.join(F.broadcast(known), "_lane", "left")
+        floor, mark = F.coalesce(F.col("_floor"), floor), F.coalesce(F.col("_mark"), mark)
+    return _counts(laned.where((number > floor) & (number <= mark)).groupBy("_lane").agg(F.count("*").alias("rows")))
+
+
+def _counts(df: DataFrame) -> dict[str, int]:
+    try:
+        return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # a line per lane
+    except Exception as e:
+        raise explain(e, "the rows of the lake cannot be counted") from e
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Rows in a part of a lane where the ledger says that there are none."""
+
+    partition: str
+    rows: SeqRange
+    count: int
+    first: int
+    last: int
+
+
+def strays(df: DataFrame, holes: Sequence[tuple[str, SeqRange]]) -> list[Stray]:
+    if not holes:
+        return []
+    known = df.sparkSession.createDataFrame(
+        [(p, int(r.lo), int(r.hi)) for p, r in holes], "_lane string, _from long, _to long"
+    )
+    number = F.col(SEQ_COLUMN)
+    laned = df.select(size_scan_spark.lane_of(df).alias("_lane"), number).join(F.broadcast(known), "_lane")
+    inside = laned.where(number.between(F.col("_from"), F.col("_to")))
+    grouped = inside.groupBy("_lane", "_from").agg(
+        F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last")
+    )
+    by_start = {(p, int(r.lo)): r for p, r in holes}
+    try:
+        found = grouped.collect()  # a line per hole that has rows
+    except Exception as e:
+        raise explain(e, "the rows of the lake cannot be counted") from e
+    return sorted(
+        (Stray(r["_lane"], by_start[r["_lane"], r["_from"]], r["rows"], r["first"], r["last"]) for r in found),
+        key=lambda s: (s.partition, s.rows),
+    )

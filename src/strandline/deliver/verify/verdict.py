@@ -1,0 +1,69 @@
+"""What `verify` says of a sink: values, for whoever shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.core.errors import RefusedError
+from strandline.core.types import Seq
+from strandline.deliver.verify.ranges import Finding, Kind
+
+VerifyProgress = Callable[[str, str, int, int], None]
+"""Sink, what is done right now, how much of it, of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkVerdict:
+    name: str
+    kind: str
+    lanes: int
+    ranges: int = 0
+    """Held by the sink and read back."""
+    rows: int = 0
+    withheld: int = 0
+    empty: int = 0
+    taken: int = 0
+    taken_over: int = 0
+    under_way: int = 0
+    quarantined: int = 0
+    """Rows that the sink refused: set aside, and not there."""
+    replayed: int = 0
+    discarded: int = 0
+    gone: int = 0
+    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
+    them."""
+    unprovable: int = 0
+    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
+    lost: int = 0
+    """Rows that it will never get, because a rule or a person said so."""
+    checked_bytes: int = 0
+    start: Seq | None = None
+    watermark: Seq | None = None
+    """The lowest mark of its lanes; None where nothing was delivered yet."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not any(f.is_fault for f in self.findings)
+
+    @property
+    def unreadable(self) -> bool:
+        """Nothing was found to be wrong, and not all of it could be looked at."""
+        faults = [f for f in self.findings if f.is_fault]
+        return bool(faults) and all(f.kind is Kind.UNREADABLE for f in faults)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    sinks: tuple[SinkVerdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(s.ok for s in self.sinks)
+
+    @property
+    def exit_code(self) -> int:
+        if any(not s.ok and not s.unreadable for s in self.sinks):
+            return 1
+        return 0 if self.ok else RefusedError.exit_code

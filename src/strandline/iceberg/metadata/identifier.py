@@ -1,0 +1,54 @@
+"""How tables are called: `namespace.table`, and `default` where no namespace is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from strandline.core.errors import SchemaError
+
+DEFAULT_NAMESPACE = "default"
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
+_QUOTED = r"`(?:[^`]|``)+`"
+_WITH_QUOTED = re.compile(rf"(?:{_QUOTED}|[^.`]+)(?:\.(?:{_QUOTED}|[^.`]+))*")
+_ANY_PART = re.compile(rf"{_QUOTED}|[^.`]+")
+
+
+def parse_identifier(name: str) -> tuple[str, ...]:
+    """The levels of the namespace, then the table. One that has a dot in it stands in backticks, as Spark wants it."""
+    if "`" in name and _WITH_QUOTED.fullmatch(name):
+        parts = tuple(_unquoted(part) for part in _ANY_PART.findall(name))
+    else:
+        parts = tuple(name.split("."))
+    if not all(part.strip() for part in parts):
+        raise SchemaError(f"not the name of a table: {name!r}", hint="Say TABLE or NAMESPACE.TABLE.")
+    return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
+
+
+def full_name(name: str) -> str:
+    return name_of(parse_identifier(name))
+
+
+def name_of(identifier: Sequence[str]) -> str:
+    """What `parse_identifier` reads back."""
+    return ".".join(quoted(p) if "." in p or _unquoted(p) != p else p for p in identifier)
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, part) else part
+
+
+def quoted(column: str) -> str:
+    """As Spark reads it: a name with a dot or a backtick in it is one name."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+def check_new_name(name: str) -> None:
+    """A new table's name becomes folders and is written in SQL, so it is kept plain. Others' names are taken as they
+    are."""
+    for part in parse_identifier(name):
+        if not _PART.fullmatch(part):
+            raise SchemaError(
+                f"{name!r} cannot be the name of a dataset",
+                hint="Use letters, digits, _ and -, and a dot between namespace and table.",
+            )

@@ -1,0 +1,142 @@
+"""Whether main still holds everything that was settled. Pure: a decision on one version of the metadata.
+
+Once snapshots are expired, counting rows cannot tell a rollback from a deletion. So the table has a tag of ours,
+`strandline-settled`, on a snapshot of main that holds everything settled. The commit that publishes a block moves it,
+and so does our maintenance; the ledger remembers where it was put last. Expiry keeps what a tag names, whoever runs it.
+Main holds everything settled if it descends from that snapshot, whatever its owner deleted since (docs/adr/0027).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.core.types import Anchor, Published, SeqRange, SnapshotId
+from strandline.iceberg.metadata.table_metadata import TableView
+
+Links = Mapping[SnapshotId, tuple[SnapshotId | None, int]]
+"""Of each snapshot its parent and its sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the ledger knows of a table. It is read before the table, so that the table is not the older of the two."""
+
+    anchor: Anchor | None = None
+    """Where the tag was when the ledger last heard of it."""
+    published: Sequence[Published] = ()
+    """The blocks that were published last and know their snapshot, newest first."""
+    purged: Sequence[SeqRange] = ()
+    """Between these numbers rows may be missing, because a person asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Main descends from everything settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Main does not descend from this snapshot, which it did once."""
+
+    snapshot: SnapshotId
+    is_kept: bool
+    """The table still has it, so that main can be set to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """Somebody expired the snapshots between it and main, and nothing else tells."""
+
+    snapshot: SnapshotId
+
+
+Verdict = Holds | RolledBack | NotKnown
+
+
+def links_of(view: TableView) -> dict[SnapshotId, tuple[SnapshotId | None, int]]:
+    return {s.id: (s.parent, s.sequence) for s in view.snapshots.values()}
+
+
+def judge(
+    view: TableView,
+    memory: Memory,
+    earlier: Callable[[], Iterable[Links]] = lambda: (),
+    all_have_rows: Callable[[Sequence[SeqRange]], bool] = lambda blocks: False,
+) -> Verdict:
+    """`earlier` gives the snapshots that earlier versions of the metadata had, newest version first; it is asked only
+    where snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is asked last.
+    """
+    anchors = _anchors(view, memory)
+    found = {a: _descends(view, a, lambda: ()) for a in anchors}
+    if None in found.values() and not (_is_untagged(view, memory) and True in found.values()):
+        found = {a: _descends(view, a, earlier) if f is None else f for a, f in found.items()}
+    lost = next((a for a in anchors if found[a] is False), None)
+    if lost is not None:
+        return RolledBack(lost.snapshot, lost.snapshot in view.snapshots)
+    if None not in found.values() or (_is_untagged(view, memory) and True in found.values()):
+        return Holds()
+    doubtful = next(a for a in anchors if found[a] is None)
+    blocks = _telling(view, memory, doubtful)
+    return Holds() if blocks and all_have_rows(blocks) else NotKnown(doubtful.snapshot)
+
+
+def _is_untagged(view: TableView, memory: Memory) -> bool:
+    """It was last published to by a version that knew no tags."""
+    return view.settled is None and memory.anchor is None
+
+
+def _anchors(view: TableView, memory: Memory) -> list[Anchor]:
+    """Main is to descend from what the tag names, and from what the ledger remembers: the tag is behind where the
+    catalog is an old copy, and the ledger where that is one, or somebody else moved the tag. A table without either has
+    what was published last instead: one of them is enough, because older ones may have expired."""
+    known = {a.snapshot: a for a in (memory.anchor, view.settled) if a is not None}
+    if known:
+        return list(known.values())
+    published = [b.snapshot for b in memory.published if b.snapshot is not None]
+    return [Anchor(s, view.snapshots[s].sequence if s in view.snapshots else 0) for s in published]
+
+
+def _descends(view: TableView, anchor: Anchor, earlier: Callable[[], Iterable[Links]]) -> bool | None:
+    """None where a snapshot between the two is gone, and no earlier version of the metadata has it either."""
+    links = links_of(view)
+    versions = None
+    seen: set[SnapshotId] = set()
+    at = view.main
+    while at is not None:
+        if at == anchor.snapshot:
+            return True
+        if (found := links.get(at)) is None:
+            versions = iter(earlier()) if versions is None else versions
+            if (older := next(versions, None)) is None:
+                return None if _ancestors(links, anchor.snapshot).isdisjoint(seen) else False
+            links = {**older, **links}
+            continue
+        seen.add(at)
+        at, sequence = found
+        if 0 < sequence <= anchor.sequence:
+            return False  # a descendant has a higher one
+    return False
+
+
+def _ancestors(links: Links, of: SnapshotId) -> set[SnapshotId]:
+    """Where one of them is in main's history, and `of` is not, main took another way from there."""
+    found: set[SnapshotId] = set()
+    at: SnapshotId | None = of
+    while at is not None and at in links and at not in found:
+        found.add(at)
+        at = links[at][0]
+    return found
+
+
+def _telling(view: TableView, memory: Memory, anchor: Anchor) -> list[SeqRange]:
+    """Numbers of blocks that the anchor had last: rolled back to before it, main would lack one of them altogether.
+    Not of those that came later, nor where rows may be missing by our own doing."""
+    found = []
+    for block in memory.published:
+        rows = block.head.rows
+        snapshot = None if block.snapshot is None else view.snapshots.get(block.snapshot)
+        is_later = snapshot is not None and snapshot.sequence > anchor.sequence > 0
+        if not is_later and rows.hi > view.floor and not any(rows.overlaps(p) for p in memory.purged):
+            found.append(rows)
+    return found

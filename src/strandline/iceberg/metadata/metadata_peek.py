@@ -1,0 +1,124 @@
+"""A glance at a table without PyIceberg, for commands that must answer within a second.
+
+The embedded catalog is a SQLite file with one row a table; the row names the newest metadata file, and that is JSON.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from strandline.core.errors import StorageError
+from strandline.core.settings import LakeConfig
+from strandline.iceberg.metadata.identifier import full_name, parse_identifier
+from strandline.iceberg.metadata.lineage import Links, links_of
+from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, parse_view
+
+CATALOG_NAME = "lake"
+BUSY_TIMEOUT_SECONDS = 60
+_GZIP_MAGIC = b"\x1f\x8b"
+_READ_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TableGlance:
+    metadata_location: str
+    view: TableView
+    row_count: int | None
+    """Live rows of main; None where delete files, or a writer that keeps no totals, make it unknown."""
+    open_branches: int
+    """Blocks that are staged and not published yet."""
+    history: tuple[SnapshotView, ...]
+    """Main and its ancestors, the newest first, as far back as they are kept."""
+
+
+def is_glanceable(config: LakeConfig) -> bool:
+    return config.settings.catalog.kind == "sqlite" and config.warehouse_folder is not None
+
+
+def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
+    """None where there is no such table, and where a glance is not possible: REST catalogs and buckets."""
+    if not is_glanceable(config):
+        return None
+    catalog = config.path(config.settings.catalog.path)
+    if not catalog.is_file():
+        return None
+    missing: OSError | None = None
+    for _ in range(_READ_ATTEMPTS):
+        location = _location(catalog, parse_identifier(name))
+        if location is None:
+            return None
+        if (path := _local_path(location)) is None:
+            return None
+        try:
+            return glance_of(location, path.read_bytes())
+        except FileNotFoundError as e:
+            # Another commit may have come between; then the catalog names a newer file now.
+            missing = e
+        except (OSError, ValueError, KeyError, StopIteration) as e:
+            raise StorageError(f"{full_name(name)}: its metadata {path} cannot be read: {e}") from e
+    raise StorageError(
+        f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
+        hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
+    ) from missing
+
+
+def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
+    uri = f"file:{quote(str(catalog))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+            row = connection.execute(
+                "SELECT metadata_location FROM iceberg_tables"
+                " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+                (CATALOG_NAME, ".".join(identifier[:-1]), identifier[-1]),
+            ).fetchone()
+    except sqlite3.OperationalError as e:
+        if "no such table" in str(e):
+            return None
+        raise StorageError(f"the catalog {catalog} cannot be read: {e}") from e
+    except sqlite3.DatabaseError as e:
+        raise StorageError(f"the catalog {catalog} cannot be read: {e}") from e
+    return None if row is None else row[0]
+
+
+def _local_path(location: str) -> Path | None:
+    if "://" in location and not location.startswith("file://"):
+        return None
+    # Iceberg's writers take a location as it is written: nothing in it is an escape.
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
+
+
+def earlier_links(view: TableView) -> Iterator[Links]:
+    """The snapshots that earlier metadata files name, the newest file first, as far back as they are files here."""
+    for location in reversed(view.metadata_log):
+        if (path := _local_path(location)) is None:
+            return
+        try:
+            yield links_of(glance_of(location, path.read_bytes()).view)
+        except (OSError, ValueError, KeyError, StopIteration):
+            return
+
+
+def glance_of(location: str, content: bytes) -> TableGlance:
+    """From a metadata file's bytes."""
+    if content.startswith(_GZIP_MAGIC):
+        content = gzip.decompress(content)
+    view = parse_view(content.decode("utf-8"))
+    history = tuple(view.ancestors(view.main))
+    return TableGlance(location, view, _row_count(view, history), len(view.branches), history)
+
+
+def _row_count(view: TableView, history: tuple[SnapshotView, ...]) -> int | None:
+    if view.main is None:
+        return 0
+    if not history:
+        return None
+    summary = history[0].summary
+    if summary.get("total-delete-files") != "0" or "total-records" not in summary:
+        return None
+    return int(summary["total-records"])

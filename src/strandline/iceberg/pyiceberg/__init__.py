@@ -1,0 +1,1 @@
+"""Iceberg tables without a JVM, through PyIceberg. Importing these modules imports PyIceberg."""

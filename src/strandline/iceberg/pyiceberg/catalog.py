@@ -1,0 +1,430 @@
+"""The catalog and its tables without a JVM, through PyIceberg. Importing this imports PyIceberg: heavy paths only.
+
+What Spark's session opens as `lake` is opened here under the same name, from the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchViewError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    TooManyRequestsError,
+)
+from pyiceberg.table import StaticTable
+from pyiceberg.table.metadata import TableMetadataV1
+from pyiceberg.types import LongType, StringType
+
+from strandline.core.errors import (
+    CommitUnknown,
+    SchemaError,
+    StorageError,
+    Superseded,
+    TableUnfit,
+    UsageError,
+    WrongLake,
+)
+from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_key
+from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.identifier import check_new_name, full_name, name_of, parse_identifier
+from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
+from strandline.iceberg.metadata.table_metadata import (
+    DELIVER_BY_PROPERTY,
+    EPOCH_PROPERTY,
+    FORMAT_PROPERTY,
+    LAKE_PROPERTY,
+    METRICS_PROPERTY,
+    NUMBERED_SINCE_PROPERTY,
+)
+from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
+from strandline.iceberg.pyiceberg.errors import explained, opening
+from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
+from strandline.iceberg.pyiceberg.schema import dataset_schema, fit_own_columns, partition_spec
+from strandline.iceberg.schema.alteration import Alteration
+from strandline.iceberg.schema.partitioning import parse_partition_by
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table, Transaction
+
+    from strandline.iceberg.schema.columns import Column
+
+OPEN_ATTEMPTS_MAX = 5
+COMMIT_ATTEMPTS_MAX = 20
+FORMAT_VERSION = 2
+SNAPSHOT_LOADING_MODE = "snapshot-loading-mode"
+
+NEW_TABLE_PROPERTIES = {
+    METRICS_PROPERTY: "full",
+    # Small row groups: a read of a few new rows out of a compacted file opens little of it.
+    "write.parquet.row-group-size-bytes": str(16 << 20),
+    # A file is one split: a larger one costs a task and a look at its footer for each split without new rows.
+    "write.target-file-size-bytes": str(96 << 20),
+    # Iceberg's Java library sets this on tables that it makes itself, and falls back to gzip on those it does not.
+    "write.parquet.compression-codec": "zstd",
+    # Rows are written by the task that stamped them; a shuffle would only cost.
+    "write.distribution-mode": "none",
+    # Blocks are published while others commit; losing a few times in a row is normal.
+    "commit.retry.num-retries": "20",
+    "commit.retry.min-wait-ms": "50",
+    "commit.retry.max-wait-ms": "5000",
+    # A metadata file that the table no longer lists goes with the commit that takes it off the list: else each ingest
+    # leaves three that nobody refers to, and a healthy lake looks as if it had drifted.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableListing:
+    name: str
+    lake: str | None
+    """The lake that it is a dataset of; None if it is nobody's."""
+    properties: Mapping[str, str]
+    table_uuid: str | None
+    problem: str | None
+    """Why it cannot be opened; then nothing else is known of it."""
+
+
+def open_catalog(config: LakeConfig) -> LightCatalog:
+    remote = config.settings.catalog.kind == "rest"
+    for _ in range(OPEN_ATTEMPTS_MAX - 1):
+        try:
+            with explained("the catalog"):
+                return LightCatalog(_load(config), remote=remote)
+        except StorageError as e:
+            # Two processes that open a new lake at once both make the catalog's tables; the second then finds them.
+            if "already exists" not in e.message:
+                raise
+    with explained("the catalog"):
+        return LightCatalog(_load(config), remote=remote)
+
+
+def _load(config: LakeConfig) -> Catalog:
+    catalog = load_catalog(CATALOG_NAME, **_catalog_options(config))
+    # Whoever sees the heads of branches only takes what else is kept for garbage. A server's word comes last.
+    catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
+    return catalog
+
+
+def _catalog_options(config: LakeConfig) -> dict[str, str]:
+    settings = config.settings
+    files = (
+        "pyiceberg.io.pyarrow.PyArrowFileIO"
+        if settings.warehouse.is_s3
+        else "strandline.iceberg.pyiceberg.local_files.LocalFiles"
+    )
+    options = {"warehouse": config.warehouse_url, "py-io-impl": files}
+    if settings.warehouse.is_s3:
+        send_no_trailers(config)
+        found = {
+            "s3.endpoint": settings.warehouse.endpoint,
+            "s3.region": settings.warehouse.region,
+            "s3.access-key-id": resolve_key(settings.warehouse.access_key),
+            "s3.secret-access-key": resolve_key(settings.warehouse.secret_key),
+            # Not the client's own second for a connection and three for an answer: a store that is busy takes longer.
+            "s3.connect-timeout": "10",
+            "s3.request-timeout": "60",
+        }
+        options |= {key: value for key, value in found.items() if value is not None}
+    if settings.catalog.kind == "rest":
+        further = resolve_catalog_options(settings.catalog.options)
+        return options | {"type": "rest", "uri": settings.catalog.uri or ""} | further
+    path = config.path(settings.catalog.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Blanks and accents are taken as they are; these would be read as parts of the address.
+    escaped = str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
+
+
+class LightCatalog:
+    def __init__(self, catalog: Catalog, *, remote: bool) -> None:
+        self._catalog = catalog
+        self._remote = remote
+
+    @property
+    def is_remote(self) -> bool:
+        return self._remote
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def exists(self, name: str) -> bool:
+        with explained(full_name(name)):
+            return self._catalog.table_exists(parse_identifier(name))
+
+    def load(self, name: str) -> Table:
+        with opening(full_name(name)):
+            return self._catalog.load_table(parse_identifier(name))
+
+    def open_metadata(self, location: str) -> Table:
+        """As a metadata file has it, whatever catalog names it."""
+        with opening(location):
+            return StaticTable.from_metadata(location, self._catalog.properties)
+
+    def glance(self, name: str) -> TableGlance | None:
+        """What `pointer.read_pointer` sees, for catalogs and warehouses that are not files of this machine."""
+        if not self.exists(name):
+            return None
+        table = self.load(name)
+        with explained(full_name(name)):
+            content = table.io.new_input(table.metadata_location).open().read()
+        return glance_of(table.metadata_location, content)
+
+    def table_names(self) -> list[str]:
+        with explained("the catalog"):
+            names = [name_of(i) for namespace in self._namespaces(()) for i in self._catalog.list_tables(namespace)]
+        return sorted(names)
+
+    def view_locations(self) -> dict[str, str | None]:
+        """Of a REST catalog; PyIceberg does not know those of others. None where it cannot be told."""
+        with explained("the catalog"):
+            names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
+        found: dict[str, str | None] = {}
+        for name in sorted(names):
+            try:
+                found[name_of(name)] = self._catalog.load_view(name).metadata.location
+            except NoSuchViewError:
+                continue  # dropped just now
+            except Exception:
+                found[name_of(name)] = None  # whatever a server or a damaged file makes its reader say
+        return found
+
+    def list_tables(self) -> list[TableListing]:
+        """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
+        return [self._listing(name) for name in self.table_names()]
+
+    def _listing(self, name: str) -> TableListing:
+        try:
+            table = self.load(name)
+        except (TableUnfit, StorageError) as e:
+            return TableListing(name, None, {}, None, e.message)
+        properties = dict(table.properties)
+        return TableListing(name, properties.get(LAKE_PROPERTY), properties, str(table.metadata.table_uuid), None)
+
+    def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for namespace in self._catalog.list_namespaces(parent):
+            yield namespace
+            yield from self._namespaces(namespace)
+
+    # ---- making and dropping -----------------------------------------------------------------------------------------
+
+    def create_dataset_table(
+        self,
+        name: str,
+        columns: Sequence[Column],
+        *,
+        lake_id: str,
+        epoch: int,
+        deliver_by: Sequence[str] = (),
+        partition_by: str | None = None,
+        format_version: int = FORMAT_VERSION,
+        properties: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Our columns come first, required, and then the user's; `properties` are set besides ours."""
+        check_new_name(name)
+        if format_version != FORMAT_VERSION:
+            raise SchemaError(
+                f"a dataset cannot be created with format version {format_version}",
+                hint="PyIceberg writes version 2 only. Create the table with Spark, and adopt it.",
+            )
+        schema = dataset_schema(columns, deliver_by)
+        spec = partition_spec(schema, parse_partition_by(partition_by) if partition_by is not None else ())
+        wanted = NEW_TABLE_PROPERTIES | dict(properties or {}) | own_properties(lake_id, epoch, deliver_by)
+        wanted["format-version"] = str(format_version)
+        identifier = parse_identifier(name)
+        try:
+            with explained(full_name(name)):
+                self._catalog.create_namespace_if_not_exists(identifier[:-1])
+                return self._catalog.create_table(identifier, schema, partition_spec=spec, properties=wanted)
+        except TableAlreadyExistsError as e:
+            raise UsageError(
+                f"there is a table {full_name(name)} already",
+                hint="`strandline dataset adopt` makes a dataset of a table that is there.",
+            ) from e
+
+    def drop(self, name: str) -> None:
+        """The catalog forgets the table; its files stay where they are."""
+        with explained(full_name(name)):
+            self._catalog.drop_table(parse_identifier(name))
+
+    # ---- changing ----------------------------------------------------------------------------------------------------
+
+    def alter(self, name: str, alterations: Sequence[Alteration]) -> Table:
+        """All of them in one commit, or none."""
+        base = self.load(name).schema()
+        sent = unknown = False
+
+        def attempt() -> Table:
+            nonlocal base, sent, unknown
+            table = self.load(name)
+            if sent and table.schema() != base:
+                if in_effect(table.schema(), base, alterations):
+                    return table
+                if unknown:
+                    raise CommitUnknown(
+                        f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema "
+                        "since",
+                        hint=f"Look at the columns with `strandline dataset show {full_name(name)}`, "
+                        "then repeat what is missing.",
+                    )
+            base = table.schema()
+            check_alterations(table, alterations)
+            try:
+                with self._committing(), table.update_schema() as update:
+                    stage_alterations(update, alterations)
+            except CommitStateUnknownException:
+                sent = unknown = True
+                raise
+            except CommitFailedException:
+                sent = self._remote  # a request that a gateway sent twice conflicts with itself
+                raise
+            return table
+
+        return self._committed(name, attempt)
+
+    def set_properties(self, name: str, values: Mapping[str, str]) -> Table:
+        def attempt() -> Table:
+            table = self.load(name)
+            if any(table.properties.get(key) != value for key, value in values.items()):
+                with self._committing(), table.transaction() as transaction:
+                    transaction.set_properties(dict(values))
+            return table
+
+        return self._committed(name, attempt)
+
+    def add_sequence_column(
+        self,
+        name: str,
+        *,
+        lake_id: str,
+        epoch: int,
+        deliver_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Makes a table of someone else's ready for numbers, in one commit. What is there already stays as it is.
+
+        The columns are optional, because the rows that are there have no numbers yet.
+        """
+
+        def attempt() -> Table:
+            table = self.load(name)
+            names = [f.name for f in table.schema().fields]
+            check_adoptable(full_name(name), table.properties, names, lake_id, epoch, deliver_by)
+            seq, partition = fit_own_columns(table.schema())
+            wanted = dict(properties or {}) | adopting_properties(table.properties, lake_id, epoch, deliver_by)
+            if seq is None and not isinstance(table.metadata, TableMetadataV1):
+                # Files up to here lack the column, so that their rows can be counted without opening them.
+                wanted[NUMBERED_SINCE_PROPERTY] = str(table.metadata.last_sequence_number)
+            stale = {key: value for key, value in wanted.items() if table.properties.get(key) != value}
+            add_partition = bool(deliver_by) and partition is None
+            if seq is None or add_partition or stale:
+                with self._committing(), table.transaction() as transaction:
+                    if seq is None or add_partition:
+                        _stage_own_columns(transaction, add_seq=seq is None, add_partition=add_partition)
+                    if stale:
+                        transaction.set_properties(stale)
+            return table
+
+        return self._committed(name, attempt)
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Over a network, a commit whose answer does not come, or comes from a gateway, has an unknown outcome."""
+        try:
+            yield
+        except (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError, ValidationError) as e:
+            if self._remote:
+                raise CommitStateUnknownException(str(e)) from e
+            raise
+
+    def _committed(self, name: str, attempt: Callable[[], Table]) -> Table:
+        """Repeats an attempt that lost against another commit. Each one begins by loading the table, so repeating
+        after an unknown outcome is safe too: what landed is then seen, and not done again."""
+        for number in range(1, COMMIT_ATTEMPTS_MAX + 1):
+            try:
+                with explained(full_name(name)):
+                    return attempt()
+            except (CommitFailedException, CommitStateUnknownException) as e:
+                if number == COMMIT_ATTEMPTS_MAX:
+                    raise CommitUnknown(
+                        f"{full_name(name)}: the change could not be committed in {plural(number, 'attempt')}: {e}",
+                        hint="Others commit to the table all the time, or the catalog does not answer. Try again.",
+                    ) from e
+                time.sleep(random.uniform(0.5, 1.0) * min(0.05 * 2**number, 2.0))
+        raise AssertionError("unreachable")
+
+
+def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[str, str]:
+    return {
+        LAKE_PROPERTY: lake_id,
+        EPOCH_PROPERTY: str(epoch),
+        DELIVER_BY_PROPERTY: json.dumps(list(deliver_by)),
+    }
+
+
+def adopting_properties(
+    there: Mapping[str, str], lake_id: str, epoch: int, deliver_by: Sequence[str]
+) -> dict[str, str]:
+    wanted = own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
+    if there.get(FORMAT_PROPERTY, "").lower() == "avro":
+        wanted[FORMAT_PROPERTY] = "parquet"
+    return wanted
+
+
+def check_adoptable(
+    name: str,
+    properties: Mapping[str, str],
+    columns: Sequence[str],
+    lake_id: str,
+    epoch: int,
+    deliver_by: Sequence[str],
+) -> None:
+    owner = properties.get(LAKE_PROPERTY)
+    if owner is not None and owner != lake_id:
+        raise WrongLake(
+            f"{name} is a dataset of another lake ({owner})",
+            hint="Rows cannot have numbers of two lakes. Copy the table, or open that lake.",
+        )
+    if int(properties.get(EPOCH_PROPERTY, "0")) > epoch:
+        raise Superseded(
+            f"{name} was taken over by a newer ledger of this lake", hint="Find out which ledger is the one in use."
+        )
+    if "history.expire.max-ref-age-ms" in properties:
+        raise TableUnfit(
+            f"{name} has history.expire.max-ref-age-ms set, which would expire staged branches",
+            hint="Unset the property, then adopt the table.",
+        )
+    if taken := [c for c in columns if is_reserved(c) and c not in INTERNAL_COLUMNS]:
+        raise SchemaError(
+            f"{name} has a column {taken[0]}, a name that Strandline keeps for its own use",
+            hint=f"Rename it, then adopt the table. Names that begin with {RESERVED_PREFIX} are reserved, as are "
+            f"{' and '.join(INTERNAL_COLUMNS)} in any case.",
+        )
+    if missing := [c for c in deliver_by if c not in columns]:
+        raise SchemaError(f"--deliver-by names {missing[0]}, and {name} has no such column")
+
+
+def _stage_own_columns(transaction: Transaction, *, add_seq: bool, add_partition: bool) -> None:
+    with transaction.update_schema() as update:
+        if add_seq:
+            update.add_column(SEQ_COLUMN, LongType())
+            update.move_first(SEQ_COLUMN)
+        if add_partition:
+            update.add_column(PARTITION_COLUMN, StringType())
+            update.move_after(PARTITION_COLUMN, SEQ_COLUMN)

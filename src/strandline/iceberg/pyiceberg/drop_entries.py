@@ -1,0 +1,180 @@
+"""Entries of data files that are gone, removed from main in one commit, through PyIceberg. Importing this imports it.
+
+A commit carries the token of its batch in its summary, and requires that the table has no tag that voids the token.
+So whoever took a batch over voids it first: then what the table tells of it is final, whether its commit landed or not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
+from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.errors import explained
+
+VOID_KEPT_MS = 30 * 86_400_000
+"""Longer than any process sleeps that prepared a commit; then expiry removes the tag."""
+FORMAT_VERSION_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    count: int
+    """Files, however often main had each."""
+    snapshot: int | None
+
+
+class _DropFiles(_OverwriteFiles):
+    """PyIceberg's overwrite with nothing to add, which refuses a token that was voided."""
+
+    token = ""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        not_void = AssertRefSnapshotId.model_validate({"ref": VOID_PREFIX + self.token, "snapshot-id": None})
+        return updates, (*requirements, not_void)
+
+
+def is_possible(catalog: LightCatalog, name: str) -> bool:
+    return int(catalog.load(name).metadata.format_version) <= FORMAT_VERSION_MAX
+
+
+def drop_data_files(
+    catalog: LightCatalog,
+    name: str,
+    wanted: Collection[str],
+    key: Callable[[str], str],
+    *,
+    token: str,
+    summary: Mapping[str, str],
+    attempts_max: int,
+    before_commit: Callable[[], None],
+) -> Dropped:
+    """`before_commit` is the last word: what it raises ends the attempt before anything is committed."""
+    for number in range(1, attempts_max + 1):
+        table = catalog.load(name)
+        if (landed := _landed(table, token)) is not None:
+            return landed
+        found = _entries(table, wanted, key)
+        if not found:
+            return Dropped(0, None)
+        count = len({key(file.file_path) for file in found})
+        before_commit()
+        try:
+            with explained(name):
+                snapshot = _commit(table, found, count, token, summary, keep_files=catalog.is_remote)
+        except CommitFailedException as e:
+            if VOID_PREFIX + token in catalog.load(name).metadata.refs:
+                raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
+            if number == attempts_max:
+                raise CommitUnknown(f"{name}: entries could not be dropped in {plural(number, 'attempt')}: {e}") from e
+            continue
+        except (CommitStateUnknownException, StorageError) as e:
+            raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e
+        except ValidationException as e:
+            raise StorageError(f"{name}: entries cannot be dropped: {e}") from e
+        return Dropped(count, snapshot)
+    raise AssertionError("unreachable")
+
+
+def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
+    """How many entries the commit of a batch removed; None if the table does not have it."""
+    try:
+        found = _landed(catalog.load(name), token)
+    except NoSuchDataset:
+        return None
+    return None if found is None else found.count
+
+
+def has_entries(catalog: LightCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
+    """Of any of these files, in main."""
+    return bool(_entries(catalog.load(name), wanted, key))
+
+
+def void(catalog: LightCatalog, name: str, token: str) -> None:
+    """From here on a commit of the batch cannot land."""
+    for _ in range(20):
+        try:
+            table = catalog.load(name)
+        except NoSuchDataset:
+            return
+        main = table.current_snapshot()
+        if main is None or VOID_PREFIX + token in table.metadata.refs:
+            return  # there is no entry to drop, or somebody was faster
+        try:
+            with explained(name), table.manage_snapshots() as change:
+                change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
+            return
+        except CommitFailedException:
+            continue
+        except CommitStateUnknownException as e:
+            raise CommitUnknown(f"{name}: whether a batch of entries was voided is not known: {e}") from e
+    raise CommitUnknown(f"{name}: others commit to the table all the time; a batch of entries could not be voided")
+
+
+def _until(tagged_ms: int) -> int:
+    """A tag is as old as its snapshot, not as itself."""
+    return max(0, int(time.time() * 1000) - tagged_ms) + VOID_KEPT_MS
+
+
+def _landed(table: Table, token: str) -> Dropped | None:
+    for snapshot in reversed(table.metadata.snapshots):
+        said = snapshot.summary
+        if said is not None and said.additional_properties.get(BATCH_SUMMARY) == token:
+            count = int(said.additional_properties.get(DROPPED_SUMMARY, "0"))
+            return Dropped(count, snapshot.snapshot_id)
+    return None
+
+
+def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -> list[DataFile]:
+    main = table.current_snapshot()
+    if main is None:
+        return []
+    found: list[DataFile] = []
+    with explained(".".join(table.name())):
+        for manifest in main.manifests(table.io):
+            if manifest.content != ManifestContent.DATA:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                if file.content == DataFileContent.DATA and key(file.file_path) in wanted:
+                    found.append(file)
+    return found
+
+
+def _commit(
+    table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str], *, keep_files: bool
+) -> int:
+    """`keep_files`: what was written for a commit stays if that was refused. Over a network a commit that a gateway
+    sent twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
+    # Once: between two attempts the lease is looked at again, and PyIceberg's own would not.
+    once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    transaction = table.transaction()
+    drop = _DropFiles(
+        operation=Operation.DELETE,
+        transaction=transaction,
+        io=table.io,
+        branch=MAIN_BRANCH,
+        snapshot_properties={**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)},
+    )
+    drop.token = token
+    for file in files:
+        drop.delete_data_file(file)
+    drop.commit()
+    if keep_files:
+        transaction._snapshot_producers.clear()
+    transaction.commit_transaction()
+    return drop.snapshot_id

@@ -1,0 +1,95 @@
+"""PyIceberg's errors as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from gzip import BadGzipFile
+
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.exceptions import ValidationError as InvalidMetadata
+
+from strandline.core.errors import NoSuchDataset, SchemaError, StorageError, StrandlineError, TableUnfit
+
+_PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
+_NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
+
+AWAY_HINT = "Look whether the REST catalog at catalog.uri is up and can be reached from here."
+DENIED_HINT = "Look at the credentials in catalog.options, and at what the catalog lets them do."
+
+
+@contextmanager
+def opening(what: str) -> Iterator[None]:
+    """Around what reads a table's metadata: a damaged file makes its readers say anything, and one table that cannot
+    be opened is not to end what is done with the others."""
+    with explained(what):
+        try:
+            yield
+        except BadGzipFile as e:  # an OSError, but of what was read
+            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
+        except _NOT_OF_THE_TABLE:
+            raise
+        except Exception as e:
+            if _is_of_the_database(e):
+                raise
+            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Conflicts pass, because the caller repeats them."""
+    try:
+        yield
+    except _PASSED:
+        raise
+    except (NoSuchTableError, NoSuchNamespaceError) as e:
+        raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows those there are.") from e
+    except NotImplementedError as e:
+        raise TableUnfit(
+            f"{what} has a format version that PyIceberg can read but not change",
+            hint="Change it with Spark SQL.",
+        ) from e
+    except (UnauthorizedError, ForbiddenError) as e:
+        raise StorageError(f"{what}: the catalog refuses it: {_briefly(e)}", hint=DENIED_HINT) from e
+    except RESTError as e:
+        raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
+    except (ValueError, InvalidMetadata, OSError) as e:
+        if _is_of_the_way(e):
+            raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
+        if isinstance(e, OSError):
+            raise StorageError(f"{what} cannot be reached: {e}") from e
+        raise SchemaError(f"{what}: {e}") from e
+    except Exception as e:
+        if _is_of_the_database(e):
+            raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
+        raise
+
+
+def _is_of_the_way(error: Exception) -> bool:
+    """Of the HTTP client, on its way to a REST catalog. Some of its errors are values that are wrong, too."""
+    return type(error).__module__.startswith("requests.")
+
+
+def _briefly(error: Exception) -> str:
+    """A gateway answers with whole pages."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
+
+
+def _is_of_the_database(error: Exception) -> bool:
+    """PyIceberg lets the driver's errors through; its library is not imported here only to name them."""
+    return type(error).__module__.startswith("sqlalchemy.")
+
+
+def told(error: Exception) -> str:
+    """The line of a validation report that says what is wrong; the others say where in the validator."""
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    return next((line for line in lines if "error," in line), lines[0]).partition(" [type=")[0]

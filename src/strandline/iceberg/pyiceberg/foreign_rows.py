@@ -1,0 +1,262 @@
+"""How many rows of a table have no number, or one that no block of ours owns. Imports PyIceberg: heavy paths only.
+
+Manifests answer for most files: the bounds and null counts of `_ingest_seq` say whether a file lies wholly inside or
+outside what is owned. Only a file that straddles, that lacks those figures, or that has deletes and would count is
+opened, and of it only that column is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.types import NestedField
+
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
+from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
+from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, Twice, count_twice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+_BATCH_ROWS = 1 << 17
+_FIELD_ID_KEY = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsNotOurs:
+    snapshot: SnapshotId | None
+    """Main's snapshot that was counted; None for a table that never had one."""
+    unnumbered: int
+    foreign: int
+    """With a number that nobody owns, or with one that stands twice."""
+    twice: int | None
+    """Of the foreign ones, those that share a number of ours; None where too much would have to be read."""
+    twice_first: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    unnumbered: int
+    foreign: int
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return _Tally(self.unnumbered + other.unnumbered, self.foreign + other.foreign)
+
+
+_NONE = _Tally(0, 0)
+
+
+class _EqualityDeletes(Exception):
+    """PyIceberg cannot apply them."""
+
+
+def count_rows_not_ours(
+    table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId], bool]
+) -> RowsNotOurs | None:
+    """At main's current snapshot; None where equality deletes hide what is left of a file that would count.
+
+    `owned` is sorted and disjoint. `is_trusted` says of a snapshot whether what it added holds each number once, and
+    none that another file has.
+    """
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return RowsNotOurs(None, 0, 0, 0, None)
+    field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
+    counter = _Counter(table, None if field is None else field.field_id, _Owned(owned), _Deletes(table, snapshot))
+    total = _NONE
+    entries: list[ManifestEntry] = []
+    try:
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content == ManifestContent.DATA:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    total += counter.count(entry)
+                    if counter.may_have_numbers(entry):
+                        entries.append(entry)
+        twice = counter.count_twice(entries, is_trusted)
+    except _EqualityDeletes:
+        return None
+    foreign = total.foreign + (0 if twice is None else twice.rows)
+    return RowsNotOurs(
+        SnapshotId(snapshot.snapshot_id),
+        total.unnumbered,
+        foreign,
+        None if twice is None else twice.rows,
+        None if twice is None else twice.first,
+    )
+
+
+class _Owned:
+    """Ranges as two sorted arrays; neighbours are joined, so that a file over two blocks does not seem to straddle."""
+
+    def __init__(self, ranges: Sequence[SeqRange]) -> None:
+        los = np.fromiter((r.lo for r in ranges), dtype=np.int64, count=len(ranges))
+        his = np.fromiter((r.hi for r in ranges), dtype=np.int64, count=len(ranges))
+        if np.any(los[1:] <= his[:-1]):
+            raise ValueError("owned ranges must be sorted and disjoint")
+        gap = los[1:] - 1 > his[:-1]
+        self._los: NDArray[np.int64] = los[np.concatenate(([True], gap))] if len(los) else los
+        self._his: NDArray[np.int64] = his[np.concatenate((gap, [True]))] if len(his) else his
+
+    def holds_all(self, lo: int, hi: int) -> bool:
+        at = int(np.searchsorted(self._los, lo, side="right")) - 1
+        return at >= 0 and hi <= int(self._his[at])
+
+    def holds_none(self, lo: int, hi: int) -> bool:
+        return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
+
+    def holds_each(self, values: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not len(self._los):
+            return np.zeros(len(values), dtype=bool)
+        at = np.searchsorted(self._los, values, side="right") - 1
+        return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
+
+    def strangers(self, values: NDArray[np.int64]) -> int:
+        return int(len(values) - np.count_nonzero(self.holds_each(values)))
+
+
+class _Deletes:
+    """The delete files of a snapshot. There are few of them beside the data, so they are held whole."""
+
+    def __init__(self, table: Table, snapshot: Snapshot) -> None:
+        self._index: DeleteFileIndex | None = None
+        self._equality_up_to = -1
+        for manifest in snapshot.manifests(table.io):
+            if manifest.content != ManifestContent.DELETES:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                    self._equality_up_to = max(self._equality_up_to, entry.sequence_number or 0)
+                else:
+                    self._index = self._index or DeleteFileIndex()
+                    self._index.add_delete_file(entry, partition_key=entry.data_file.partition)
+
+    def of(self, entry: ManifestEntry) -> set[DataFile]:
+        sequence_number = entry.sequence_number or 0
+        # An equality delete concerns older data only. Whether it fits the partition is not looked at: "unknown" errs
+        # on the safe side.
+        if sequence_number < self._equality_up_to:
+            raise _EqualityDeletes
+        if self._index is None:
+            return set()
+        return self._index.for_data_file(sequence_number, entry.data_file, partition_key=entry.data_file.partition)
+
+
+class _Counter:
+    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _Deletes) -> None:
+        self._table = table
+        self._field_id = field_id
+        self._owned = owned
+        self._deletes = deletes
+        self._numbered_since = int(table.properties.get(NUMBERED_SINCE_PROPERTY, "-1"))
+
+    def count(self, entry: ManifestEntry) -> _Tally:
+        known = self._from_metrics(entry)
+        if known == _NONE:
+            return known
+        deletes = self._deletes.of(entry)
+        if known is not None and not deletes:
+            return known
+        total = _NONE
+        for numbers in self._read(entry.data_file, deletes):
+            total += self._count_numbers(numbers)
+        return total
+
+    def may_have_numbers(self, entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        nulls = None if self._field_id is None else (file.null_value_counts or {}).get(self._field_id)
+        return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
+
+    def count_twice(self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]) -> Twice | None:
+        files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
+
+        def read(file: NumberedFile) -> Iterator[NDArray[np.int64]]:
+            entry = entries[file.index]
+            for numbers in self._read(entry.data_file, self._deletes.of(entry)):
+                yield numbers.drop_null().cast(pa.int64()).to_numpy()
+
+        return count_twice(files, read, self._owned.holds_each)
+
+    def _numbered(self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId], bool]) -> NumberedFile:
+        file, bounds = entry.data_file, self._bounds(entry.data_file)
+        lo, hi = (-SEQ_MAX - 1, int(SEQ_MAX)) if bounds is None else bounds
+        nulls = (file.null_value_counts or {}).get(self._field_id or 0) or 0
+        suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id))
+        return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
+
+    def _bounds(self, file: DataFile) -> tuple[int, int] | None:
+        field_id = self._field_id or 0
+        lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+        if lower is None or upper is None:
+            return None
+        return int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
+
+    def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
+        """Before deletes; None where the file must be read."""
+        file, field_id = entry.data_file, self._field_id
+        if field_id is None or self._lacks_the_column(entry):
+            return _Tally(file.record_count, 0)
+        nulls = (file.null_value_counts or {}).get(field_id)
+        if nulls is None:
+            return None
+        if nulls >= file.record_count:
+            return _Tally(file.record_count, 0)
+        if (bounds := self._bounds(file)) is None:
+            return None
+        lo, hi = bounds
+        if self._owned.holds_all(lo, hi):
+            return _Tally(nulls, 0)
+        if self._owned.holds_none(lo, hi):
+            return _Tally(nulls, file.record_count - nulls)
+        return None
+
+    def _lacks_the_column(self, entry: ManifestEntry) -> bool:
+        added_at = entry.file_sequence_number
+        return added_at is not None and 0 < added_at <= self._numbered_since
+
+    def _read(self, file: DataFile, deletes: set[DataFile]) -> Iterator[pa.Array[Any]]:
+        if self._field_id is not None and not deletes and file.file_format == FileFormat.PARQUET:
+            yield from self._read_parquet(file)
+            return
+        # Where we have no column yet, any of the table's serves for counting the rows that are left.
+        field_id = self._table.schema().fields[0].field_id if self._field_id is None else self._field_id
+        field = self._table.schema().find_field(field_id)
+        optional = NestedField(field_id, field.name, field.field_type, required=False)
+        scan = ArrowScan(self._table.metadata, self._table.io, Schema(optional), AlwaysTrue())
+        for batch in scan.to_record_batches([FileScanTask(file, deletes)]):
+            yield batch.column(0) if self._field_id is not None else pa.nulls(batch.num_rows, pa.int64())
+
+    def _read_parquet(self, file: DataFile) -> Iterator[pa.Array[Any]]:
+        """In batches, which PyIceberg's own scan does not do within one file."""
+        with self._table.io.new_input(file.file_path).open() as stream:
+            parquet = pq.ParquetFile(cast(IO[bytes], stream))
+            name = self._column_in(parquet.schema_arrow)
+            if name is None:
+                yield pa.nulls(file.record_count, pa.int64())
+                return
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name]):
+                yield batch.column(0)
+
+    def _column_in(self, schema: pa.Schema) -> str | None:
+        """By field id; by name only in files that have no ids at all, which were not written by Iceberg."""
+        metadata = {f.name: f.metadata or {} for f in schema}
+        ids = {name: int(m[_FIELD_ID_KEY]) for name, m in metadata.items() if _FIELD_ID_KEY in m}
+        if ids:
+            return next((name for name, field_id in ids.items() if field_id == self._field_id), None)
+        return SEQ_COLUMN if SEQ_COLUMN in schema.names else None
+
+    def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
+        present = numbers.drop_null().cast(pa.int64()).to_numpy()
+        return _Tally(numbers.null_count, self._owned.strangers(present))

@@ -1,0 +1,118 @@
+"""Columns to PyIceberg's schemas and back. Importing this imports PyIceberg: heavy paths only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import IcebergType, ListType, LongType, MapType, NestedField, StringType, StructType
+
+from strandline.core.errors import SchemaError
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN
+from strandline.iceberg.schema.columns import (
+    Column,
+    ColumnType,
+    ListOf,
+    MapOf,
+    Primitive,
+    Struct,
+    check_columns,
+    check_writable,
+    iceberg_schema,
+    iceberg_type,
+)
+from strandline.iceberg.schema.partitioning import PartitionBy
+
+_SEQ = Column(SEQ_COLUMN, Primitive("long"), required=True)
+_PARTITION = Column(PARTITION_COLUMN, Primitive("string"), required=True)
+
+
+def dataset_schema(columns: Sequence[Column], deliver_by: Sequence[str]) -> Schema:
+    """The user's columns behind our own."""
+    check_columns(columns)
+    check_writable(columns)
+    check_deliver_by(columns, deliver_by)
+    own = [_SEQ, _PARTITION] if deliver_by else [_SEQ]
+    return Schema.model_validate(iceberg_schema([*own, *columns]))
+
+
+def check_deliver_by(columns: Sequence[Column], deliver_by: Sequence[str]) -> None:
+    types = {c.name: c.type for c in columns}
+    for name in deliver_by:
+        if name not in types:
+            raise SchemaError(f"--deliver-by names {name}, and there is no such column", hint=_known(list(types)))
+        if not isinstance(types[name], Primitive):
+            raise SchemaError(f"--deliver-by names {name}, which is nested", hint="Name a column with plain values.")
+    if len(set(deliver_by)) != len(deliver_by):
+        raise SchemaError("--deliver-by names a column twice")
+
+
+def partition_spec(schema: Schema, parts: Sequence[PartitionBy]) -> PartitionSpec:
+    fields: list[PartitionField] = []
+    for field_id, part in enumerate(parts, PARTITION_FIELD_ID_START):
+        try:
+            source = schema.find_field(part.column)
+        except ValueError as e:
+            names = [f.name for f in schema.fields]
+            raise SchemaError(
+                f"--partition-by names {part.column}, and there is no such column", hint=_known(names)
+            ) from e
+        transform = parse_transform(part.transform)
+        if not transform.can_transform(source.field_type):
+            raise SchemaError(f"--partition-by: {part.transform} does not work on {part.column}: {source.field_type}")
+        name = part.field_name
+        if part.transform != "identity" and name in schema.column_names:
+            raise SchemaError(
+                f"--partition-by: Iceberg would call this partition {name}, and there is a column with that name",
+                hint="Rename the column.",
+            )
+        if any(f.name == name for f in fields):
+            raise SchemaError(f"--partition-by: two partitions would be called {name}")
+        fields.append(PartitionField(source.field_id, field_id, transform, name))
+    return PartitionSpec(*fields) if fields else UNPARTITIONED_PARTITION_SPEC
+
+
+def to_pyiceberg(kind: ColumnType) -> IcebergType:
+    """The ids inside are placeholders: whoever adds the column gives fresh ones."""
+    holder = {"type": "struct", "fields": [
+        {"id": 1, "name": "it", "required": False, "type": iceberg_type(kind, itertools.count(2))}
+    ]}  # fmt: skip
+    return Schema.model_validate(holder).fields[0].field_type
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """Every column of a table, ours too."""
+    return tuple(map(_column, schema.fields))
+
+
+def _column(field: NestedField) -> Column:
+    return Column(field.name, from_pyiceberg(field.field_type), field.required, field.doc)
+
+
+def from_pyiceberg(kind: IcebergType) -> ColumnType:
+    match kind:
+        case StructType():
+            return Struct(tuple(map(_column, kind.fields)))
+        case ListType():
+            return ListOf(from_pyiceberg(kind.element_type), kind.element_required)
+        case MapType():
+            return MapOf(from_pyiceberg(kind.key_type), from_pyiceberg(kind.value_type), kind.value_required)
+        case _:
+            return Primitive(str(kind).replace(", ", ","))
+
+
+def fit_own_columns(schema: Schema) -> tuple[NestedField | None, NestedField | None]:
+    """Our columns in somebody's table, if they are there and are what they must be."""
+    found = {f.name: f for f in schema.fields}
+    for name, wanted in ((SEQ_COLUMN, LongType()), (PARTITION_COLUMN, StringType())):
+        field = found.get(name)
+        if field is not None and field.field_type != wanted:
+            raise SchemaError(f"the table has a column {name} of type {field.field_type}; Strandline's is {wanted}")
+    return found.get(SEQ_COLUMN), found.get(PARTITION_COLUMN)
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"There are: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}."

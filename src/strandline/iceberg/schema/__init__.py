@@ -1,0 +1,1 @@
+"""Columns and types as a person writes them, or as a data file shows them."""

@@ -1,0 +1,421 @@
+"""What columns a data file has (`--like FILE`): Parquet says it itself, JSON lines and CSV are looked at.
+
+The sample is read here rather than with Arrow's readers: those take `007` for a number, drop the digits of a timestamp
+beyond the unit that they guess, and give up on a mixed column without saying which line it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import zstandard
+
+from strandline.core.errors import InputError, SchemaError
+from strandline.core.wording import nearest, plural
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct, check_columns
+from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder, other_delimiter, wrong_delimiter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAMPLE_ROWS_MAX = 10_000
+LINE_BYTES_MAX = 64 << 20
+"""A longer line is not a row but a file without line ends."""
+
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d:\d\d)?")
+_INTEGER = re.compile(r"0|-?[1-9]\d*")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_EXAMPLES_MAX, _EXAMPLE_CHARS_MAX = 3, 40
+_SPECIAL = ("NaN", "Infinity", "-Infinity")
+"""JSON has no numbers for these, so they are written as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A column that became text because some of its values are nothing else."""
+
+    column: str
+    likely: str
+    """The type that most of its values have."""
+    values: int
+    misfits: int
+    """How many of them do not have it."""
+    examples: tuple[tuple[int, str], ...]
+    """The first of those: line and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    columns: tuple[Column, ...]
+    guesses: tuple[Guess, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Columns without a value in the sample; they became text."""
+    sampled_rows: int | None = None
+    """How many rows were looked at, where the file has more than these."""
+
+
+def infer_schema(path: Path) -> tuple[Column, ...]:
+    return infer(path, {}).columns
+
+
+def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
+    """The file's columns. Those in `types` have that type, whatever their values are. Every column is optional: a
+    sample cannot promise what later rows have."""
+    if path.is_dir():
+        raise is_folder(path)
+    kind = _kind(path)
+    try:
+        if kind == "parquet":
+            found = Inferred(_from_parquet(path))
+        else:
+            if path.suffix.lower() not in (".gz", ".zst"):
+                with path.open("rb") as file:
+                    check_text(path, kind, file.read(HEAD_BYTES))
+            with _open_text(path) as lines:
+                found = _from_jsonl(path, lines, types) if kind == "jsonl" else _from_csv(path, lines, types)
+    except UnicodeDecodeError as e:
+        hint = f"Convert it: iconv -f ENCODING -t UTF-8 {shlex.quote(str(path))} > NEW"
+        raise InputError(f"{path} is not UTF-8 text: {e.reason}", hint=hint) from e
+    except (OSError, EOFError, zstandard.ZstdError) as e:
+        raise InputError(f"{path} cannot be read: {e}") from e
+    columns = found.columns
+    if unknown := [name for name in types if name not in {c.name for c in columns}]:
+        near = nearest(unknown[0], [c.name for c in columns]) or [c.name for c in columns]
+        raise SchemaError(f"{path} has no column {unknown[0]}", hint=f"It has {', '.join(near)}.")
+    columns = tuple(replace(c, type=types[c.name]) if c.name in types else c for c in columns)
+    try:
+        check_columns(columns)
+    except SchemaError as e:
+        raise SchemaError(f"{path}: {e.message}", hint=e.hint or "Write a schema file and use --schema.") from e
+    return replace(found, columns=columns)
+
+
+def _kind(path: Path) -> str:
+    suffixes = [s.lower() for s in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".zst"):
+        suffixes.pop()
+    match suffixes[-1:]:
+        case [".jsonl" | ".ndjson" | ".json"]:
+            return "jsonl"
+        case [".csv"]:
+            return "csv"
+        case [".parquet"] if path.suffix.lower() == ".parquet":
+            return "parquet"
+    raise SchemaError(
+        f"{path}: from the name it is not clear what kind of file it is",
+        hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
+    )
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[IO[str]]:
+    openers: dict[str, Callable[[Path, str], Any]] = {".gz": gzip.open, ".zst": zstandard.open}
+    with openers.get(path.suffix.lower(), open)(path, "rb") as raw:
+        yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+
+
+# ---- what a column has shown so far --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A value's kind, narrowed or widened as more are seen. `kind` is None while there were only nulls."""
+
+    kind: str | None = None
+    fields: dict[str, _Seen] = field(default_factory=dict)
+    element: _Seen | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    """The first values of each kind, with their lines."""
+
+    def type(self) -> ColumnType:
+        match self.kind:
+            case "struct" if self.fields:
+                return Struct(tuple(Column(name, seen.type()) for name, seen in self.fields.items()))
+            case "list" if self.element is not None:
+                return ListOf(self.element.type())
+            case "struct":
+                # Only empty objects so far; a struct without fields cannot be written, and a map takes them.
+                return MapOf(Primitive("string"), Primitive("string"))
+            case None | "special":
+                return Primitive("string")
+            case kind:
+                return Primitive(kind)
+
+    def note(self, kind: str, line: int, text: str) -> None:
+        self.counts[kind] += 1
+        if len(shown := self.examples.setdefault(kind, [])) < _EXAMPLES_MAX:
+            shown.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
+
+    def guess(self, column: str) -> Guess | None:
+        """What to say about a column that became text though most of its values are something else."""
+        if self.kind != "string":
+            return None
+        groups: dict[str, int] = {}
+        for kind, count in self.counts.items():
+            if kind not in ("string", "special"):
+                name = "number" if kind in _NUMBERS else kind
+                groups[name] = groups.get(name, 0) + count
+        values = self.counts.total()
+        best = max(groups, key=lambda g: groups[g], default=None)
+        if best is None or groups[best] * 2 < values:
+            return None
+        kinds = [k for k in self.counts if k == best or (best == "number" and k in _NUMBERS)]
+        likely = kinds[0]
+        for kind in kinds[1:]:
+            likely = _merge(likely, kind) or likely
+        examples = sorted(e for k, shown in self.examples.items() if k not in kinds for e in shown)
+        return Guess(column, likely, values, values - groups[best], tuple(examples[:_EXAMPLES_MAX]))
+
+    def take(self, kind: str, where: str) -> None:
+        merged = _merge(self.kind, kind)
+        if merged is None:
+            raise SchemaError(
+                f"{where} holds {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
+                hint="A mixed column needs your choice: --types NAME:TYPE, and rows that do not fit are rejected; or "
+                "--schema FILE.",
+            )
+        self.kind = merged
+
+
+_WORDS = {
+    "boolean": "true or false", "long": "a number", "double": "a number", "decimal(38,0)": "a number",
+    "struct": "an object", "list": "a list",
+}  # fmt: skip
+_TEXTS = frozenset({"date", "timestamp", "timestamptz", "string", "special"})
+_NUMBERS = ("long", "decimal(38,0)", "double")
+
+
+def _merge(old: str | None, new: str) -> str | None:
+    """The kind that holds both, or None if there is none."""
+    if old is None or old == new:
+        return new
+    if {old, new} & {"special"} and {old, new} & set(_NUMBERS):
+        return "double"
+    if old in _TEXTS and new in _TEXTS:
+        return "string"
+    if old in _NUMBERS and new in _NUMBERS:
+        return max(old, new, key=_NUMBERS.index)
+    return None
+
+
+def _text_kind(text: str) -> str:
+    """A date or a timestamp if it is one that survives the trip; more than microseconds would not."""
+    try:
+        if _DATE.fullmatch(text):
+            date.fromisoformat(text)
+            return "date"
+        if match := _TIMESTAMP.fullmatch(text):
+            datetime.fromisoformat(text)
+            return "timestamptz" if match[1] else "timestamp"
+    except ValueError:
+        pass
+    return "string"
+
+
+def _integer_kind(value: int) -> str:
+    if _LONG_MIN <= value <= _LONG_MAX:
+        return "long"
+    return "decimal(38,0)" if abs(value) < 10**38 else "double"
+
+
+# ---- JSON lines ----------------------------------------------------------------------------------------------------
+
+
+def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
+    columns: dict[str, _Seen] = {}
+    taken = 0
+    for number, line in _rows(path, lines):
+        taken += 1
+        try:
+            row = json.loads(line, parse_constant=_no_number)
+        except (ValueError, RecursionError) as e:
+            raise InputError(f"{path}, line {number}: not JSON: {e}") from e
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{path}, line {number}: not an object", hint="JSON lines are one object a line, not one large array."
+            )
+        for name, value in row.items():
+            seen = columns.setdefault(name, _Seen())
+            if name in types:
+                continue
+            _see(seen, value, f"{path}, line {number}: column {name}")
+            if isinstance(value, str):
+                seen.note("special" if value in _SPECIAL else _text_kind(value), number, value)
+    if not columns:
+        raise InputError(f"{path} has no rows to learn columns from")
+    return _inferred(columns, types, taken if lines.read(1) else None)
+
+
+def _inferred(columns: Mapping[str, _Seen], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
+    guessed = {name: seen for name, seen in columns.items() if name not in types}
+    return Inferred(
+        tuple(Column(name, seen.type()) for name, seen in columns.items()),
+        tuple(guess for name, seen in guessed.items() if (guess := seen.guess(name)) is not None),
+        tuple(name for name, seen in guessed.items() if seen.kind is None),
+        sampled_rows,
+    )
+
+
+def _rows(path: Path, lines: IO[str]) -> Iterator[tuple[int, str]]:
+    number = taken = 0
+    while taken < SAMPLE_ROWS_MAX and (line := lines.readline(LINE_BYTES_MAX)):
+        number += 1
+        if len(line) >= LINE_BYTES_MAX:
+            raise InputError(f"{path}, line {number} is longer than {LINE_BYTES_MAX} characters")
+        if line.strip():
+            taken += 1
+            yield number, line
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON; write it in quotes")
+
+
+def _see(seen: _Seen, value: Any, where: str) -> None:
+    match value:
+        case None:
+            return
+        case bool():
+            seen.take("boolean", where)
+        case int():
+            seen.take(_integer_kind(value), where)
+        case float():
+            seen.take("double", where)
+        case str():
+            seen.take("special" if value in _SPECIAL else _text_kind(value), where)
+        case list():
+            seen.take("list", where)
+            seen.element = seen.element or _Seen()
+            for item in value:
+                _see(seen.element, item, f"{where}.element")
+        case dict():
+            seen.take("struct", where)
+            for name, item in value.items():
+                _see(seen.fields.setdefault(name, _Seen()), item, f"{where}.{name}")
+
+
+# ---- CSV -----------------------------------------------------------------------------------------------------------
+
+
+def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
+    csv.field_size_limit(LINE_BYTES_MAX)
+    reader = csv.reader(lines, strict=True)
+    try:
+        header = next(reader, None)
+        if not header:
+            raise InputError(f"{path} has no header to learn columns from")
+        if len(header) == 1 and (other := other_delimiter(header[0])):
+            raise InputError(f"{path}: its columns are not separated by commas", hint=wrong_delimiter(path, other))
+        columns = [_Seen() for _ in header]
+        taken = 0
+        for row in islice(reader, SAMPLE_ROWS_MAX):
+            taken += 1
+            if row and len(row) != len(header):
+                raise InputError(
+                    f"{path}, line {reader.line_num}: {plural(len(row), 'value')}, and the header has {len(header)}"
+                )
+            for seen, text in zip(columns, row, strict=False):
+                if text:
+                    kind = _cell_kind(text)
+                    seen.kind = _merge_cells(seen.kind, kind)
+                    seen.note(kind, reader.line_num, text)
+        more = next(reader, None) is not None
+    except csv.Error as e:
+        raise InputError(f"{path}, line {reader.line_num}: not CSV: {e}") from e
+    check_columns([Column(name, Primitive("string")) for name in header])  # a name twice would hide a column below
+    return _inferred(dict(zip(header, columns, strict=True)), types, taken if more else None)
+
+
+def _cell_kind(text: str) -> str:
+    if text.lower() in ("true", "false"):
+        return "boolean"
+    if _INTEGER.fullmatch(text):
+        return _integer_kind(int(text))
+    # 007 is the name of a thing and not an amount, and 1e999 is none that a double can hold.
+    if _NUMBER.fullmatch(text) and math.isfinite(float(text)) and (float(text) or not re.match("-?[0.]*[1-9]", text)):
+        return "double"
+    return "special" if text in _SPECIAL else _text_kind(text)
+
+
+def _merge_cells(old: str | None, new: str) -> str:
+    """In CSV everything is text to begin with, so text always holds both."""
+    return _merge(old, new) or "string"
+
+
+# ---- Parquet -------------------------------------------------------------------------------------------------------
+
+
+def _from_parquet(path: Path) -> tuple[Column, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+        raise InputError(f"{path} is not Parquet: {e}") from e
+    return _arrow_columns(schema)
+
+
+def _arrow_columns(fields: Iterable[pa.Field[Any]], where: str = "") -> tuple[Column, ...]:
+    return tuple(Column(f.name, _arrow_type(f.type, f"{where}{f.name}")) for f in fields)
+
+
+def _arrow_type(kind: pa.DataType, where: str) -> ColumnType:
+    import pyarrow as pa
+
+    if isinstance(kind, pa.BaseExtensionType):
+        return Primitive("uuid") if kind.extension_name == "arrow.uuid" else _arrow_type(kind.storage_type, where)
+    if isinstance(kind, pa.DictionaryType):
+        return _arrow_type(kind.value_type, where)
+    if isinstance(kind, pa.MapType):
+        return MapOf(_arrow_type(kind.key_type, f"{where}.key"), _arrow_type(kind.item_type, f"{where}.value"))
+    if isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        return ListOf(_arrow_type(kind.value_type, f"{where}.element"))
+    if isinstance(kind, pa.StructType):
+        return Struct(_arrow_columns([kind.field(i) for i in range(kind.num_fields)], f"{where}."))
+    if isinstance(kind, (pa.Decimal32Type, pa.Decimal64Type, pa.Decimal128Type, pa.Decimal256Type)):
+        if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+            return Primitive(f"decimal({kind.precision},{kind.scale})")
+        raise SchemaError(f"column {where}: {kind} has more digits than Iceberg's 38")
+    if isinstance(kind, pa.TimestampType):
+        return Primitive("timestamptz" if kind.tz else "timestamp")
+    if isinstance(kind, pa.FixedSizeBinaryType):
+        return Primitive(f"fixed[{kind.byte_width}]")
+    for test, name in _arrow_tests():
+        if test(kind):
+            return Primitive(name)
+    raise SchemaError(f"column {where}: there is no type in Iceberg for {kind}", hint="Leave it out, or convert it.")
+
+
+def _arrow_tests() -> list[tuple[Any, str]]:
+    from pyarrow import types as t
+
+    return [
+        (t.is_boolean, "boolean"),
+        (t.is_uint64, "decimal(20,0)"),
+        (lambda k: t.is_int64(k) or t.is_uint32(k), "long"),
+        (t.is_integer, "int"),
+        (t.is_float64, "double"),
+        (t.is_floating, "float"),
+        (t.is_date, "date"),
+        (t.is_time, "time"),
+        (lambda k: t.is_string(k) or t.is_large_string(k) or t.is_string_view(k) or t.is_null(k), "string"),
+        (lambda k: t.is_binary(k) or t.is_large_binary(k) or t.is_binary_view(k), "binary"),
+    ]

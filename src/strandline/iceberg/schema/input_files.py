@@ -1,0 +1,59 @@
+"""Files that cannot be read, each with what a person can do about it. Light: neither Spark nor Arrow is loaded here."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+
+from strandline.core.errors import InputError
+
+HEAD_BYTES = 64 * 1024
+"""Enough of a file to tell what kind of text it is."""
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_PACKED = (".gz", ".zst")
+_READ = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+
+
+def is_folder(path: Path) -> InputError:
+    """With the pattern that names the files in it that can be read."""
+    try:
+        found = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    except OSError:
+        found = []
+    endings = Counter("".join(Path(n).suffixes[-2:] if Path(n).suffix in _PACKED else [Path(n).suffix]) for n in found)
+    known = [e for e, _ in endings.most_common() if e and "." + e.split(".")[1] in _READ]
+    hint = "There is no file in it that can be read: JSON lines, CSV or Parquet."
+    if known:
+        hint = f"Name the files in it: {shlex.quote(str(path))}/*{known[0]}"
+    elif found:
+        hint = f"Name the files in it and say what they are: {shlex.quote(str(path))}/* --format csv"
+    return InputError(f"{path} is a folder, not a file", hint=hint)
+
+
+def check_text(path: Path, format: str, head: bytes) -> None:
+    """Refuses text that others write and that is not read here, with the command that makes it so."""
+    quoted = shlex.quote(str(path))
+    if head.startswith(_UTF16) or b"\0" in head[:4]:
+        raise InputError(
+            f"{path} is UTF-16, and only UTF-8 is read",
+            hint=f"Convert it: iconv -f UTF-16 -t UTF-8 {quoted} > utf8-{shlex.quote(path.name)}",
+        )
+    if b"\r" in head and b"\n" not in head and (format == "csv" or b"}\r" in head):
+        raise InputError(
+            f"{path} has carriage returns as line ends, and only newlines end a line",
+            hint=f"Convert it: tr '\\r' '\\n' < {quoted} > lines-{shlex.quote(path.name)}",
+        )
+
+
+def other_delimiter(header: str) -> str | None:
+    """What separates the cells of a line that has no comma, if it looks as if something does."""
+    found = [(header.count(c), c) for c in ";\t|" if c in header]
+    return max(found)[1] if found and "," not in header else None
+
+
+def wrong_delimiter(path: Path, found: str) -> str:
+    """A hint: the command that makes commas of what is there."""
+    python = f"import csv,sys;csv.writer(sys.stdout).writerows(csv.reader(sys.stdin,delimiter={found!r}))"
+    return f"Only commas are read. Convert it: python3 -c {shlex.quote(python)} < {shlex.quote(str(path))} > NEW.csv"

@@ -1,0 +1,54 @@
+"""`--partition-by`: Iceberg's transforms as a person writes them. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from strandline.core.errors import SchemaError
+from strandline.iceberg.schema.schema_file import split_at_commas
+
+_PLAIN = ("identity", "year", "month", "day", "hour")
+_WITH_NUMBER = ("bucket", "truncate")
+_CALL = re.compile(r"(\w+)\s*\((.*)\)")
+_HINT = "Say col, year(col), month(col), day(col), hour(col), bucket(16, col) or truncate(4, col)."
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBy:
+    column: str
+    """A path: `a.b` is the field b of the struct a."""
+    transform: str
+    """As Iceberg writes it: `identity`, `day`, `bucket[16]`."""
+
+    @property
+    def field_name(self) -> str:
+        """What Iceberg itself would call it."""
+        suffix = {"identity": "", "truncate": "_trunc"}.get(kind := self.transform.partition("[")[0], f"_{kind}")
+        return f"{self.column}{suffix}"
+
+
+def parse_partition_by(text: str) -> tuple[PartitionBy, ...]:
+    if not text.strip():
+        raise SchemaError("--partition-by is empty", hint=_HINT)
+    found = tuple(_parse(part) for part in split_at_commas(text, "--partition-by"))
+    for i, part in enumerate(found):
+        if part in found[:i]:
+            raise SchemaError(f"--partition-by has {part.column} by {part.transform} twice")
+    return found
+
+
+def _parse(text: str) -> PartitionBy:
+    if not (call := _CALL.fullmatch(text)):
+        if not text or re.search(r"[()\s]", text):
+            raise SchemaError(f"not a way to partition: {text!r}", hint=_HINT)
+        return PartitionBy(text, "identity")
+    transform, arguments = call[1].lower(), [a.strip() for a in call[2].split(",")]
+    match transform, arguments:
+        case _, [column] if transform in _PLAIN and column:
+            return PartitionBy(column, transform)
+        case _, [number, column] if transform in _WITH_NUMBER and number.isdigit() and column:
+            if not 1 <= int(number) < 2**31:
+                raise SchemaError(f"{text}: the number must be at least 1")
+            return PartitionBy(column, f"{transform}[{int(number)}]")
+    raise SchemaError(f"not a way to partition: {text!r}", hint=_HINT)

@@ -1,0 +1,120 @@
+"""The class archive: what the JVM learnt about Spark's and Iceberg's classes in one start, kept for all later ones.
+
+Loading and checking some 20,000 classes is most of a start. The JVM can write what it loaded to a file when it ends
+(AppCDS) and map that file the next time. An archive fits one Java, one Spark and one set of jars; one that does not fit
+is ignored by the JVM, so that nothing here is ever fatal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from strandline.iceberg.session.jars import exclusive, spark_home
+from strandline.iceberg.session.java import JavaFound
+
+_TRAINING_TIMEOUT_SECONDS = 300
+_TRY_AGAIN_SECONDS = 24 * 3600
+_KEPT = 4
+
+
+def archive_path(folder: Path, java: JavaFound, jars: tuple[Path, ...]) -> Path:
+    """Named after everything that the JVM compares before it uses an archive."""
+    parts = [java.version, str(java.home), version("pyspark")]
+    for jar in (*jars, *sorted((spark_home() / "jars").iterdir())):
+        stat = jar.stat()
+        parts.append(f"{jar} {stat.st_size} {stat.st_mtime_ns}")
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return folder / f"classes-{key}.jsa"
+
+
+def use_flags(archive: Path | None) -> tuple[str, ...]:
+    return () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
+
+
+def training_flags(archive: Path) -> tuple[str, ...]:
+    return (f"-XX:ArchiveClassesAtExit={archive}",)
+
+
+def ensure_archive(
+    folder: Path, java: JavaFound, jars: tuple[Path, ...], progress: Callable[[str], None] | None
+) -> Path | None:
+    """The archive, made now if there is none; None if it cannot be made."""
+    try:
+        path = archive_path(folder, java, jars)
+        if _touch(path):
+            return path
+        if _failed_lately(path):
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder / "lock"):
+            if _touch(path):
+                return path
+            if progress:
+                progress("Preparing Spark for quick starts, once (about half a minute)")
+            made = _train(path, java, jars)
+            _prune(folder, keep=path)
+        return path if made else None
+    except OSError:
+        return None
+
+
+def _touch(path: Path) -> bool:
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return path.is_file()  # another user's cache, that we may only read
+    return True
+
+
+def _failure_note(path: Path) -> Path:
+    return path.with_suffix(".failed")
+
+
+def _failed_lately(path: Path) -> bool:
+    try:
+        return time.time() - _failure_note(path).stat().st_mtime < _TRY_AGAIN_SECONDS
+    except OSError:
+        return False
+
+
+def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with tempfile.TemporaryDirectory(prefix="strandline-") as scratch:
+            training = [sys.executable, "-m", "strandline.iceberg.session.class_archive_training"]
+            run = subprocess.run(
+                [*training, java.home, java.version, temporary, scratch, *jars],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_TRAINING_TIMEOUT_SECONDS,
+                check=False,
+            )
+        if run.returncode == 0 and temporary.is_file():
+            os.replace(temporary, path)
+            _failure_note(path).unlink(missing_ok=True)
+            return True
+        _failure_note(path).write_bytes(run.stdout[-20_000:])
+    except subprocess.TimeoutExpired:
+        _failure_note(path).write_text("the JVM did not end in time", "utf-8")
+    finally:
+        temporary.unlink(missing_ok=True)
+    return False
+
+
+def _prune(folder: Path, keep: Path) -> None:
+    """An archive is some 100 MB, and every change of Java or Spark leaves one behind."""
+    found = sorted(folder.glob("classes-*.jsa"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for old in found[_KEPT:]:
+        if old != keep:
+            old.unlink(missing_ok=True)

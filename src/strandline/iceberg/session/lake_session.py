@@ -1,0 +1,199 @@
+"""One Spark per process, one session per lake.
+
+A session has settings of its own, so that two lakes in one process do not see each other's catalog or credentials; the
+JVM, its class path and the executors are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from strandline.core.errors import ConfigError, RuntimeMissing
+from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_key, resolve_secret
+from strandline.iceberg.session.class_archive import use_flags
+from strandline.iceberg.session.jars import needed_jars
+from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
+from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
+
+CATALOG = "lake"
+"""The catalog's name in Spark, and in the rows of the SQLite catalog: every program that opens it must say the same."""
+
+_BUSY_TIMEOUT_MILLISECONDS = 60_000
+"""Catalog transactions last milliseconds, but several processes and a slow disk can queue for seconds; the driver's own
+default of 3 s fails then."""
+
+_LOGS_KEPT = 20
+_lock = threading.Lock()
+
+
+def open_session(
+    config: LakeConfig, *, with_s3: bool = False, progress: Callable[[str], None] | None = None
+) -> SparkSession:
+    """A new session on the lake's catalog; starts Spark if this process has none.
+
+    `with_s3` prepares the process for lakes on S3 that it opens later: a running JVM cannot be given more jars.
+    """
+    settings = config.settings
+    catalog = catalog_options(config)
+    with _lock:
+        context = SparkContext._active_spark_context
+        if context is None:
+            context = _start(config, s3=with_s3 or settings.warehouse.is_s3, progress=progress)
+        else:
+            _check_fit(context, config)
+        root = SparkSession._instantiatedSession or SparkSession(context)
+        session = root.newSession()
+    options = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Else a union of frames of one partition each is one partition: all of it one task.
+        "spark.sql.unionOutputPartitioning": "false",
+        # A Spark of the user's own was not started with our pattern; this one is the session's.
+        "spark.sql.redaction.options.regex": f"{REDACTED}|url",
+    }
+    for key, value in (options | spark_options(config)).items():
+        if key.startswith("spark.sql.") and session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    for key, value in catalog.items():
+        session.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
+    return session
+
+
+def stop_spark() -> None:
+    """Stop the process's Spark and its JVM; every session and DataFrame of it is of no use afterwards."""
+    with _lock:
+        stop_context()
+
+
+def spark_options(config: LakeConfig) -> dict[str, str]:
+    """`spark.options` with what `env:NAME` names right now."""
+    return {key: resolve_secret(value) or "" for key, value in config.settings.spark.options.items()}
+
+
+def catalog_options(config: LakeConfig) -> dict[str, str]:
+    """The Iceberg catalog as Spark wants it, keys relative to `spark.sql.catalog.<name>`."""
+    catalog = config.settings.catalog
+    options = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        # With the cache on, a session does not see what another one has just committed.
+        ".cache-enabled": "false",
+        # Manifests never change: what was read once is kept, so that planning costs what is new.
+        ".io.manifest.cache-enabled": "true",
+        ".warehouse": config.warehouse_url,
+    }
+    if catalog.kind == "sqlite":
+        path = config.path(catalog.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options |= {
+            ".type": "jdbc",
+            ".uri": sqlite_jdbc_url(path),
+            ".jdbc.schema-version": "V1",
+            ".jdbc.busy_timeout": str(_BUSY_TIMEOUT_MILLISECONDS),
+            ".jdbc.synchronous": "FULL",
+        }
+    else:
+        options |= {".type": "rest", ".uri": catalog.uri or ""}
+        options |= {f".{key}": value for key, value in resolve_catalog_options(catalog.options).items()}
+    return options | (_s3_options(config) if config.settings.warehouse.is_s3 else {})
+
+
+def sqlite_jdbc_url(path: Path) -> str:
+    """A `?` in a path would begin the driver's own options; SQLite's URI form can escape it."""
+    if "?" in str(path):
+        return "jdbc:sqlite:file:" + quote(str(path))
+    return f"jdbc:sqlite:{path}"
+
+
+def _s3_options(config: LakeConfig) -> dict[str, str]:
+    """Credentials are catalog options: from the environment, executors on other machines would not have them.
+    They are set on the session, never on the context, and Spark redacts them wherever it prints settings."""
+    warehouse = config.settings.warehouse
+    options = {".io-impl": "org.apache.iceberg.aws.s3.S3FileIO", ".client.region": warehouse.region}
+    if warehouse.endpoint:
+        options |= {".s3.endpoint": warehouse.endpoint, ".s3.path-style-access": "true"}
+    access, secret = resolve_key(warehouse.access_key), resolve_key(warehouse.secret_key)
+    if (access is None) != (secret is None):
+        raise ConfigError(
+            "warehouse.access_key and warehouse.secret_key belong together, and only one is set",
+            hint="Set both, or none to use the usual chain of AWS.",
+        )
+    if access is not None and secret is not None:
+        options |= {".s3.access-key-id": access, ".s3.secret-access-key": secret}
+    return options
+
+
+def _start(config: LakeConfig, *, s3: bool, progress: Callable[[str], None] | None) -> SparkContext:
+    runtime = ensure_runtime(s3=s3, progress=progress)
+    spark = config.settings.spark
+    cache = cache_folder()
+    options = context_options(
+        master=spark.master,
+        driver_memory=spark.driver_memory,
+        jars=runtime.jars,
+        archive_flags=use_flags(runtime.archive),
+        scratch=cache,
+        options=spark_options(config),
+    )
+    return start_context(options, runtime.java, _log_file(cache / "logs"))
+
+
+def _log_file(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("spark-*.log"), key=_modified, reverse=True)[_LOGS_KEPT - 1 :]:
+        old.unlink(missing_ok=True)
+    return folder / f"spark-{os.getpid()}.log"
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # another process has just removed it
+
+
+def _check_fit(context: SparkContext, config: LakeConfig) -> None:
+    """Whether the Spark that this process already has, ours or the user's own, can serve this lake."""
+    missing = [name for name in _needed_classes(config) if not _has_class(context, name)]
+    if missing:
+        packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))
+        raise RuntimeMissing(
+            f"this process already runs a Spark that cannot serve this lake: it lacks {', '.join(missing)}",
+            hint="Open the lake before anything else starts Spark, or stop that Spark first (`spark.stop()`, then "
+            f"`strandline.iceberg.session.lake_session.stop_spark()`), or start it with "
+            f"spark.jars.packages={packages}.",
+        )
+    wanted = config.settings.spark.master
+    if not is_local(wanted) and context.master != wanted:
+        raise ConfigError(
+            f"this process already runs Spark on {context.master}, and the lake asks for {wanted}",
+            hint="One process has one Spark. Use another process, or the same spark.master for both.",
+        )
+
+
+def _needed_classes(config: LakeConfig) -> Iterator[str]:
+    yield "org.apache.iceberg.spark.SparkCatalog"
+    if config.settings.catalog.kind == "sqlite":
+        yield "org.sqlite.JDBC"
+    if config.settings.warehouse.is_s3:
+        yield "software.amazon.awssdk.services.s3.S3Client"
+
+
+def _has_class(context: SparkContext, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    jvm = context._jvm
+    if jvm is None:
+        return False
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True

@@ -1,0 +1,300 @@
+"""Starting the process's one Spark, quietly and quickly.
+
+The JVM's standard output and error go to a log file for as long as it lives: Spark, Ivy, log4j and the JVM itself each
+have their own way of printing to a terminal, and this closes all of them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import ConfigError, FailedError, RuntimeMissing
+from strandline.iceberg.session.jars import spark_home
+from strandline.iceberg.session.java import JavaFound
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_STOP_TIMEOUT_SECONDS = 60
+LOG4J2_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+REDACTED = "(?i)secret|password|passwd|token|credential|access[.-]?key"
+"""Spark's own default lets `s3.access-key-id` and `credential` through."""
+
+_PACKAGES = (
+    "java.io",
+    "java.lang",
+    "java.util",
+    "org.apache.iceberg.catalog",
+    "org.apache.iceberg.expressions",
+    "org.apache.iceberg.spark.actions",
+    "org.apache.iceberg.types",
+    "org.apache.iceberg.util",
+    "org.apache.spark.sql",
+    "py4j.reflection",
+)
+
+_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+
+def is_local(master: str) -> bool:
+    return master.partition("[")[0] == "local"
+
+
+def java_options(*, local: bool, archive_flags: tuple[str, ...], further: str) -> str:
+    """The driver's JVM flags; what the user sets comes last and wins."""
+    flags = ["-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", f"-Dlog4j2.configurationFile={LOG4J2_CONFIG.as_uri()}"]
+    flags += ["-Dlog4j2.disableJmx=true", "-XX:-UsePerfData", "-Xshare:auto", "-Xlog:disable", *archive_flags]
+    if local and not re.search(r"-XX:\+Use\w+GC", further):
+        # Concurrent collectors cost more at the start than they give. Two collectors at once are an error.
+        flags.append("-XX:+UseSerialGC")
+    return " ".join([*map(_quoted, flags), *([further] if further else [])])
+
+
+def context_options(
+    *,
+    master: str,
+    driver_memory: str,
+    jars: tuple[Path, ...],
+    archive_flags: tuple[str, ...],
+    scratch: Path,
+    options: Mapping[str, str],
+) -> dict[str, str]:
+    """Everything that has to be known when the JVM starts. What belongs to one lake is set on its session instead."""
+    local = is_local(master)
+    ours = {
+        "spark.master": master,
+        "spark.app.name": "strandline",
+        "spark.driver.memory": driver_memory,
+        "spark.log.level": "ERROR",  # else the gateway, taking itself for a shell, raises it to WARN
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The status store keeps these even without a UI; a daemon should not hold a thousand old jobs.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "10000",
+        "spark.sql.ui.retainedExecutions": "50",
+        "spark.sql.extensions": _EXTENSIONS,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.redaction.regex": REDACTED,
+        # Sinks are delivered to side by side: a large job of one must not keep the small ones of the others waiting.
+        "spark.scheduler.mode": "FAIR",
+        "spark.python.daemon.module": "strandline.iceberg.session.worker_daemon",
+    }
+    if local:
+        # Not the host's name: resolving it can be slow, wrong, or different after a change of network.
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        ours["spark.jars"] = ",".join(jar.as_uri() for jar in jars)
+    _refuse_secret_flags(options)
+    merged = ours | dict(options)
+    class_path = [*map(str, jars), *filter(None, [options.get("spark.driver.extraClassPath")])]
+    merged["spark.driver.extraClassPath"] = os.pathsep.join(class_path)
+    merged["spark.driver.extraJavaOptions"] = java_options(
+        local=local, archive_flags=archive_flags, further=options.get("spark.driver.extraJavaOptions", "")
+    )
+    return merged
+
+
+_FLAG_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
+_SECRET_FLAG = re.compile(rf"-D(\S*?(?:{REDACTED.removeprefix('(?i)')})[^\s=]*)=", re.IGNORECASE)
+
+
+def _refuse_secret_flags(options: Mapping[str, str]) -> None:
+    """Flags of a JVM are arguments of its process, whoever starts it."""
+    for name in _FLAG_SETTINGS:
+        if (found := _SECRET_FLAG.search(options.get(name, ""))) is not None:
+            raise ConfigError(
+                f"spark.options: {name} holds {found[1]}, and everybody on the machine sees the flags of a JVM",
+                hint="Put it into a file and name that, with @FILE in JDK_JAVA_OPTIONS, or use a setting of Spark's.",
+            )
+
+
+def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> SparkContext:
+    """Start the JVM and Spark in it; not one line reaches the terminal, also if it fails."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False)
+    for key, value in options.items():
+        conf.set(key, value)
+    with _handed_over(options) as file, log.open("wb") as sink, _environment(_launch_environment(options, java, file)):
+        try:
+            # Without the settings: pyspark would make arguments of them, and everybody on the machine sees those.
+            gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as e:
+            raise RuntimeMissing(
+                f"Spark's Java process did not start: {last_useful_line(_read(log)) or e}",
+                hint=f"Everything that it printed is in {log}. `strandline doctor` checks what it needs.",
+            ) from e
+        _name_packages(gateway.jvm)
+        try:
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as e:
+            end_jvm(gateway)
+            raise FailedError(
+                f"Spark did not start: {java_message(e) or last_useful_line(_read(log))}",
+                hint=f"Everything that it printed is in {log}.",
+            ) from e
+    if python := worker_python(options):
+        context.pythonExec = python  # pyspark asks the environment of the process
+    return context
+
+
+def worker_python(options: Mapping[str, str]) -> str | None:
+    """What runs Python on the executors; None where that is for the cluster to say."""
+    return options.get("spark.pyspark.python") or (sys.executable if is_local(options["spark.master"]) else None)
+
+
+def _name_packages(jvm: Any) -> None:
+    """Asked for `org`, then `org.apache`, and so on, the JVM looks each time through all its jars for a class of that
+    name, and in every imported package too: a fifth of its work where jobs are small. So it is told, not asked."""
+    from py4j.java_gateway import JavaPackage
+
+    for name in _PACKAGES:
+        above, path = jvm, ""
+        for part in name.split("."):
+            path = f"{path}.{part}" if path else part
+            above = above.__dict__.setdefault(part, JavaPackage(path, jvm._gateway_client, jvm._id))
+
+
+def stop_context() -> int | None:
+    """Stop Spark and its JVM, so that the next start may have another class path. Gives the JVM's exit code."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if (context := SparkContext._active_spark_context) is not None:
+        context.stop()
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    return None if (gateway := SparkContext._gateway) is None else end_jvm(gateway)
+
+
+def end_jvm(gateway: Any) -> int | None:
+    """Ends the JVM and waits for it; pyspark itself leaves it to the end of the Python process."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    gateway.shutdown()
+    if process is None:
+        return None
+    if process.stdin is not None:
+        process.stdin.close()  # Spark's gateway ends its JVM when this pipe does
+    try:
+        return process.wait(_STOP_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def java_message(error: BaseException) -> str | None:
+    """The message of a Java exception, without its stack."""
+    java = getattr(error, "java_exception", None)
+    if java is None:
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return str(java.toString()).splitlines()[0]
+
+
+def last_useful_line(text: str) -> str | None:
+    """What a person would look for at the end of a Java log: the last cause, else the last complaint."""
+    lines = [line.strip() for line in text.splitlines()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1].removeprefix("Caused by: ")
+    frame = re.compile(r"^(at |\.\.\. \d+ more|WARNING: Using incubator|Picked up )")
+    said = [line for line in lines if line and not frame.match(line)]
+    complaint = re.compile(r"exception|error|could not|invalid|unrecognized", re.IGNORECASE)
+    complaints = [line for line in said if complaint.search(line)]
+    return next(reversed(complaints or said), None)
+
+
+def _read(log: Path) -> str:
+    try:
+        return log.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _handed_over(options: Mapping[str, str]) -> Iterator[Path]:
+    """The settings in a file that only we can read, there until Spark's JVM has read it."""
+    with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:  # its mode is 0700
+        file = Path(folder) / "spark.conf"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
+            handle.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in options.items())
+        yield file
+
+
+def _escaped(text: str) -> str:
+    """As `java.util.Properties` reads it back."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    numbers = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
+    return "".join(chr(n) if 0x21 <= n <= 0x7E and chr(n) not in "\\=:#!" else f"\\u{n:04x}" for n in numbers)
+
+
+def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: Path) -> dict[str, str | None]:
+    environ: dict[str, str | None] = {
+        "JAVA_HOME": str(java.home),
+        "PYSPARK_SUBMIT_ARGS": f"--load-spark-defaults --properties-file {shlex.quote(str(settings))} pyspark-shell",
+        "SPARK_REMOTE": None,
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -XX:-UsePerfData",
+    }
+    if is_local(options["spark.master"]):
+        # Another Spark's folder has other jars, and the first python3 on the PATH may lack our packages.
+        environ["SPARK_HOME"] = str(spark_home())
+        environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if python := worker_python(options):
+        environ["PYSPARK_PYTHON"] = python
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    if sys.platform == "linux" and "utf" not in locale.lower():
+        environ["LC_ALL"] = "C.UTF-8"  # else Java cannot open files whose names are not ASCII
+    return environ
+
+
+class _Os:
+    """The module `os`, with another environment."""
+
+    def __init__(self, changes: Mapping[str, str | None]) -> None:
+        merged = {**os.environ, **changes}
+        self.environ = {name: value for name, value in merged.items() if value is not None}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """What pyspark takes for the environment while it starts the JVM, which it hands a copy of it; there is no other
+    way to give it one. The environment of the process itself stays as it is: other threads read it, and start programs
+    with it."""
+    from pyspark import find_spark_home, java_gateway
+
+    seen = _Os(changes)
+    for module in (find_spark_home, java_gateway):
+        vars(module)["os"] = seen
+    try:
+        yield
+    finally:
+        for module in (find_spark_home, java_gateway):
+            vars(module)["os"] = os
+
+
+def _quoted(flag: str) -> str:
+    """As Spark's launcher splits its options: like a shell, double quotes with backslashes."""
+    if re.fullmatch(r"[^\s\"'\\]+", flag):
+        return flag
+    return '"' + flag.replace("\\", "\\\\").replace('"', '\\"') + '"'

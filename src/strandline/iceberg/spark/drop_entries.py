@@ -1,0 +1,71 @@
+"""Entries of data files that are gone, removed from main in one commit, through Spark: for tables of a format that
+PyIceberg does not write. A token cannot be voided here; a commit that lost its lease is kept from landing only by the
+last word before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY
+from strandline.iceberg.spark.tables import Prepared, SparkTables, iterate
+
+
+def drop_data_files(
+    tables: SparkTables,
+    name: str,
+    paths: Sequence[str],
+    *,
+    token: str,
+    summary: Mapping[str, str],
+    before_commit: Callable[[], None],
+) -> int:
+    """`paths` without the scheme `file:`, and `s3://` for every kind of it."""
+
+    def attempt() -> int:
+        table = tables.load(name)
+        landed = _landed(table, token)
+        if landed is not None:
+            return landed
+        found = _spelled(tables, name, paths)
+        if not found:
+            return 0
+        count = len(set(found.values()))
+        # Once: a commit of Iceberg's own would try again for minutes, and ask nobody whether it still may. In a
+        # transaction it is only prepared; what replaces the metadata that it was prepared on lands, or fails.
+        prepared = Prepared(table)
+        delete = prepared.transaction.newDelete().validateFilesExist()
+        for path in found:
+            delete.deleteFile(_not_a_string(tables, path))
+        for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
+            delete.set(key, value)
+        delete.commit()
+        before_commit()
+        prepared.send()
+        return count
+
+    return tables.repeat(attempt, f"entries of {name} cannot be dropped")
+
+
+def _not_a_string(tables: SparkTables, path: str) -> Any:
+    """For a string, Py4J takes the closest method of any visibility: SnapshotProducer's own `deleteFile(String)`, which
+    removes the file from storage, and no entry from the table."""
+    jvm: Any = tables.spark._jvm
+    return jvm.java.lang.StringBuilder(path)
+
+
+def _landed(table: Any, token: str) -> int | None:
+    for snapshot in iterate(table.snapshots()):
+        summary = snapshot.summary()
+        if summary.get(BATCH_SUMMARY) == token:
+            return int(summary.get(DROPPED_SUMMARY) or 0)
+    return None
+
+
+def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
+    """As the table spells them, and which of the paths each is."""
+    spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
+    files = tables.spark.table(f"lake.{name}.files").where("content = 0").where(spelled.isin(list(paths)))
+    return {row.file_path: row.path for row in files.select("file_path", spelled.alias("path")).distinct().collect()}

@@ -1,0 +1,70 @@
+"""What retention and purge commit to a table: what is about to be missing first, then the delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.metadata.table_metadata import FLOOR_PREFIX, ToldPurge
+from strandline.iceberg.spark.row_delete import delete
+from strandline.iceberg.spark.tables import SparkTables
+
+__all__ = ["PURGES_TOLD_MAX", "delete", "tell", "tell_purge", "with_neighbours"]
+
+PURGES_TOLD_MAX = 64
+"""Beyond that, neighbours are told as one: properties are read with every load of the table."""
+
+
+def tell(tables: SparkTables, name: str, floor: Seq) -> None:
+    """Each floor is a property of its own, and the highest counts: one that is told late, by a process that was given
+    up for dead, takes nothing back."""
+
+    def attempt() -> None:
+        table = tables.load(name)
+        known = tables.view_of(table).floors
+        if any(f >= floor for f in known):
+            return
+        update = table.updateProperties()
+        update.set(f"{FLOOR_PREFIX}{floor}", str(floor))
+        for lower in known:
+            update.remove(f"{FLOOR_PREFIX}{lower}")
+        update.commit()
+
+    tables.repeat(attempt, f"the floor of {name} cannot be set")
+
+
+def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
+    """So that a ledger that is restored from before knows between which numbers rows are missing."""
+
+    def attempt() -> None:
+        table = tables.load(name)
+        known = tables.view_of(table).purged
+        if any(p.number == purge.number and _within(purge.rows, p.rows) for p in known):
+            return  # the answer of an attempt was lost
+        told = with_neighbours(known, purge, told_max=PURGES_TOLD_MAX)
+        update = table.updateProperties()
+        for other in known:
+            if _within(other.rows, told.rows) and other.name != told.name:
+                update.remove(other.name)
+        update.set(told.name, str(told.count))
+        update.commit()
+
+    tables.repeat(attempt, f"{name} cannot be told what is purged")
+
+
+def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: int = PURGES_TOLD_MAX) -> ToldPurge:
+    """What is told in place of all that lies within it. It begins and ends with a purge in any case, so that a ledger
+    which knows both ends knows them; and it has the highest of their numbers, for what lies between its ends."""
+    told = purge.rows
+    while True:
+        others = [p.rows for p in known if not _within(p.rows, told)]
+        if len(others) < told_max:
+            inside = [p for p in known if _within(p.rows, told)]
+            count = purge.count + sum(p.count for p in inside)
+            return ToldPurge(told, count, max([purge.number, *(p.number for p in inside)]))
+        nearest = min(others, key=lambda r: (max(int(r.lo) - int(told.hi), int(told.lo) - int(r.hi)), r.lo))
+        told = SeqRange(min(told.lo, nearest.lo), max(told.hi, nearest.hi))
+
+
+def _within(inner: SeqRange, outer: SeqRange) -> bool:
+    return outer.lo <= inner.lo and inner.hi <= outer.hi

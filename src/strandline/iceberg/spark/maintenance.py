@@ -1,0 +1,456 @@
+"""Iceberg's upkeep through Spark's JVM: files listed, rewritten and replaced; manifests; snapshots.
+
+Files are read and written through Iceberg's own rewrite groups, deletes applied and row ids kept. Nothing is visible
+until the commit, and the commit fails if one of the files it replaces is no longer there or had rows deleted meanwhile.
+A process that dies before it leaves files that no table knows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
+from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, RefusedError, StrandlineError
+from strandline.core.types import SEQ_COLUMN, SnapshotId
+from strandline.iceberg.metadata.history import TableHistory, parse_history
+from strandline.iceberg.metadata.live_files import LiveFile
+from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
+from strandline.iceberg.spark.tables import (
+    JAVA_ERRORS,
+    Prepared,
+    SparkTables,
+    explain,
+    in_pieces,
+    iterate,
+    java_class,
+    root_cause,
+)
+
+COMPACTION_SUMMARY = "strandline.compaction"
+"""In the summary of a snapshot that replaced files: whose commit it is, so that one whose answer was lost is found."""
+TARGET_PROPERTY = "write.target-file-size-bytes"
+ROW_GROUP_PROPERTY = "write.parquet.row-group-size-bytes"
+_TARGET_DEFAULT = 512 << 20
+_ROLL_OVER_SHARE = 1.4
+"""What is planned as one file may come out larger: it stays one file up to this."""
+
+
+_NOT_LANDED = ("CommitFailedException", "ValidationException")
+_MAY_HAVE_LANDED = (*_NOT_LANDED, "CommitStateUnknownException")
+"""Over a network: what came twice is refused the second time."""
+
+
+class Rewritten(Protocol):
+    """A piece of a plan: neighbours that become one or a few files."""
+
+    @property
+    def files(self) -> tuple[LiveFile, ...]: ...
+    @property
+    def order(self) -> Literal["kept", "sorted", "shuffled"]: ...
+    @property
+    def outputs(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Main:
+    """One snapshot of main, file by file, and Java's own handles of them."""
+
+    name: str
+    table: Any
+    snapshot: SnapshotId
+    sequence: int
+    files: tuple[LiveFile, ...]
+    tasks: dict[str, Any]
+    delete_files: int
+    manifests: int
+
+    @property
+    def file_bytes_target(self) -> int:
+        return int(self.table.properties().get(TARGET_PROPERTY) or _TARGET_DEFAULT)
+
+
+class CommitLost(Exception):
+    """Others replaced one of the files, or deleted rows from it: what was written from it is of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    rows: int
+    bytes: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesDeleted:
+    data: int
+    deletes: int
+    manifests: int
+    manifest_lists: int
+
+
+def list_main(tables: SparkTables, name: str) -> Main | None:
+    """None for a table without rows."""
+    table = tables.load(name)
+    current = table.currentSnapshot()
+    if current is None:
+        return None
+    found: list[LiveFile] = []
+    tasks: dict[str, Any] = {}
+    planned = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals().planFiles()
+    facts = _Facts(tables, table)
+    try:
+        for task in iterate(planned):
+            file = facts.of(task)
+            found.append(file)
+            tasks[file.location] = task
+        manifests = current.dataManifests(table.io()).size()
+    except JAVA_ERRORS as e:
+        raise explain(e, f"the files of {name} cannot be listed") from e
+    finally:
+        planned.close()
+    deletes = int(current.summary().get("total-delete-files") or 0)
+    snapshot = SnapshotId(current.snapshotId())
+    return Main(name, table, snapshot, int(current.sequenceNumber()), tuple(found), tasks, deletes, manifests)
+
+
+class _Facts:
+    """Reads what is known about a file; every word with the JVM costs, so what does not change is asked once."""
+
+    def __init__(self, tables: SparkTables, table: Any) -> None:
+        jvm: Any = tables.spark._jvm
+        self._field = table.schema().findField(SEQ_COLUMN).fieldId()
+        self._long = jvm.org.apache.iceberg.types.Types.LongType.get()
+        self._number = jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        self._specs = {int(spec.specId()): spec for spec in table.specs().values()}
+        self._ours = frozenset(int(s.sequenceNumber()) for s in iterate(table.snapshots()) if _is_ours(s.summary()))
+
+    def of(self, task: Any) -> LiveFile:
+        file = task.file()
+        spec = int(file.specId())
+        lo, hi = self.bounds(file)
+        partition = (
+            "" if self._specs[spec].isUnpartitioned() else str(self._specs[spec].partitionToPath(file.partition()))
+        )
+        return LiveFile(
+            str(file.location()),
+            spec,
+            partition,
+            int(file.fileSizeInBytes()),
+            int(file.recordCount()),
+            lo,
+            hi,
+            int(task.deletes().size()),
+            self._is_ordered(file),
+        )
+
+    def _is_ordered(self, file: Any) -> bool:
+        """A table may have an order of its own, which our writes keep to, too: such a file says so."""
+        added = file.fileSequenceNumber()
+        return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
+
+    def bounds(self, file: Any) -> tuple[int | None, int | None]:
+        lower, upper, nulls = file.lowerBounds(), file.upperBounds(), file.nullValueCounts()
+        if lower is None or upper is None or (nulls is not None and nulls.get(self._field)):
+            return None, None
+        lo, hi = lower.get(self._field), upper.get(self._field)
+        return (
+            (None, None) if lo is None or hi is None else (self._number(self._long, lo), self._number(self._long, hi))
+        )
+
+    def new(self, file: Any) -> NewFile:
+        lo, hi = self.bounds(file)
+        if lo is None or hi is None:
+            raise FailedError(f"a new file has no bounds of {SEQ_COLUMN}", hint="Nothing was changed.")
+        return NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), lo, hi)
+
+
+def _is_ours(summary: Any) -> bool:
+    """Whether the files that a snapshot added are a block's, or come from a compaction of ours."""
+    wap = summary.get("published-wap-id") or summary.get("wap.id") or summary.get(BLOCK_SUMMARY)
+    return WapId.parse(wap) is not None or summary.get(COMPACTION_SUMMARY) is not None
+
+
+class Rewrite:
+    """The files of some pieces, written anew in one Spark job, and put in the place of the old ones in one commit."""
+
+    def __init__(self, tables: SparkTables, main: Main, pieces: Sequence[Rewritten], target: int) -> None:
+        self.id = f"strandline-{uuid.uuid4().hex}"
+        self._tables, self._main, self._pieces, self._target = tables, main, pieces, target
+        self._written: list[Any] = []
+
+    def write(self) -> list[NewFile]:
+        """Known to nobody yet."""
+        jvm: Any = self._tables.spark._jvm
+        coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+        spec = self._pieces[0].files[0].spec
+        with ExitStack() as held:
+            frames = [held.enter_context(self._reading(f"{self.id}-{n}", p)) for n, p in enumerate(self._pieces)]
+            target = f"{self.id}-0"  # any of them names the table to write to
+            try:
+                (
+                    reduce(DataFrame.unionAll, frames)
+                    .write.format("iceberg")
+                    .mode("append")
+                    .option("output-spec-id", str(spec))
+                    .option("target-file-size-bytes", str(int(self._target * _ROLL_OVER_SHARE)))
+                    # Rows come as they are to lie: the table's own order would undo that.
+                    .option("use-table-distribution-and-ordering", "false")
+                    .option("fanout-enabled", "true")
+                    .save(target)
+                )
+                self._written = list(coordinator.fetchNewFiles(self._main.table, target))
+            except Exception as e:
+                raise explain(e, f"files of {self._main.name} cannot be rewritten") from e
+            finally:
+                coordinator.clearRewrite(self._main.table, target)
+        facts = _Facts(self._tables, self._main.table)
+        return [facts.new(file) for file in self._written]
+
+    def live_rows(self) -> int:
+        """Rows of the files that are to be replaced: as manifests have it, and counted where deletes apply to one."""
+        known = sum(f.rows for piece in self._pieces for f in piece.files if not f.deletes)
+        with_deletes = [f for piece in self._pieces for f in piece.files if f.deletes]
+        if not with_deletes:
+            return known
+        id = f"{self.id}-live"
+        try:
+            with self._staged(id, with_deletes):
+                return known + int(self._tables.spark.read.format("iceberg").load(id).count())
+        except JAVA_ERRORS as e:
+            raise explain(e, f"rows of {self._main.name} cannot be counted") from e
+
+    @contextmanager
+    def _reading(self, id: str, piece: Rewritten) -> Iterator[DataFrame]:
+        """The live rows of exactly these files, read by one task in the order of the files."""
+        split = (1 << 60) if piece.order != "shuffled" else self._target
+        with self._staged(id, piece.files):
+            reader = self._tables.spark.read.format("iceberg").option("file-open-cost", "0")
+            frame = reader.option("split-size", str(split)).load(id)
+            if piece.order == "shuffled":
+                frame = frame.repartitionByRange(piece.outputs, SEQ_COLUMN)
+            yield frame if piece.order == "kept" else frame.sortWithinPartitions(SEQ_COLUMN)
+
+    @contextmanager
+    def _staged(self, id: str, files: Sequence[LiveFile]) -> Iterator[None]:
+        jvm = _ours(self._tables)
+        table = self._main.table
+        cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
+        staged = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
+        tasks = jvm.java.util.ArrayList()
+        for file in files:
+            tasks.add(self._main.tasks[file.location])
+        cache.add(id, table)
+        staged.stageTasks(table, id, tasks)
+        try:
+            yield
+        finally:
+            staged.removeTasks(table, id)
+            cache.remove(id)
+
+    def commit(self, last_word: Callable[[], None] = lambda: None) -> None:
+        """`CommitLost` where the files are no longer as they were read; what was written is then removed, if it is
+        certain that no attempt landed. `last_word` is asked before each attempt, and what it raises ends it in the same
+        way."""
+        unknown = False
+
+        def attempt() -> None:
+            nonlocal unknown
+            table = self._tables.load(self._main.name)
+            if unknown and self._landed(table):
+                return
+            last_word()
+            try:
+                self._replace_as_read(table)
+            except JAVA_ERRORS as e:
+                # Over a network a commit that was sent twice conflicts with itself.
+                unknown = unknown or self._tables.is_remote or not java_class(e).endswith(_NOT_LANDED)
+                raise
+
+        try:
+            self._tables.repeat(attempt, f"rewritten files of {self._main.name} cannot be committed")
+        except StrandlineError as e:
+            cause = e.__cause__
+            is_lost = isinstance(cause, Py4JJavaError) and java_class(cause).endswith("ValidationException")
+            if (is_lost or isinstance(e, LeaseLost)) and not unknown:
+                self.discard()
+            if isinstance(cause, Py4JJavaError) and is_lost:
+                raise CommitLost(root_cause(cause)) from e
+            raise
+
+    def _replace_as_read(self, table: Any) -> None:
+        try:
+            self._replace(table, self._main.snapshot)
+        except JAVA_ERRORS as e:
+            if "Cannot determine history" not in root_cause(e) or not self._is_as_read(table):
+                raise
+            # Someone expired the snapshots since; looked at now, the files are as they were.
+            self._replace(table, SnapshotId(table.currentSnapshot().snapshotId()))
+
+    def discard(self) -> None:
+        io = self._main.table.io()
+        for file in self._written:
+            io.deleteFile(file.location())
+
+    def _replace(self, table: Any, since: SnapshotId) -> None:
+        jvm: Any = self._tables.spark._jvm
+        scopes = jvm.org.apache.iceberg.util.ContentFileUtil
+        prepared = Prepared(table) if self._tables.is_remote else None
+        rewrite = (table if prepared is None else prepared.transaction).newRewrite()
+        rewrite.validateFromSnapshot(since)
+        for file in self._old:
+            task = self._main.tasks[file.location]
+            rewrite.deleteFile(task.file())
+            if file.deletes:
+                for delete in task.deletes():
+                    # A delete that is for this file alone has nothing left to be for.
+                    if scopes.isFileScoped(delete):
+                        rewrite.deleteFile(delete)
+        for added in self._written:
+            rewrite.addFile(added)
+        if self._main.sequence > 0:
+            # Deletes by value that were committed meanwhile must still apply to these rows.
+            rewrite.dataSequenceNumber(self._main.sequence)
+        rewrite.set(COMPACTION_SUMMARY, self.id)
+        rewrite.commit()
+        if prepared is not None:
+            prepared.send()
+
+    @property
+    def _old(self) -> Iterator[LiveFile]:
+        return (file for piece in self._pieces for file in piece.files)
+
+    def _landed(self, table: Any) -> bool:
+        """An answer was lost. Snapshots may be expired by now: then the files themselves tell."""
+        view = self._tables.view_of(table)
+        if any(s.summary.get(COMPACTION_SUMMARY) == self.id for s in view.ancestors(view.main)):
+            return True
+        if not self._written or view.chain_reaches(self._main.snapshot):
+            return False
+        sought = str(self._written[0].location())
+        now = list_main(self._tables, self._main.name)
+        return now is not None and sought in now.tasks
+
+    def _is_as_read(self, table: Any) -> bool:
+        """Whether every file that is to be replaced is there, with the same deletes."""
+        scan = table.newScan().ignoreResiduals()
+        wanted = {file.location: _deletes(self._main.tasks[file.location]) for file in self._old}
+        planned = scan.planFiles()
+        try:
+            for task in iterate(planned):
+                location = str(task.file().location())
+                if location in wanted and wanted.pop(location) != _deletes(task):
+                    return False
+        finally:
+            planned.close()
+        return not wanted
+
+
+def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
+    """Several deletion vectors may lie in one file."""
+    return frozenset((str(d.location()), d.contentOffset()) for d in task.deletes())
+
+
+# Manifests, deletes and snapshots: Iceberg's own actions.
+
+
+def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
+    """Delete files that apply to nothing any more."""
+    with _sparing(tables) as sparing:
+        action = _actions(sparing).removeDanglingDeleteFiles(sparing.load(name))
+        done = _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
+        return len(list(iterate(done.removedDeleteFiles())))
+
+
+def rewrite_manifests(tables: SparkTables, name: str) -> int:
+    """How many there are afterwards."""
+    with _sparing(tables) as sparing:
+        action = _actions(sparing).rewriteManifests(sparing.load(name))
+        _done(sparing, action.execute, f"manifests of {name} cannot be rewritten")
+    table = tables.load(name)
+    return int(table.currentSnapshot().dataManifests(table.io()).size())
+
+
+def history(tables: SparkTables, name: str) -> TableHistory:
+    table = tables.load(name)
+    jvm: Any = tables.spark._jvm
+    written = jvm.java.io.StringWriter()
+    generator = jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
+    jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current(), generator)
+    generator.flush()
+    return parse_history(in_pieces(written.getBuffer()))
+
+
+def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min: int) -> FilesDeleted:
+    """First the commit, then the files that nothing reaches any more: one that dies between leaves files that no
+    table knows."""
+    what = f"snapshots of {name} cannot be expired"
+    action = _actions(tables).expireSnapshots(tables.load(name)).expireOlderThan(cutoff_ms).retainLast(keep_min)
+    if tables.is_remote:
+        # Nothing is compared for such a commit: what main, or another reference, was set back to meanwhile goes, too.
+        before = tables.view(name)
+        _done(tables, action.expireFiles, what)
+        kept = {ref for ref in before.refs if ref not in before.branches and not ref.startswith(VOID_PREFIX)}
+        if gone := sorted(kept - tables.view(name).refs.keys()):
+            raise FailedError(
+                f"snapshots of {name} were expired, and {', '.join(gone)} went with them: set back or removed since",
+                hint="No file was deleted: set it to a snapshot that the table still has. What nothing reaches then is "
+                "found by `strandline reconcile`.",
+            )
+    result = _done(tables, action.execute, what)
+    return FilesDeleted(
+        int(result.deletedDataFilesCount()),
+        int(result.deletedPositionDeleteFilesCount()) + int(result.deletedEqualityDeleteFilesCount()),
+        int(result.deletedManifestsCount()),
+        int(result.deletedManifestListsCount()),
+    )
+
+
+def _ours(tables: SparkTables) -> Any:
+    """The JVM, told that this thread works for our session. Iceberg asks for "the active one" to find its catalog of
+    staged files: a thread that did nothing before has none, and finds nothing."""
+    jvm: Any = tables.spark._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(tables.spark._jsparkSession)
+    return jvm
+
+
+def _actions(tables: SparkTables) -> Any:
+    jvm = _ours(tables)
+    return jvm.org.apache.iceberg.spark.actions.SparkActions.get(tables.spark._jsparkSession)
+
+
+@contextmanager
+def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
+    if tables.may_destroy:
+        raise RefusedError(
+            "manifests and deletes that apply to nothing are not rewritten over a REST catalog with a warehouse in a "
+            "folder: a request that arrives twice could destroy the table",
+            hint="Put the warehouse into a bucket. Everything else of compaction is safe there.",
+        )
+    try:
+        yield tables.sparing
+    finally:
+        _ours(tables)
+
+
+def _done(tables: SparkTables, execute: Any, what: str) -> Any:
+    try:
+        return execute()
+    except JAVA_ERRORS as e:
+        if tables.is_remote and java_class(e).endswith(_MAY_HAVE_LANDED):
+            raise CommitUnknown(
+                f"{what}, or were: {root_cause(e)}", hint="Run it again; what was done is found."
+            ) from e
+        if "CommitFailed" in java_class(e) or java_class(e).endswith("ValidationException"):
+            raise RefusedError(
+                f"{what}: others commit to the table all the time ({root_cause(e)})",
+                hint="Run it again; nothing was changed.",
+            ) from e
+        raise explain(e, what) from e

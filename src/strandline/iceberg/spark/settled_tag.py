@@ -1,0 +1,82 @@
+"""Our tag on a table, through Spark: whether main descends from it, and moving it forward (see `lineage.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pyspark.sql import functions as F
+
+from strandline.core import failpoints
+from strandline.core.errors import StrandlineError
+from strandline.core.types import SEQ_COLUMN, Anchor, SeqRange
+from strandline.iceberg.metadata.lineage import Links, Memory, RolledBack, Verdict, judge, links_of
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
+from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables
+
+
+def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> Verdict:
+    """Earlier metadata files, and rows, are read only where nothing else tells."""
+
+    def all_have_rows(blocks: Sequence[SeqRange]) -> bool:
+        if view.main is None:
+            return False
+        found = tables.read(name, view.main).select(SEQ_COLUMN)
+        number = F.col(SEQ_COLUMN)
+        counts = [F.count(F.when(number.between(b.lo, b.hi), 1)) for b in blocks]
+        lowest, highest = min(b.lo for b in blocks), max(b.hi for b in blocks)
+        return all(found.where(number.between(lowest, highest)).agg(*counts).collect()[0])
+
+    return judge(view, memory, lambda: _earlier(tables, name, view), all_have_rows)
+
+
+def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]:
+    """As far back as there are files: a table may be told to delete them."""
+    table = tables.load(name)
+    for location in reversed(view.metadata_log):
+        try:
+            yield links_of(tables.earlier_view(table, location))
+        except (StrandlineError, *JAVA_ERRORS):
+            return
+
+
+def move(
+    tables: SparkTables,
+    name: str,
+    memory: Memory,
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+) -> Anchor | None:
+    """Puts the tag on main, unless that was rolled back. Where the tag is then. `on_verdict` is told before the commit,
+    and ends it by what it raises."""
+
+    def attempt() -> Anchor | None:
+        change = tables.change(name)
+        view = tables.view_of(change.table)
+        if view.main is None or view.refs.get(SETTLED_TAG) == view.main:
+            return view.settled
+        verdict = judge_table(tables, name, view, memory)
+        on_verdict(verdict)
+        if isinstance(verdict, RolledBack):
+            return view.settled
+        failpoints.hit("settled.before_tag")
+        change.commit(settle=True)
+        failpoints.hit("settled.after_tag")
+        return tables.view(name).settled
+
+    return tables.repeat(attempt, f"tag {SETTLED_TAG} of {name} cannot be moved")
+
+
+def accept(tables: SparkTables, name: str) -> Anchor | None:
+    """Puts the tag on main as a person wants it, wherever it was. None for a table without rows."""
+
+    def attempt() -> Anchor | None:
+        change = tables.change(name)
+        view = tables.view_of(change.table)
+        main = None if view.main is None else view.snapshots.get(view.main)
+        if main is None:
+            return None
+        if view.refs.get(SETTLED_TAG) != main.id:
+            change.commit(settle=True)
+        # Above what the table has given out: a process that was slow to say what it published takes nothing back.
+        return Anchor(main.id, max(main.sequence, view.sequence))
+
+    return tables.repeat(attempt, f"tag {SETTLED_TAG} of {name} cannot be moved")

@@ -1,0 +1,561 @@
+"""Iceberg through Spark's JVM: load, branch, stage, publish. Thin: it reads metadata, asks a pure function, commits.
+
+A commit that removes a branch succeeds only on the very metadata it was planned on; Iceberg refuses it otherwise with
+"refresh is required". So what was decided on `view` holds when the commit lands.
+
+Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts
+with itself. Iceberg deletes what it wrote for a commit that was refused, which then is live metadata (shown by
+experiment). So with a REST catalog our commits are prepared by Iceberg and sent by ourselves, and nobody tidies up
+after them (docs/adr/0023).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from strandline.core import failpoints
+from strandline.core.errors import CommitUnknown, FailedError, NoSuchDataset, StorageError, StrandlineError, Superseded
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
+from strandline.core.wording import plural
+from strandline.iceberg.metadata.block_placement import Span
+from strandline.iceberg.metadata.table_metadata import (
+    EPOCH_PROPERTY,
+    SETTLED_TAG,
+    CherryPick,
+    CountRows,
+    PublishPlan,
+    RemoveBranch,
+    TableView,
+    WapId,
+    parse_view,
+    plan_publish,
+)
+
+CATALOG = "lake"
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    location: str
+    rows: int
+    lo: int
+    hi: int
+    is_parquet: bool
+    has_deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    records: int
+    lo: int
+    hi: int
+
+
+_TOUCHED_MS = 3_650 * 86_400_000
+"""Ten years: a branch of ours has no age at which it would go."""
+
+
+class Prepared:
+    """Changes that Iceberg works out and writes files for. They are sent once; whatever becomes of it, what was written
+    stays, and if it was refused it is for the reconciler."""
+
+    def __init__(self, table: Any) -> None:
+        self._operations = table.operations()
+        self.transaction = table.newTransaction()
+        self._base = self._operations.current()
+
+    def require(self, branch: str) -> None:
+        """Refused if that is gone, or has another head. A REST catalog compares the references that a commit sets, and
+        not those that it removes: so it is set, to what it is, and removed then."""
+        touch = self.transaction.manageSnapshots()
+        touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
+        touch.commit()
+
+    def send(self) -> None:
+        self._operations.commit(self._base, self.transaction.table().operations().current())
+
+
+class SnapshotChange:
+    """Of main, of branches and of our tag, on the metadata that the table has from here on."""
+
+    def __init__(self, table: Any, *, is_remote: bool) -> None:
+        self.table = table
+        self._prepared = Prepared(table)
+        self._is_remote = is_remote
+
+    def commit(
+        self,
+        *,
+        create: str | None = None,
+        pick: SnapshotId | None = None,
+        remove: str | None = None,
+        settle: bool = False,
+    ) -> None:
+        """`settle` puts our tag on main, as this very commit leaves it."""
+        transaction = self._prepared.transaction
+        if self._is_remote and remove is not None:
+            self._prepared.require(remove)
+        manage = transaction.manageSnapshots()
+        if create is not None:
+            manage.createBranch(create)
+        if pick is not None:
+            manage.cherrypick(pick)
+        if remove is not None:
+            manage.removeBranch(remove)
+        manage.commit()
+        if settle:
+            tag_main(transaction)
+        if self._is_remote:
+            self._prepared.send()
+        else:
+            # A change of references is refused on other metadata than it was planned on, and Iceberg tidies up.
+            transaction.commitTransaction()
+
+
+def tag_main(transaction: Any) -> None:
+    """Our tag on main, as the transaction has it by now."""
+    table = transaction.table()
+    main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
+    if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
+        return
+    manage = transaction.manageSnapshots()
+    (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
+    manage.commit()
+
+
+def check_epoch(view: TableView, epoch: int) -> None:
+    if view.epoch > epoch:
+        raise Superseded(
+            f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
+            hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
+        )
+
+
+class _LookAgain(Exception):
+    """A commit was made, and what is so now could not be read yet."""
+
+
+T = TypeVar("T")
+
+
+class SparkTables:
+    def __init__(self, spark: SparkSession, *, attempts_max: int) -> None:
+        self.spark = spark
+        self.attempts_max = attempts_max
+        self._views: dict[str, TableView] = {}
+        self._jvm: Any = spark._jvm  # PySpark has no public door to Iceberg's Java API
+        self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
+        # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
+        try:
+            spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
+        except Exception as e:
+            raise explain(e, "the catalog cannot be opened") from e
+
+    @property
+    def may_destroy(self) -> bool:
+        """What Iceberg commits by itself could delete live files: over a REST catalog a commit that arrives twice
+        conflicts with itself, and in a folder nothing keeps Iceberg from tidying up after it (docs/adr/0023)."""
+        return self.is_remote and not self._is_bucket
+
+    @property
+    def _is_bucket(self) -> bool:
+        store = self.spark.conf.get(f"spark.sql.catalog.{CATALOG}.io-impl", "") or ""
+        return store.endswith(".S3FileIO")
+
+    @cached_property
+    def sparing(self) -> SparkTables:
+        """For what Iceberg commits and tidies up by itself: with a REST catalog, in a session that deletes nothing from
+        the bucket. Files of a commit that lost are for the reconciler."""
+        prefix = f"spark.sql.catalog.{CATALOG}"
+        if not self.is_remote or not self._is_bucket:
+            return self
+        session = self.spark.newSession()
+        for key, value in self.spark.conf.getAll.items():
+            if key.startswith(prefix) or (key.startswith("spark.sql.") and session.conf.isModifiable(key)):
+                session.conf.set(key, value)
+        session.conf.set(f"{prefix}.s3.delete-enabled", "false")
+        return SparkTables(session, attempts_max=self.attempts_max)
+
+    # Reading.
+
+    def load(self, name: str) -> Any:
+        try:
+            return self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+                self.spark._jsparkSession, f"{CATALOG}.{name}"
+            )
+        except JAVA_ERRORS as e:
+            if "NoSuchTable" in java_class(e) or "TABLE_OR_VIEW_NOT_FOUND" in str(e) or "SCHEMA_NOT_FOUND" in str(e):
+                raise NoSuchDataset(f"the catalog has no table {name}") from e
+            raise explain(e, f"table {name} cannot be loaded") from e
+
+    def view(self, name: str) -> TableView:
+        return self.view_of(self.load(name))
+
+    def view_of(self, table: Any) -> TableView:
+        return self._parsed(table.operations().current())
+
+    def earlier_view(self, table: Any, location: str) -> TableView:
+        """As an earlier metadata file of the table has it."""
+        return self._parsed(self._jvm.org.apache.iceberg.TableMetadataParser.read(table.io(), location))
+
+    def _parsed(self, metadata: Any) -> TableView:
+        """A metadata file never changes, so what was parsed of it is used again; the table is looked at many times for
+        each batch. Metadata without a file, of some REST catalogs, is parsed each time."""
+        location = metadata.metadataFileLocation()
+        if location is None:
+            return self._parse(metadata)
+        if (view := self._views.get(location)) is None:
+            while len(self._views) >= _VIEWS_KEPT:
+                self._views.pop(next(iter(self._views)), None)
+            view = self._views[location] = self._parse(metadata)
+        return view
+
+    def _parse(self, metadata: Any) -> TableView:
+        written = self._jvm.java.io.StringWriter()
+        generator = self._jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
+        self._jvm.org.apache.iceberg.TableMetadataParser.toJson(metadata, generator)
+        generator.flush()
+        return parse_view(in_pieces(written.getBuffer()))
+
+    def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
+        """Rows of this range in one snapshot; a count of numbers, so that a delete file is respected."""
+        if snapshot is None:
+            return 0
+        found = self.read(name, snapshot).where(F.col(SEQ_COLUMN).between(rows.lo, rows.hi))
+        return int(found.select(SEQ_COLUMN).count())
+
+    def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
+        return self.spark.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
+
+    def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
+        """What one snapshot added, from its manifests: a line per file, never per row."""
+        table = self.load(name)
+        return [self.staged_file(table, f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
+
+    def staged_file(self, table: Any, file: Any) -> StagedFile:
+        field = table.schema().findField(SEQ_COLUMN).fieldId()
+        long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
+        number = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        lower, upper = file.lowerBounds(), file.upperBounds()
+        lo = None if lower is None else lower.get(field)
+        hi = None if upper is None else upper.get(field)
+        if lo is None or hi is None:
+            raise FailedError(f"{table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
+        return StagedFile(file.recordCount(), number(long_type, lo), number(long_type, hi))
+
+    def data_files(
+        self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
+    ) -> list[DataFile] | None:
+        """The files of one snapshot that may hold rows between these numbers; None where they are too many to list, or
+        one of them does not say what it holds."""
+        table = self.load(name)
+        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        bounds = getattr(expressions, "and")(
+            expressions.greaterThan(SEQ_COLUMN, after), expressions.lessThanOrEqual(SEQ_COLUMN, until)
+        )
+        scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
+        found: list[DataFile] = []
+        tasks = scan.planFiles()
+        try:
+            for task in iterate(tasks):
+                if len(found) == files_max:
+                    return None
+                file = task.file()
+                held = self.staged_file(table, file)
+                found.append(
+                    DataFile(
+                        str(file.location()),
+                        held.records,
+                        held.lo,
+                        held.hi,
+                        file.format().toString() == "PARQUET",
+                        not task.deletes().isEmpty(),
+                    )
+                )
+        except FailedError:
+            return None
+        except JAVA_ERRORS as e:
+            raise explain(e, f"the files of {name} cannot be listed") from e
+        finally:
+            tasks.close()
+        return found
+
+    def spans_above(self, name: str, number: int) -> list[Span]:
+        """Files of main that hold numbers above this one, by their manifests alone. One that does not say what it holds
+        may hold any."""
+        metrics = f"readable_metrics.{SEQ_COLUMN}"
+        files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
+        found = files.select(
+            F.col(f"{metrics}.lower_bound").alias("lo"),
+            F.col(f"{metrics}.upper_bound").alias("hi"),
+            (F.col(f"{metrics}.null_value_count") >= F.col("record_count")).alias("no_numbers"),
+        )
+        above = found.where("NOT coalesce(no_numbers, false)").where(F.col("hi").isNull() | (F.col("hi") > number))
+        try:
+            rows = above.distinct().collect()  # none, in a table that only we write to
+        except Exception as e:
+            raise explain(e, f"the files of {name} cannot be listed") from e
+        return [Span(number + 1, SEQ_MAX) if r["hi"] is None else Span(r["lo"], r["hi"]) for r in rows]
+
+    def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
+        """Of main's numbers above the first one: the highest up to the limit, and the lowest beyond it. Reads rows."""
+        number = F.col(SEQ_COLUMN)
+        df = self.spark.table(f"{CATALOG}.{name}").where(number > above)
+        try:
+            highest = F.max(F.when(number <= limit, number))
+            return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
+        except Exception as e:
+            raise explain(e, f"the numbers of {name} cannot be read") from e
+
+    def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
+        """Read back: the branch's head, if that is the append of this block."""
+        view = self.view(name)
+        head = view.refs.get(branch)
+        snapshot = None if head is None else view.snapshots.get(head)
+        return snapshot.id if snapshot is not None and snapshot.wap == str(wap) else None
+
+    def names(self) -> list[str]:
+        """Every table of the catalog, in every namespace."""
+        catalog = self.spark._jsparkSession.sessionState().catalogManager().catalog(CATALOG).icebergCatalog()
+        found: list[str] = []
+
+        def walk(namespace: Any) -> None:
+            for child in catalog.listNamespaces(namespace):
+                found.extend(t.toString() for t in catalog.listTables(child))
+                walk(child)
+
+        try:
+            walk(self._jvm.org.apache.iceberg.catalog.Namespace.empty())
+        except JAVA_ERRORS as e:
+            raise explain(e, "the catalog cannot be listed") from e
+        return sorted(found)
+
+    # Committing.
+
+    def change(self, name: str) -> SnapshotChange:
+        return SnapshotChange(self.load(name), is_remote=self.is_remote)
+
+    def create_branch(self, name: str, branch: str) -> None:
+        """From main as it is now; nothing happens where it exists already."""
+        failpoints.hit("stage.before_branch")
+
+        def attempt() -> None:
+            change = self.change(name)
+            if branch not in self.view_of(change.table).refs:
+                change.commit(create=branch)
+
+        self.repeat(attempt, f"branch {branch} of {name} cannot be created")
+        failpoints.hit("stage.after_branch")
+
+    def stage(self, stamped: DataFrame, name: str, branch: str, wap: WapId) -> None:
+        """Append to the block's own branch. Nobody who reads main sees it. The write's tasks commit once each, and
+        no shuffle follows the stamp, so a task that runs again numbers its rows again in full or not at all."""
+        failpoints.hit("stage.before_commit")
+        try:
+            (
+                stamped.writeTo(f"{CATALOG}.{name}.branch_{branch}")
+                .option("snapshot-property.wap.id", str(wap))
+                .option("distribution-mode", "none")
+                .option("fanout-enabled", "true")
+                .append()
+            )
+        except Exception as e:
+            raise explain(e, f"rows cannot be staged in {name}") from e
+        failpoints.hit("stage.after_commit")
+
+    def publish(
+        self,
+        name: str,
+        branch: str,
+        snapshot: SnapshotId,
+        wap: WapId,
+        *,
+        epoch: int,
+        may_move_tag: Callable[[TableView], bool],
+    ) -> PublishPlan:
+        """Cherry-pick into main and remove the branch, in one commit. Whoever calls this, and however often, the rows
+        are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`. `may_move_tag` is asked of
+        the metadata that is replaced: whether our tag may follow main."""
+
+        def attempt() -> PublishPlan:
+            change = self.change(name)
+            view = self.view_of(change.table)  # the metadata that `change` will replace, or fail
+            check_epoch(view, epoch)
+            plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
+            if isinstance(plan, CountRows):
+                counted = self.count(name, wap.rows, view.main)
+                plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
+            if not isinstance(plan, CherryPick | RemoveBranch):
+                return plan
+            settle = may_move_tag(view)
+            failpoints.hit("publish.before_commit")
+            change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch, settle=settle)
+            failpoints.hit("publish.after_commit")
+            # Read back rather than assume: the next look ends in AlreadyPublished.
+            raise _LookAgain("it was sent, and not read back")
+
+        return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
+
+    def remove_branch(self, name: str, branch: str) -> None:
+        def attempt() -> None:
+            change = self.change(name)
+            if branch in self.view_of(change.table).refs:
+                change.commit(remove=branch)
+
+        self.repeat(attempt, f"branch {branch} of {name} cannot be removed")
+
+    def set_properties(self, name: str, values: Mapping[str, str]) -> None:
+        def attempt() -> None:
+            update = self.load(name).updateProperties()
+            for key, value in values.items():
+                update.set(key, value)
+            update.commit()
+
+        self.repeat(attempt, f"properties of {name} cannot be set")
+
+    def raise_epoch(self, name: str, epoch: int) -> None:
+        """From here on a commit that was decided on before cannot publish. A REST catalog does not compare properties:
+        there main moves, too, by a snapshot without files. Of two ledgers that open at once, neither takes back what
+        the other has raised."""
+
+        def attempt() -> None:
+            table = self.load(name)
+            prepared = Prepared(table)
+            check_epoch(self.view_of(table), epoch)
+            update = prepared.transaction.updateProperties()
+            update.set(EPOCH_PROPERTY, str(epoch))
+            update.commit()
+            if self.is_remote:
+                nothing = prepared.transaction.newFastAppend()
+                nothing.set(EPOCH_PROPERTY, str(epoch))
+                nothing.commit()
+            prepared.send()
+
+        self.repeat(attempt, f"the epoch of {name} cannot be raised")
+
+    def repeat(self, attempt: Callable[[], T], what: str) -> T:
+        """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
+        every attempt begins by reading, so what did land is found and not repeated."""
+        last: Exception | None = None
+        for n in range(self.attempts_max):
+            try:
+                return attempt()
+            except _LookAgain as e:
+                last = e
+                continue
+            except JAVA_ERRORS as e:
+                if not _worth_another_look(e):
+                    told = explain(e, what)
+                    if last is None or not self.is_remote or not isinstance(told, StorageError):
+                        raise told from e
+                last = e
+            except StorageError as e:
+                if last is None:
+                    raise
+                last = e  # a commit was sent: that the catalog is away now does not tell what became of it
+            time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
+        raise CommitUnknown(
+            f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
+            hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
+        )
+
+
+def in_pieces(buffer: Any) -> str:
+    """A long text from the JVM. In one answer its second part would wait 40 ms: the socket holds it back until the
+    first is acknowledged (Nagle), and the acknowledgement is delayed."""
+    length = buffer.length()
+    if length > _PIECE_CHARS * _PIECES_MAX:
+        return str(buffer.toString())
+    return "".join(buffer.substring(at, min(at + _PIECE_CHARS, length)) for at in range(0, length, _PIECE_CHARS))
+
+
+def iterate(iterable: Any) -> Iterator[Any]:
+    """A Java Iterable; py4j makes Python iterators of collections only."""
+    found = iterable.iterator()
+    while found.hasNext():
+        yield found.next()
+
+
+_VIEWS_KEPT = 4
+_PIECE_CHARS = 4000
+"""Half of what the JVM's side buffers before it writes to the socket."""
+_PIECES_MAX = 40
+"""Beyond that the pieces cost more than the wait."""
+_LOST_OR_UNKNOWN = (
+    "CommitFailedException",
+    "CommitStateUnknownException",
+    "UncheckedSQLException",
+    "RESTException",  # no answer, or one that says nothing
+    "DuplicateWAPCommitException",
+    "CherrypickAncestorCommitException",
+)
+_STALE = (
+    "Branch does not exist",
+    "already exists",
+    # Of REST catalogs: another block was staged meanwhile. Main is as it was, and what is numbered by all is not.
+    "last sequence number",
+    "first-row-id is behind",
+    "to unknown snapshot",  # expired, between the look and the commit that would tag it
+)
+_REST_AWAY = ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
+_REST_DENIED = ("NotAuthorizedException", "ForbiddenException")
+
+
+def _worth_another_look(error: Exception) -> bool:
+    kind, text = java_class(error), root_cause(error)
+    return kind.endswith(_LOST_OR_UNKNOWN) or any(words in text for words in _STALE)
+
+
+def java_class(error: Exception) -> str:
+    """PySpark translates the Java errors that it knows, and leaves the others as they are."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getName())
+    return type(error).__name__
+
+
+def root_cause(error: Exception) -> str:
+    if not isinstance(error, Py4JJavaError):
+        return str(error)
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+
+
+def explain(error: Exception, what: str) -> StrandlineError:
+    """The root of a Java error in one line; the stack trace stays in the cause."""
+    if isinstance(error, StrandlineError):
+        return error
+    text = root_cause(error)
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # Of a failure in Python on an executor, what was raised stands under its traceback.
+    said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
+    first = (said[-1] if said else lines[0]).strip()
+    if "No space left" in text:
+        return StorageError(
+            f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
+        )
+    kind = java_class(error)
+    if kind.endswith(_REST_DENIED):
+        return StorageError(
+            f"{what}: the catalog refuses it: {first[:500]}",
+            hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
+        )
+    if kind.endswith(_REST_AWAY):
+        return StorageError(
+            f"{what}: the catalog does not answer: {first[:500]}",
+            hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "
+            "is settled by the next run.",
+        )
+    return FailedError(f"{what}: {first[:500]}")

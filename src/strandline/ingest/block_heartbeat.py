@@ -1,0 +1,16 @@
+"""A writer's sign of life."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from strandline.core.types import Reserved
+from strandline.ingest.context import IngestContext
+from strandline.jobs.heartbeat import beating
+from strandline.ledger.ingest import blocks
+
+
+def renewed(work: IngestContext, held: Reserved) -> AbstractContextManager[None]:
+    """Renew the block's lease while its writer works."""
+    seconds = work.settings.lease_seconds
+    return beating(lambda: blocks.renew(work.ledger, held, lease_seconds=seconds), lease_seconds=seconds)

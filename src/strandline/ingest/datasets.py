@@ -1,0 +1,104 @@
+"""Making, altering and dropping datasets: a table in the catalog and its row in the ledger, in an order that a crash
+between the two does not spoil. No JVM is needed for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
+from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
+from strandline.core.wording import plural
+from strandline.ledger import audit
+from strandline.ledger.deliver import sinks
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.receive import receive_report
+
+if TYPE_CHECKING:
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.schema.alteration import Alteration
+    from strandline.iceberg.schema.columns import Column
+
+
+@dataclass(frozen=True)
+class DatasetCare:
+    lake_id: str
+    ledger: Ledger
+    catalog: LightCatalog
+
+    def create(
+        self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str], partition_by: str | None
+    ) -> Dataset:
+        """The table first, then the ledger: a table that says whose it is can be found again, a ledger row cannot."""
+        with self.ledger.read() as connection:
+            if datasets.find(connection, name) is not None:
+                raise UsageError(f"there is a dataset {name} already")
+            epoch = sequence.read(connection).epoch
+        table = self._left_over(name, columns, deliver_by)
+        if table is None:
+            table = str(
+                self.catalog.create_dataset_table(
+                    name, columns, lake_id=self.lake_id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
+                ).metadata.table_uuid
+            )
+        with self.ledger.write() as connection:
+            return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
+
+    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
+        """The table of a `create` that died before it reached the ledger, if this is the same one and it is empty."""
+        from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
+        from strandline.iceberg.pyiceberg.schema import columns_of
+
+        if not self.catalog.exists(name):
+            return None
+        table = self.catalog.load(name)
+        same = tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS) == tuple(columns)
+        same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
+        if table.properties.get(LAKE_PROPERTY) == self.lake_id and table.current_snapshot() is None and same:
+            return str(table.metadata.table_uuid)
+        return None
+
+    def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> None:
+        self.catalog.alter(dataset.name, alterations)
+        with self.ledger.write() as connection:
+            audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
+
+    def drop(self, dataset: Dataset) -> None:
+        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken. It is marked
+        before anybody looks, so that what is not seen here comes too late for it; the table goes in the middle of that
+        transaction, so that one which died is simply done again."""
+        with self.ledger.write() as connection:
+            if not datasets.mark_dropped(connection, dataset.id):
+                raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
+            _check_unused(connection, dataset)
+            audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
+            if self.catalog.exists(dataset.name):
+                self.catalog.drop(dataset.name)
+
+
+def _check_unused(connection: Connection, dataset: Dataset) -> None:
+    if fed := sinks.of_dataset(connection, dataset.id):
+        raise RefusedError(
+            f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
+            hint="Remove its sinks first: `strandline sink remove NAME`.",
+        )
+    # What was never opened, because its table cannot be read, does not keep a person from dropping it.
+    if still_open := [b for b in blocks.open_blocks(connection, dataset.id) if b.head.kind is not BlockKind.RECOVERED]:
+        raise RefusedError(
+            f"{dataset.name} has {plural(len(still_open), 'open block')}",
+            hint="Let them settle first: `strandline status` shows them.",
+        )
+    waiting = next((w for w in receive_report.report(connection) if w.dataset == dataset.id), None)
+    if waiting is not None and waiting.to_ingest.bodies:
+        raise RefusedError(
+            f"{dataset.name}: {plural(waiting.to_ingest.rows, 'received row', 'waits')} to be ingested",
+            hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
+        )
+    if waiting is not None:
+        raise RefusedError(
+            f"{dataset.name}: {plural(waiting.set_aside.rows, 'received row', 'is')} set aside",
+            hint="Give them up first (`strandline spool discard`), or mend the table and replay them.",
+        )

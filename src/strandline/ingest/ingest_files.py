@@ -1,0 +1,401 @@
+"""Files into a dataset: which batch each is, what is in already, and the rest side by side.
+
+Without a batch id, a file is a batch of its own, and its bytes are its id: offering it again changes nothing. That is
+found out in the ledger before Spark starts, so that repeating an ingest costs a hash and one query. This module is
+light for the same reason; what needs Spark is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
+from strandline.core.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
+from strandline.core.types import Dataset, Published, SeqRange
+from strandline.core.wording import plural
+from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
+from strandline.ingest.sources.positions import Positions, watched
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks, reject_folders
+from strandline.ledger.ingest.reject_folders import RejectFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.ingest.context import IngestContext
+
+REASONS_SHOWN = 3
+_NAME_CHARS_MAX = 60
+
+FileProgress = Callable[[Path, str, int | None], None]
+FileBytes = Callable[[Path, int, int], None]
+"""A file, how many bytes of it the present step has read, and how many it has."""
+"""Which file, what is being done with it, and how many rows that is about, if known. Called from several threads."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class FileOutcome:
+    paths: tuple[Path, ...]
+    """One file, or all files of a batch that was named."""
+    batch_id: str | None
+    """None where the file could not even be read."""
+    rows: int
+    """Rows of the batch in the dataset, whether they came now or were in already."""
+    range: SeqRange | None
+    rejected: int | None
+    """None for a duplicate: what was rejected then is not counted again."""
+    rejects_path: Path | None
+    duplicate: bool
+    seconds: float
+    error: StrandlineError | None
+    absent: tuple[str, ...] = ()
+    """Columns of the dataset that no file of the batch has: they are null in all of its rows."""
+
+    @property
+    def path(self) -> Path:
+        return self.paths[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    batch_id: str | None
+    again: bool
+    strict: bool
+    format: str | None
+    rejects_folder: Path
+    on_bytes: FileBytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_id is not None and not self.batch_id.strip():
+            raise UsageError("a batch id must not be empty")
+        check_text("the batch id", self.batch_id or "", BATCH_ID_BYTES_MAX)
+        if self.batch_id is not None and self.again:
+            raise UsageError(
+                "--again makes up a batch id, so it does not go with --batch-id",
+                hint="Give the rows another batch id of your own instead.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    sources: tuple[SourceFile, ...]
+    batch_id: str
+    stamps: tuple[tuple[int, int], ...] = ()
+    """Size and time of each file, taken before its bytes were hashed."""
+    known: bool = False
+    """In already, as far as its name says; whether it is the same batch is seen when its rows have been read."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(s.path for s in self.sources)
+
+    def ended(self, since: float) -> FileOutcome:
+        """Nothing came in; `replace` says what did."""
+        return FileOutcome(self.paths, self.batch_id, 0, None, 0, None, False, time.monotonic() - since, None)
+
+
+def ingest_files(
+    context: Callable[[], IngestContext],
+    ledger: Ledger,
+    dataset: Dataset,
+    paths: Sequence[Path],
+    options: Options,
+    *,
+    files_at_once_max: int,
+    progress: FileProgress,
+    on_done: Callable[[FileOutcome], None],
+) -> list[FileOutcome]:
+    """Each file's or batch's outcome, in the order given: one that fails does not stop the others.
+
+    `context` starts Spark; it is called once, and only if there is something to ingest.
+    """
+    if not paths:
+        raise UsageError("no file to ingest")
+    groups = [(p,) for p in paths] if options.batch_id is None else [tuple(paths)]
+    with ThreadPoolExecutor(min(files_at_once_max, len(groups)), thread_name_prefix="strandline-ingest") as pool:
+        planned = _side_by_side(pool, groups, lambda g: _plan(ledger, dataset, g, options, progress))
+        for outcome in planned:
+            if isinstance(outcome, FileOutcome):
+                on_done(outcome)
+        batches = [p for p in planned if isinstance(p, _Batch)]
+        if not batches:
+            return [p for p in planned if isinstance(p, FileOutcome)]
+        work = context()
+
+        def run(batch: _Batch) -> FileOutcome:
+            outcome = _ingest(work, dataset, batch, options, progress)
+            on_done(outcome)
+            return outcome
+
+        done = iter(_side_by_side(pool, batches, run))
+    return [p if isinstance(p, FileOutcome) else next(done) for p in planned]
+
+
+def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple((found.st_size, found.st_mtime_ns) for found in (p.stat() for p in paths))
+    except OSError as e:
+        raise InputError(f"{e.filename} cannot be read: {e.strerror}") from e
+
+
+def _check_unchanged(batch: _Batch) -> None:
+    """The rows must be those whose bytes made the batch id, or the same file would come in again under another."""
+    if _stamps(batch.paths) != batch.stamps:
+        raise InputError(
+            f"{batch.paths[0]} changed while it was read",
+            hint="Ingest a file when nobody writes to it any more.",
+        )
+
+
+def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
+    futures: list[Future[_R]] = [pool.submit(run, item) for item in items]
+    try:
+        return [f.result() for f in futures]
+    except BaseException:
+        for future in futures:  # interrupted: what has not begun does not begin
+            future.cancel()
+        raise
+
+
+def _plan(
+    ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Options, progress: FileProgress
+) -> _Batch | FileOutcome:
+    """What there is to do for these files, or the outcome, if that can be told without Spark."""
+    began = time.monotonic()
+    try:
+        progress(paths[0], "looking", None)
+        sources = tuple(identify(p, options.format) for p in paths)
+        stamps = _stamps(paths)
+        batch = _Batch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
+        if options.again:
+            batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
+        if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
+            return batch.ended(began)
+        known = blocks.of_batch(ledger, dataset.id, batch.batch_id)
+    except StrandlineError as e:
+        return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
+    # A batch id that a person chose says nothing about the rows: those have to be read and compared.
+    if not isinstance(known, Published) or options.batch_id is not None:
+        progress(paths[0], "waiting", None)
+        return replace(batch, known=isinstance(known, Published))
+    rejects = find_rejects(options.rejects_folder, dataset, batch.batch_id)
+    return replace(
+        batch.ended(began),
+        rows=known.row_count or 0,
+        range=known.head.rows,
+        rejected=None,
+        rejects_path=rejects,
+        duplicate=True,
+    )
+
+
+def _ingest(
+    work: IngestContext, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress
+) -> FileOutcome:
+    """Never raises: the outcome says what went wrong."""
+    from strandline.iceberg.session.job_watch import counted_tasks
+
+    began = time.monotonic()
+    kept: list[Path] = []
+    try:
+        with (
+            counted_tasks(work.tables.spark) as share,
+            watched(*_bytes_of(batch, options.on_bytes, share)) as positions,
+        ):
+            steps = _from_the_start(positions, progress)
+            outcome = _read_and_append(work, dataset, batch, options, steps, kept, positions)
+    except Exception as e:
+        outcome = replace(batch.ended(began), error=_explained(e, batch))
+    return replace(outcome, seconds=time.monotonic() - began, rejects_path=kept[0] if kept else None)
+
+
+def _bytes_of(
+    batch: _Batch, told: FileBytes | None, share: Callable[[], float]
+) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
+    """Of Parquet, which Spark reads, the tasks that are done tell how much that is."""
+    by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
+    size = sum(s.size_bytes for s in batch.sources)
+
+    def tell(count: int) -> None:
+        if told is not None:
+            told(batch.paths[0], min(count, size), size)
+
+    return None if told is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
+
+
+def _from_the_start(positions: Positions | None, progress: FileProgress) -> FileProgress:
+    """Each step reads the file once more."""
+
+    def step(path: Path, name: str, rows: int | None) -> None:
+        if positions is not None and name in ("counting", "writing"):
+            positions.clear()
+        progress(path, name, rows)
+
+    return step
+
+
+def _read_and_append(
+    work: IngestContext,
+    dataset: Dataset,
+    batch: _Batch,
+    options: Options,
+    progress: FileProgress,
+    kept: list[Path],
+    positions: Positions | None,
+) -> FileOutcome:
+    from strandline.ingest.append import append, column_fields
+    from strandline.ingest.sources.blocks import LINE, RAW, REJECT
+    from strandline.ingest.sources.narrow import fit_values
+    from strandline.ingest.sources.read import absent_columns, read_source
+    from strandline.ingest.stamp import Rejects
+
+    began = time.monotonic()
+    spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
+    frames = [fit_values(read_source(spark, source, fields, positions), view) for source in batch.sources]
+    df = frames[0]
+    for more in frames[1:]:
+        df = df.unionByName(more)
+    reads = list(zip(batch.sources, frames, strict=True))
+    absent = [set(absent_columns(source, fields)) for source in batch.sources]
+
+    def on_rejects(_: DataFrame, count: int) -> None:
+        if options.strict or count > work.settings.rejects_max:
+            why = (
+                "--strict allows none" if options.strict else f"more than {work.settings.rejects_max:,} are not allowed"
+            )
+            raise InputRefused(
+                f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {_first_reasons(reads)}",
+                hint="Mend them; or leave out --strict, and they are kept in a file of their own."
+                if options.strict
+                else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
+            )
+        path = rejects_path(options.rejects_folder, dataset, batch.batch_id, batch.paths)
+        if not batch.known:  # else the file tells of the batch that is in, and this may be another
+            # Noted first: rows of a person who asks to be forgotten are looked for there.
+            reject_folders.note(
+                work.ledger, dataset.id, RejectFolder(socket.gethostname(), str(options.rejects_folder.absolute()))
+            )
+            _keep_rejects(reads, path, count)
+            kept.append(path)
+
+    # No bound here: on_rejects knows the bound and, other than append, what the rows look like.
+    done = append(
+        work,
+        dataset,
+        df,
+        batch_id=batch.batch_id,
+        rejects=Rejects(REJECT, about=(LINE, RAW)),
+        rejects_max=2**63,
+        on_rejects=on_rejects,
+        before_commit=lambda: _check_unchanged(batch),
+        progress=lambda step, rows: progress(batch.paths[0], step, rows),
+    )
+    outcome = replace(
+        batch.ended(began),
+        rows=done.row_count,
+        range=done.rows,
+        rejected=done.rejected,
+        duplicate=done.duplicate,
+        absent=tuple(name for name in fields.fieldNames() if all(name in lacking for lacking in absent)),
+    )
+    if done.row_count == 0 and done.rejected:
+        # Rejected rows are kept all the same: they show what this file is.
+        error = InputRefused(
+            f"not one row fits {dataset.name} ({done.rejected:,} rejected): {_first_reasons(reads)}",
+            hint="Is this the right file, and the right --format?",
+        )
+        return replace(outcome, error=error)
+    return outcome
+
+
+def _first_reasons(reads: Sequence[tuple[SourceFile, DataFrame]]) -> str:
+    from pyspark.sql import functions as F
+
+    from strandline.ingest.sources.blocks import LINE, REJECT
+
+    found: list[str] = []
+    for source, frame in reads:
+        where = f"{source.path.name}, line" if len(reads) > 1 else "line"
+        rows = frame.where(F.col(REJECT).isNotNull()).select(LINE, REJECT).orderBy(LINE)
+        found += [f"{where} {r[0]}: {r[1]}" for r in rows.limit(REASONS_SHOWN - len(found)).collect()]
+        if len(found) >= REASONS_SHOWN:
+            break
+    return "; ".join(found)
+
+
+def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
+    """Named after the input, or after the batch id that a person chose; the end of the name tells batches apart."""
+    named = paths[0].name if batch_id.startswith("file-") else batch_id
+    readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
+    return folder / dataset.name / f"{readable}-{_ending(batch_id)}"
+
+
+def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
+    """The file of a batch that came before, perhaps under another name."""
+    return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
+
+
+def _ending(batch_id: str) -> str:
+    return f"{hashlib.sha256(batch_id.encode()).hexdigest()[:12]}.jsonl"
+
+
+def _keep_rejects(reads: Sequence[tuple[SourceFile, DataFrame]], path: Path, expected: int) -> None:
+    """One file for the batch, whole or not there, each line with the file that it comes from."""
+    from strandline.ingest.sources.rejects import write_rejects
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=path.parent) as scratch:
+            whole = Path(scratch) / "whole"
+            written = 0
+            with whole.open("x", encoding="utf-8") as out:
+                for source, frame in reads:
+                    part = Path(scratch) / "part"
+                    part.unlink(missing_ok=True)
+                    if not write_rejects(frame, part, expected):
+                        continue
+                    with part.open(encoding="utf-8") as lines:
+                        for line in lines:
+                            entry = {"file": str(source.path)} | json.loads(line)
+                            out.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                            written += 1
+                out.flush()
+                os.fsync(out.fileno())
+            if written != expected:
+                raise StorageError(
+                    f"{reads[0][0].path} changed while it was read "
+                    f"({plural(expected, 'rejected row')}, then {written:,})",
+                    hint="Ingest a file when nobody writes to it any more.",
+                )
+            whole.replace(path)
+    except OSError as e:
+        raise StorageError(f"the reject file {path} cannot be written: {e.strerror or e}") from e
+
+
+def _explained(error: Exception, batch: _Batch) -> StrandlineError:
+    from strandline.iceberg.spark.tables import explain
+    from strandline.ingest.sources.failures import translate
+
+    if isinstance(error, StrandlineError) and type(error) is not FailedError:
+        return error  # it knows what it is about; only what Spark reported as a whole is looked into
+    text = str(error)
+    named = next((s for s in batch.sources if str(s.path) in text), batch.sources[0])
+    found = translate(error, named) or explain(error, f"{named.path} cannot be ingested")
+    if found is not error:
+        found.__cause__ = error
+    return found

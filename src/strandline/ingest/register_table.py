@@ -1,0 +1,126 @@
+"""A table that is there becomes a dataset: our columns and properties on it, and its name in the ledger.
+
+The table comes first: one that says whose it is can be found again, a row of the ledger cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import RefusedError, UsageError
+from strandline.core.types import SEQ_COLUMN, Dataset, History
+from strandline.core.wording import agreeing, plural
+from strandline.iceberg.metadata.table_metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
+from strandline.ledger import audit
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, datasets, sequence
+
+if TYPE_CHECKING:
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.spark.tables import SparkTables
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a caller asked for; None is "as recorded"."""
+
+    history: History | None
+    deliver_by: Sequence[str] | None
+    leave_foreign: bool = False
+    """Rows that have a number already are left out for good."""
+
+
+def register(
+    ledger: Ledger, catalog: LightCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: Terms
+) -> Dataset:
+    """The dataset, new or known. Run again, it mends what someone took away from the table by hand."""
+    with ledger.read() as connection:
+        recorded = datasets.find(connection, name)
+        epoch = sequence.read(connection).epoch
+    # Under a name that is known there may be another table by now: its rows are another dataset's.
+    same = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
+    known = recorded if same else None
+    by, history = as_recorded(known, terms)
+    if known is None and not terms.leave_foreign:
+        _check_no_numbers(catalog, name)
+    properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
+    table = _prepare(catalog, spark, lake, name, epoch, by, properties)
+    if known is not None and known.adopted:
+        return known
+    with ledger.write() as connection:
+        if known is not None:
+            known = datasets.mark_adopted(connection, known, history)
+        else:
+            if recorded is not None:
+                _mark_replaced(connection, recorded, by=table)
+            known = datasets.add(connection, name=name, table_uuid=table, deliver_by=by, adopted=True, history=history)
+        audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
+    return known
+
+
+def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
+    """Before anything is changed: numbers that a table brings along are not of this ledger."""
+    from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+
+    counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot: True)
+    if counted is not None and not counted.foreign:
+        return
+    rows = "Rows" if counted is None else plural(counted.foreign, "row")
+    may = "may have" if counted is None else agreeing(counted.foreign, "has")
+    raise RefusedError(
+        f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not give. Adopted like this, they would be "
+        "foreign for good: nobody would read them, and no sink would get them",
+        hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE lake.{name} SET "
+        f"{SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
+    )
+
+
+def as_recorded(known: Dataset | None, terms: Terms) -> tuple[tuple[str, ...], History]:
+    """What a table was adopted with stays: rows that have their number were sorted and delivered by it."""
+    by = None if terms.deliver_by is None else tuple(terms.deliver_by)
+    history = terms.history
+    if known is None:
+        return by or (), history or History.DELIVER
+    if by is not None and by != known.deliver_by:
+        said = ", ".join(known.deliver_by) or "no column"
+        raise UsageError(
+            f"{known.name} is delivered by {said}, not by {', '.join(by) or 'no column'}",
+            hint="That is fixed when a dataset is made; leave --deliver-by out.",
+        )
+    if not known.adopted:
+        return known.deliver_by, history or History.DELIVER
+    if history is not None and history is not known.history:
+        raise UsageError(
+            f"{known.name} was adopted with history: {known.history.value}, not {history.value}",
+            hint="That is fixed when a table is adopted; leave --history out.",
+        )
+    return known.deliver_by, known.history
+
+
+def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
+    """Its open blocks, if it has any, can never be published now: they are named in the audit."""
+    given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
+    datasets.mark_dropped(connection, old.id)
+    audit.record(connection, "dataset_replaced", dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up)
+
+
+def _prepare(
+    catalog: LightCatalog,
+    spark: Callable[[], SparkTables],
+    lake: str,
+    name: str,
+    epoch: int,
+    deliver_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> str:
+    """Our columns and properties on the table; gives its uuid."""
+    from strandline.iceberg.pyiceberg.catalog import FORMAT_VERSION
+
+    wanted: dict[str, Any] = {"lake_id": lake, "epoch": epoch, "deliver_by": deliver_by, "properties": properties}
+    if catalog.load(name).metadata.format_version <= FORMAT_VERSION:
+        return str(catalog.add_sequence_column(name, **wanted).metadata.table_uuid)
+    from strandline.iceberg.spark.prepare import add_sequence_column
+
+    return add_sequence_column(spark(), name, **wanted).uuid

@@ -1,0 +1,68 @@
+"""Blocks are placed above every number that the table holds. Others can write numbers that nobody was given, and a row
+of ours with the same number could not be told from theirs.
+
+Which numbers there are is known from manifests. They are looked at only when main has commits that are not ours since
+the last look; `tests/model/foreign_model.py` goes through what can happen in between.
+"""
+
+from __future__ import annotations
+
+from strandline.core.types import Block, Checked, Dataset, Place
+from strandline.iceberg.metadata import block_placement
+from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.ingest.context import IngestContext
+from strandline.ingest.resync import with_opening
+from strandline.ledger.ingest import blocks, datasets, sequence
+
+
+def reserve_above_foreign(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> tuple[Block, bool]:
+    """A block for this batch, and whether it is new."""
+
+    def attempt() -> tuple[Block, bool]:
+        while True:
+            try:
+                return blocks.reserve(
+                    work.ledger,
+                    work.witness,
+                    wanted,
+                    lease_seconds=work.settings.lease_seconds,
+                    place=_find_place(work, dataset, wanted.rows),
+                )
+            except blocks.PlaceStale:
+                continue
+
+    return with_opening(work, attempt)
+
+
+def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> Place | None:
+    """None where everything that came into main since the last look is ours."""
+    with work.ledger.read() as connection:  # the ledger first, the table after
+        checked = datasets.numbers_checked(connection, dataset.id)
+        last = sequence.read(connection).last
+    view = work.tables.view(dataset.name)
+    near = checked is not None and block_placement.is_near(checked, last, rows)
+    if view.main is None or (not near and only_ours_since(view, checked, work.lake)):
+        return None
+    # Main may go on while its files are looked at; what comes meanwhile is looked at the next time.
+    return block_placement.place(
+        last,
+        rows,
+        view.main,
+        work.tables.spans_above(dataset.name, last),
+        lambda limit: work.tables.numbers_around(dataset.name, last, limit),
+    )
+
+
+def only_ours_since(view: TableView, checked: Checked | None, lake: str) -> bool:
+    """Whether no commit that could have brought numbers in is younger than the last look, or than the table. Rewritten
+    files hold numbers that were there before."""
+    for snapshot in view.ancestors(view.main):
+        if checked is not None and snapshot.id == checked.snapshot:
+            return True
+        wap = WapId.parse(snapshot.wap)
+        is_ours = wap is not None and wap.lake == lake
+        if not is_ours and snapshot.operation not in ("replace", "delete"):
+            return False
+        if snapshot.parent is None:
+            return True
+    return view.main is None

@@ -1,0 +1,378 @@
+"""The opening procedure: what a ledger does when the witness says that it does not know everything.
+
+It holds the counter's lock from beginning to end, so nobody takes a number meanwhile. Every step can be repeated: a
+crash in the middle leaves witness and counter apart, and the next opening begins again. Raising the epoch in the
+tables comes first, because from then on another live copy of the ledger can no longer publish.
+
+A dataset whose table cannot be read is postponed: an open block over the numbers in question holds its seal, and
+nothing is taken in, read or delivered there until `open_postponed` has done the rest (docs/adr/0041).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from strandline.core import failpoints
+from strandline.core.batch_names import wholes_of
+from strandline.core.errors import NoSuchDataset, OpeningNeeded, WrongLake
+from strandline.core.types import (
+    BRANCH_PREFIX,
+    BlockKind,
+    Dataset,
+    History,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+)
+from strandline.iceberg.metadata.table_metadata import (
+    ADOPTED_PROPERTY,
+    DELIVER_BY_PROPERTY,
+    HISTORY_PROPERTY,
+    LAKE_PROPERTY,
+    AlreadyPublished,
+    TableView,
+    ToldPurge,
+    WapId,
+    batch_elsewhere,
+)
+from strandline.iceberg.spark.tables import explain
+from strandline.ingest.context import IngestContext
+from strandline.ingest.recover import branch_complete
+from strandline.ingest.resync_received import (
+    end_hold_until_opened,
+    hold_until_opened,
+    reaches_the_copy,
+    take_back_received,
+)
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import blocks, datasets, sequence, table_states
+from strandline.ledger.maintain import floors
+from strandline.ledger.receive import ended_batches
+from strandline.read import rollback
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    gap: SeqRange | None
+    """The numbers that this ledger did not know; None where the witness was behind instead."""
+    epoch: int
+    rolled_forward: tuple[SeqRange, ...]
+    batches: int
+    datasets_found: tuple[str, ...]
+
+
+def with_opening(work: IngestContext, step: Callable[[], T]) -> T:
+    """Do it; if the ledger must be opened first, open it and do it then."""
+    for _ in range(3):
+        try:
+            return step()
+        except OpeningNeeded:
+            open_ledger(work)
+    return step()
+
+
+def open_ledger(work: IngestContext, *, rebuild: bool = False) -> Opened | None:
+    """None if witness and counter agree, which they nearly always do."""
+    with work.ledger.write() as connection:
+        counter = sequence.lock(connection)
+        mark = work.witness.read()
+        if mark.lake != counter.lake:
+            raise WrongLake(
+                f"the ledger is of lake {counter.lake}, the warehouse of lake {mark.lake}",
+                hint="Check ledger.url and warehouse.url in the settings.",
+            )
+        if mark.highest == counter.last and not rebuild:
+            return None
+        opened = _open(work, connection, counter, mark.highest, rebuild=rebuild)
+    failpoints.hit("open.after_commit")
+    return opened
+
+
+def _open(
+    work: IngestContext, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
+) -> Opened:
+    gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
+    # One number more: another copy of this ledger that stands at the same counter must notice, too.
+    last = max(highest, counter.last) + 1
+    views, unreadable = _own_tables(work, datasets.every(connection), blocks.postponed(connection))
+    found = _register(connection, views)
+    epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
+    failpoints.hit("open.before_epoch")
+    for name in views:
+        work.tables.raise_epoch(name, epoch)
+    failpoints.hit("open.after_epoch")
+    rolled = [r for name in views for r in _roll_forward(work, connection, name, gap, epoch)]
+    failpoints.hit("open.after_roll_forward")
+    batches = 0
+    holding: dict[str, str] = {}
+    for dataset in datasets.every(connection):
+        if dataset.name in views and gap is not None:
+            view = work.tables.view(dataset.name)
+            complete = reaches_the_copy(connection, dataset, view)
+            batches += _take_back_batches(connection, dataset, view, gap, work.lake)
+            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
+                holding[dataset.name] = why
+            blocks.insert_published(
+                connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
+            )
+        if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
+    in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
+    below = [s for d in in_order for s in _take_floor(work, connection, d)]
+    purged = [s for d in in_order for s in _take_purges(work, connection, d, counter.last)]
+    for dataset in (d for d in datasets.every(connection) if d.name in unreadable):
+        rows = SeqRange(Seq(counter.last + 1), Seq(last))
+        blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
+        table_states.record_trouble(connection, dataset.id, unreadable[dataset.name])
+        hold_until_opened(connection, dataset)
+    datasets.forget_counts(connection)
+    fenced = blocks.fence_open_blocks(connection)
+    sinks.forget_leases(connection)
+    failpoints.hit("open.before_commit")
+    work.witness.raise_to(last, expected=highest)
+    sequence.move(connection, last=last, epoch=epoch)
+    audit.record(
+        connection,
+        "ledger_rebuilt" if rebuild else "ledger_opened",
+        counter=counter.last,
+        witness=highest,
+        epoch=epoch,
+        rolled_forward=[str(r) for r in rolled],
+        batches=batches,
+        fenced=fenced,
+        datasets_found=found,
+        unreadable=sorted(unreadable),
+        sinks_below_the_floor=below,
+        sinks_below_a_purge=purged,
+        receivers_on_hold=holding,
+    )
+    return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
+
+
+def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
+    """The table is asked after its epoch was raised: a retention that tells its floor later looks at the epoch again,
+    and deletes nothing. The sinks that stand below it by this ledger may have got those rows, or were passed over."""
+    floor = Seq(work.tables.view(dataset.name).floor)
+    if floor <= (floors.get(connection, dataset.id) or 0):
+        return []
+    floors.lock(connection, dataset.id)  # a sink that is being added is seen, or begins above the floor
+    floors.rise(connection, dataset.id, floor)
+    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
+    for reach in below:
+        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
+    return [reach.sink.name for reach in below]
+
+
+def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, last: int) -> list[str]:
+    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them. `last` is
+    how far it had counted."""
+    told = work.tables.view(dataset.name).purged
+    new = forgotten_purges(told, losses.purged(connection, dataset.id), last)
+    for purge in new:
+        losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
+    highest = max((purge.rows.hi for purge in new), default=Seq(0))
+    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < highest]
+    for reach in below:
+        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, highest, None)])
+    return [reach.sink.name for reach in below]
+
+
+def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last: int) -> list[ToldPurge]:
+    """A ledger that has counted up to `last` was there when lower numbers were taken. Of what was told without a number
+    the two ends must do: when purges are many, one that lies between others leaves the ends as they are."""
+    first, end = {r.lo for r in known}, {r.hi for r in known}
+    return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
+
+
+def _own_tables(
+    work: IngestContext, known: Sequence[Dataset], postponed: Sequence[Reserved]
+) -> tuple[dict[str, TableView], dict[str, str]]:
+    """Every table of the catalog that says it is this lake's, whether the ledger knows it or not; and those that cannot
+    be read, or were postponed before, with the reason. If that is every dataset, storage is away: it is raised."""
+    views: dict[str, TableView] = {}
+    unreadable: dict[str, str] = {}
+    failure: Exception | None = None
+    ours = {d.name for d in known}
+    waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
+    for name in work.tables.names():
+        try:
+            view = work.tables.view(name)
+        except NoSuchDataset:
+            continue  # dropped since it was listed
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:  # whatever a damaged table makes its readers say
+            unreadable[name] = explain(e, "it cannot be read").message
+            failure = e if name in ours else failure
+            continue
+        if view.properties.get(LAKE_PROPERTY) != work.lake:
+            continue
+        if name in waiting:  # its ranges are opened one after the other, the lowest first
+            unreadable[name] = "it is still to be opened over lower numbers"
+        else:
+            views[name] = view
+    if failure is not None and not views:
+        raise failure
+    return views, unreadable
+
+
+def open_postponed(work: IngestContext) -> list[str]:
+    """Open the datasets that openings had to postpone, and whose tables can be read by now. Names the others."""
+    with work.ledger.read() as connection:
+        waiting = {b.head.dataset for b in blocks.postponed(connection)}
+        known = [d for d in datasets.every(connection) if d.id in waiting]
+    left = []
+    for dataset in known:
+        try:
+            work.tables.view(dataset.name)  # a damaged file is read again and again: not under the lock
+            _open_later(work, dataset)
+        except (OpeningNeeded, failpoints.FailpointError):
+            raise
+        except Exception as e:
+            told = explain(e, "it cannot be read").message
+            with work.ledger.write() as connection:
+                table_states.record_trouble(connection, dataset.id, told)
+            left.append(f"{dataset.name}: {told}")
+    return left
+
+
+def _open_later(work: IngestContext, dataset: Dataset) -> None:
+    """What the opening does for a dataset, over each range that it was postponed for. One transaction, under the
+    counter's lock; every step can be repeated."""
+    with work.ledger.write() as connection:
+        counter = sequence.check(connection, work.witness)
+        waiting = blocks.postponed(connection, dataset.id)
+        if not waiting:
+            return  # another was faster
+        view = work.tables.view(dataset.name)
+        work.check_fit(view, dataset)
+        # A higher one was raised by a ledger that this one is an older copy of.
+        epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
+        work.tables.raise_epoch(dataset.name, epoch)
+        failpoints.hit("postponed.after_epoch")
+        complete = reaches_the_copy(connection, dataset, view)
+        end_hold_until_opened(connection, dataset)
+        rolled, batches = [], 0
+        for found in waiting:
+            rows = found.head.rows
+            rolled += _roll_forward(work, connection, dataset.name, rows, epoch)
+            batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
+            take_back_received(work, connection, dataset, rows, complete=complete)
+            blocks.settle_postponed(connection, found)
+        failpoints.hit("postponed.after_roll_forward")
+        if (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)
+        below = _take_floor(work, connection, dataset)
+        purged = _take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
+        datasets.forget_counts(connection)
+        table_states.clear_trouble(connection, dataset.id)
+        sequence.move(connection, last=counter.last, epoch=epoch)
+        audit.record(
+            connection, "dataset_opened", dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
+            epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,
+            sinks_below_a_purge=purged,
+        )  # fmt: skip
+    failpoints.hit("postponed.after_commit")
+
+
+def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
+    """Datasets that were made after the copy; one whose table was made anew replaces the old."""
+    added = []
+    for name, view in views.items():
+        known = datasets.find(connection, name)
+        if known is not None and known.table_uuid == view.uuid:
+            continue
+        if known is not None:
+            datasets.mark_dropped(connection, known.id)
+        datasets.add(
+            connection,
+            name=name,
+            table_uuid=view.uuid,
+            deliver_by=tuple(json.loads(view.properties.get(DELIVER_BY_PROPERTY, "[]"))),
+            adopted=view.properties.get(ADOPTED_PROPERTY) == "true",
+            history=History(view.properties.get(HISTORY_PROPERTY, History.DELIVER.value)),
+        )
+        added.append(name)
+    return added
+
+
+def _roll_forward(
+    work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
+) -> list[SeqRange]:
+    """Complete branches in the gap were staged, perhaps past their commit point. Of one batch only the highest number:
+    a lower one was abandoned before the higher one was taken."""
+    view = work.tables.view(name)
+    dataset = datasets.get(connection, name)
+    newest: dict[str, tuple[WapId, SnapshotId]] = {}
+    for branch, head in view.branches.items():
+        wap = _wap_of(view, head, work.lake)
+        lo = int(branch.removeprefix(BRANCH_PREFIX))
+        if wap is None or gap is None or lo not in gap or wap.rows.lo != lo:
+            continue
+        if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
+            newest[wap.batch_id] = (wap, head)
+    for name_of_part in list(newest):  # a part has a branch: what it is a part of was given up before
+        for whole in wholes_of(name_of_part):
+            newest.pop(whole, None)
+    rolled = []
+    memory = rollback.recall(connection, dataset)
+    may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
+    passed = work.delivered(connection, dataset) if newest else None
+    for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
+        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
+            continue
+        if passed is not None and wap.rows.lo <= passed:
+            continue  # it was given up before a sink passed it, and would never be delivered there
+        if not branch_complete(work, name, view, head, wap):
+            continue
+        outcome = work.tables.publish(
+            name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch, may_move_tag=may_move_tag
+        )
+        if isinstance(outcome, AlreadyPublished):
+            rolled.append(wap.rows)
+    # What is left cannot be committed any more, by whomever: the seal is about to pass these numbers.
+    for branch in work.tables.view(name).branches:
+        if gap is not None and int(branch.removeprefix(BRANCH_PREFIX)) in gap:
+            work.tables.remove_branch(name, branch)
+    return rolled
+
+
+def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
+    found = view.snapshots.get(snapshot)
+    wap = None if found is None else WapId.parse(found.wap)
+    return wap if wap is not None and wap.lake == lake else None
+
+
+def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
+    """The batches that retained history tells of, so that offering one of them again is still a repeat."""
+    taken = 0
+    for snapshot in view.ancestors(view.main):
+        wap = _wap_of(view, snapshot.id, lake)
+        if wap is None or wap.rows.lo not in gap:
+            continue
+        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Reserved):
+            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+        ended_batches.divide_again(connection, dataset.id, wap.batch_id)
+        taken += blocks.insert_published(
+            connection,
+            dataset.id,
+            wap.rows,
+            kind=BlockKind.BATCH,
+            batch_id=wap.batch_id,
+            digest=wap.digest,
+            row_count=len(wap.rows),
+            snapshot=snapshot.id,
+        )
+    return taken

@@ -1,0 +1,1 @@
+"""Sinks, lanes, intents, chunks, and rows that sinks refused."""

@@ -1,0 +1,455 @@
+"""Intents and their chunks: what was promised to a sink before anything was sent, and what became of it.
+
+All that concerns one sink is changed by the holder of its lease, in transactions that begin with the fence. A deliverer
+whose lease is lost learns it by the result; one whose lease holds, but that finds the ledger other than it left it
+(it was restored from a copy), gets `MarkMoved` and has to look again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import (
+    Acknowledged,
+    Chunk,
+    ChunkId,
+    ChunkState,
+    Intent,
+    IntentId,
+    LaneId,
+    LanePlan,
+    Lease,
+    SinkRecord,
+)
+from strandline.core.errors import MarkMoved
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.deliver import plans, sinks
+from strandline.ledger.deliver.lanes import Token
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.schema.core import chunk, intent, lane
+
+_ROWS_AT_ONCE_MAX = 1000
+
+
+def chunk_of(row: Any) -> Chunk:
+    return Chunk(
+        ChunkId(row.chunk_id),
+        SeqRange(Seq(row.lo), Seq(row.hi)),
+        ChunkState(row.state),
+        row.expected,
+        row.row_count,
+        row.withheld,
+        row.digest,
+        row.size,
+        bool(row.found),
+        bool(row.offered),
+    )
+
+
+CHUNK_COLUMNS = (
+    chunk.c.id.label("chunk_id"),
+    chunk.c.lo,
+    chunk.c.hi,
+    chunk.c.state,
+    chunk.c.expected,
+    chunk.c.row_count,
+    chunk.c.withheld,
+    chunk.c.digest,
+    chunk.c.size,
+    chunk.c.found,
+    chunk.c.offered,
+)
+_WITH_CHUNKS = (
+    sa.select(intent, lane.c.partition, *CHUNK_COLUMNS)
+    .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+    .join(chunk, chunk.c.intent_id == intent.c.id)
+)
+
+
+def _intents(rows: Iterable[Any]) -> Iterator[Intent]:
+    for _, group in groupby(rows, key=lambda row: row.id):
+        of_one = list(group)
+        first = of_one[0]
+        yield Intent(
+            IntentId(first.id),
+            LaneId(first.lane_id),
+            first.partition,
+            seq_or_none(first.after),
+            Seq(first.until),
+            json.loads(first.options),
+            first.opened_at,
+            first.closed_at,
+            tuple(map(chunk_of, of_one)),
+        )
+
+
+def open_of(connection: sa.Connection, sink: SinkRecord) -> list[Intent]:
+    """The open intents of the sink's generation, by lane."""
+    rows = connection.execute(
+        _WITH_CHUNKS.where(
+            lane.c.sink_id == sink.id, lane.c.generation == sink.generation, intent.c.closed_at.is_(None)
+        ).order_by(intent.c.lane_id, chunk.c.lo)
+    )
+    return list(_intents(rows))
+
+
+def history(connection: sa.Connection, lane_id: LaneId) -> Iterator[Intent]:
+    """Every intent that the lane ever had, in order, a few at a time."""
+    query = _WITH_CHUNKS.where(intent.c.lane_id == lane_id).order_by(intent.c.until, chunk.c.lo)
+    with connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE_MAX)) as rows:
+        yield from _intents(rows)
+
+
+def chunks_of(connection: sa.Connection, lane_id: LaneId, *, after: Seq | None, until: Seq) -> list[Chunk]:
+    """Those that have numbers between the bounds, in order."""
+    query = sa.select(*CHUNK_COLUMNS).where(chunk.c.lane_id == lane_id, chunk.c.lo <= until).order_by(chunk.c.lo)
+    if after is not None:
+        query = query.where(chunk.c.hi > after)
+    return list(map(chunk_of, connection.execute(query)))
+
+
+def store_plan(
+    ledger: Ledger,
+    lease: Lease,
+    sink: SinkRecord,
+    *,
+    until: Seq,
+    lanes: Sequence[LanePlan],
+    options: Mapping[str, str],
+    token: Token,
+    left_out: Collection[str] = (),
+) -> list[Intent] | None:
+    """The intents, as they are stored; None if the lease is lost. Lanes that are not in the plan, have no open intent
+    and were not left out by the planner have nothing new up to `until`: their marks move there, and nothing is sent."""
+    _check_lease(lease, sink)
+    plans.check(lanes, until)
+    with ledger.write() as connection:
+        if not sinks.holds(connection, lease):
+            return None
+        planned = plans.write(connection, sink, until, lanes, options, token, left_out)
+        return [i for i in open_of(connection, sink) if i.lane in planned] if planned else []
+
+
+def _check_lease(lease: Lease, sink: SinkRecord) -> None:
+    if lease.sink != sink.id:
+        raise ValueError("the lease is for another sink")
+
+
+def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
+    """Record what became of chunks; False if the lease is lost. The same again is fine, another outcome is not."""
+    with ledger.write() as connection:
+        return acknowledge_in(connection, lease, acks)
+
+
+def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
+    """The same, within a transaction that records more than that."""
+    by_chunk = {ack.chunk: ack for ack in acks}
+    if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
+        raise ValueError("an acknowledgement says one outcome")
+    if not sinks.holds(connection, lease):
+        return False
+    known = {found.id: found for found in _chunks(connection, lease, by_chunk)}
+    settled = [ack for ack in by_chunk.values() if not _is_same(known.get(ack.chunk), ack)]
+    _settle(connection, settled)
+    return True
+
+
+def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> Iterator[Chunk]:
+    of_sink = (
+        sa.select(*CHUNK_COLUMNS)
+        .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
+        .where(lane.c.sink_id == lease.sink)
+    )
+    for some in slices(ids):
+        yield from map(chunk_of, connection.execute(of_sink.where(chunk.c.id.in_(some))))
+
+
+def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
+    """Whether it was recorded before; False if it can be now."""
+    if known is None:
+        raise MarkMoved("the ledger does not know a chunk that was sent", hint="It was restored: try again.")
+    if known.state is ChunkState.PLANNED:
+        return False
+    if known.state is ack.state and known.found:
+        return True  # the sink had it before anybody here knew what is in it
+    outcome = (known.state, known.count, known.withheld, known.digest, known.size)
+    if outcome != (ack.state, ack.count, ack.withheld, ack.digest, ack.size):
+        raise MarkMoved(f"chunk {known.rows} was recorded before with another outcome", hint="Try again.")
+    return True
+
+
+_SETTLE = (
+    chunk.update()
+    .where(chunk.c.id == sa.bindparam("of"), chunk.c.state == ChunkState.PLANNED.value)
+    .values(
+        state=sa.bindparam("new_state"),
+        row_count=sa.bindparam("new_count"),
+        withheld=sa.bindparam("new_withheld"),
+        digest=sa.bindparam("new_digest"),
+        size=sa.bindparam("new_size"),
+        acked_at=sa.bindparam("new_at"),
+    )
+)
+
+
+def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
+    now = utc_now()
+    bound = [
+        {
+            "of": ack.chunk,
+            "new_state": ack.state.value,
+            "new_count": ack.count,
+            "new_withheld": ack.withheld,
+            "new_digest": ack.digest,
+            "new_size": ack.size,
+            "new_at": now,
+        }
+        for ack in acks
+    ]
+    if bound and connection.execute(_SETTLE, bound).rowcount != len(bound):
+        raise MarkMoved("a chunk was recorded by another meanwhile", hint="Try again.")
+
+
+def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
+    """Note that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot be asked what
+    they hold: a chunk that was never offered was never sent, whoever died since."""
+    with ledger.write() as connection:
+        if not sinks.holds(connection, lease):
+            return False
+        for some in slices(chunks):
+            connection.execute(
+                chunk.update()
+                .where(chunk.c.id.in_(some), chunk.c.state == ChunkState.PLANNED.value, ~chunk.c.offered)
+                .values(offered=True)
+            )
+    return True
+
+
+def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Intent], token: Token) -> bool:
+    """Move the marks of lanes whose chunks are all settled, from exactly where their intents start; False if the lease
+    is lost. Intents that were closed so before are left alone: the answer to a commit may have been lost."""
+    _check_lease(lease, sink)
+    now = utc_now()
+    with ledger.write() as connection:
+        if not sinks.holds(connection, lease):
+            return False
+        still_open = _still_open(connection, sink, intents)
+        moves = _moves(connection, sink, still_open, token, now)
+        if moves and connection.execute(_MOVE, moves).rowcount != len(moves):
+            raise _moved(sink, still_open[0])
+        for some in slices(i.id for i in still_open):
+            connection.execute(
+                intent.update().where(intent.c.id.in_(some), intent.c.closed_at.is_(None)).values(closed_at=now)
+            )
+    return True
+
+
+def _moved(sink: SinkRecord, promised: Intent) -> MarkMoved:
+    return MarkMoved(
+        f"sink {sink.name}, partition {promised.partition!r}: the ledger is not where the delivery of "
+        f"{promised.after or 0}+1..{promised.until} left it",
+        hint="It was restored, or the sink was reset: try again.",
+    )
+
+
+def _still_open(connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent]) -> list[Intent]:
+    stored: dict[int, Any] = {}
+    query = (
+        sa.select(intent, lane.c.mark)
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+    )
+    for some in slices(i.id for i in intents):
+        stored.update((row.id, row) for row in connection.execute(query.where(intent.c.id.in_(some))))
+    still_open = []
+    for promised in intents:
+        row = stored.get(promised.id)
+        if row is None or (row.lane_id, row.after, row.until) != (promised.lane, promised.after, promised.until):
+            raise _moved(sink, promised)
+        if row.closed_at is None and row.mark == promised.after:
+            still_open.append(promised)
+        elif row.closed_at is None or row.mark is None or row.mark < promised.until:
+            raise _moved(sink, promised)
+    return still_open
+
+
+_MOVE = (
+    lane.update()
+    .where(
+        lane.c.id == sa.bindparam("of"),
+        lane.c.mark.is_not_distinct_from(sa.bindparam("expected", type_=sa.BigInteger)),
+    )
+    .values(
+        mark=sa.bindparam("until"),
+        continuation=sa.bindparam("token"),
+        exported=lane.c.exported + sa.bindparam("more_exported"),
+        withheld=lane.c.withheld + sa.bindparam("more_withheld"),
+        last_lo=sa.func.coalesce(sa.bindparam("new_lo", type_=sa.BigInteger), lane.c.last_lo),
+        last_hi=sa.func.coalesce(sa.bindparam("new_hi", type_=sa.BigInteger), lane.c.last_hi),
+        version=lane.c.version + 1,
+        updated_at=sa.bindparam("now"),
+    )
+)
+
+
+def _moves(
+    connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent], token: Token, now: datetime
+) -> list[dict[str, Any]]:
+    chunks: dict[int, list[Chunk]] = {}
+    query = sa.select(chunk.c.intent_id, *CHUNK_COLUMNS).order_by(chunk.c.lo)
+    for some in slices(i.id for i in intents):
+        for row in connection.execute(query.where(chunk.c.intent_id.in_(some))):
+            chunks.setdefault(row.intent_id, []).append(chunk_of(row))
+    tokens = {until: token(until) for until in {i.until for i in intents}}
+    moves = []
+    for promised in intents:
+        settled = chunks.get(promised.id, [])
+        if not settled or any(c.state is ChunkState.PLANNED for c in settled):
+            raise _moved(sink, promised)
+        landed = [c for c in settled if c.state is ChunkState.LANDED]
+        # What a found range holds may not be known; then it counts as what the lake has in it.
+        last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
+        moves.append(
+            {
+                "of": promised.lane,
+                "expected": promised.after,
+                "until": promised.until,
+                "token": tokens[promised.until],
+                "more_exported": sum(c.expected if c.count is None else c.count for c in landed),
+                "more_withheld": sum(c.withheld or 0 for c in settled),
+                "new_lo": None if last is None else last.lo,
+                "new_hi": None if last is None else last.hi,
+                "now": now,
+            }
+        )
+    return moves
+
+
+def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
+    """After a reset: intents of older generations are closed, and their lanes stay where they are. Chunks that were not
+    settled stay so: they are history."""
+    older = sa.select(lane.c.id).where(lane.c.sink_id == sink.id, lane.c.generation < sink.generation)
+    closed = connection.execute(
+        intent.update().where(intent.c.closed_at.is_(None), intent.c.lane_id.in_(older)).values(closed_at=utc_now())
+    )
+    return int(closed.rowcount)
+
+
+def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, list[SeqRange]]:
+    """Of each lane, the ranges with rows of the last intent that had any: what the sink must still know of."""
+    own = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+    landed = (chunk.c.state == "landed", sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0))
+    last = (
+        sa.select(sa.func.max(intent.c.id).label("id"))
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .where(*own, intent.c.closed_at.is_not(None), intent.c.until <= lane.c.mark, lane.c.last_hi.is_not(None))
+        .where(sa.exists().where(chunk.c.intent_id == intent.c.id, *landed).correlate(intent))
+        .group_by(intent.c.lane_id)
+        .subquery()
+    )
+    rows = connection.execute(
+        sa.select(chunk.c.lane_id, chunk.c.lo, chunk.c.hi)
+        .join_from(chunk, last, chunk.c.intent_id == last.c.id)
+        .where(*landed)
+        .order_by(chunk.c.lane_id, chunk.c.lo)
+    )
+    found: dict[LaneId, list[SeqRange]] = {}
+    for r in rows:
+        found.setdefault(LaneId(r.lane_id), []).append(SeqRange(Seq(r.lo), Seq(r.hi)))
+    return found
+
+
+def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
+    """Of each lane that was ever promised something, behind which number its first intent starts."""
+    query = (
+        sa.select(intent.c.lane_id, sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("first"))
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+        .group_by(intent.c.lane_id)
+    )
+    return {LaneId(r.lane_id): int(r.first) for r in connection.execute(query)}
+
+
+def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[LaneId] = ()) -> tuple[int, int]:
+    """For `sink recover`: the promises of the sink's own generation are taken back, and the next plan is made around
+    what the sink holds. Whatever of them landed is found there.
+
+    `keep`: lanes of which the sink cannot say what it holds. There a promise is kept as far as anything of it landed or
+    may have been sent, chunk by chunk, with the options that the sink has now; only what lies behind is taken back.
+    How many promises were dropped, and how many kept."""
+    found = open_of(connection, sink)
+    begun = {i.id: until for i in found if i.lane in keep and (until := _begun_until(i)) is not None}
+    intent_rows = _rows(connection, intent, intent.c.id, begun)
+    chunk_rows = [r for r in _rows(connection, chunk, chunk.c.intent_id, begun) if r["hi"] <= begun[r["intent_id"]]]
+    for some in slices(i.id for i in found):
+        connection.execute(chunk.delete().where(chunk.c.intent_id.in_(some)))
+        connection.execute(intent.delete().where(intent.c.id.in_(some)))
+    if begun:
+        now = {"options": sinks.options_text(sink.options)}
+        connection.execute(intent.insert(), [r | now | {"until": begun[r["id"]]} for r in intent_rows])
+        connection.execute(chunk.insert(), chunk_rows)
+    return len(found) - len(begun), len(begun)
+
+
+def _begun_until(promised: Intent) -> Seq | None:
+    """Behind the last of its chunks that was settled or may have been sent; None where there is none."""
+    begun = [c.rows.hi for c in promised.chunks if c.offered or c.state is not ChunkState.PLANNED]
+    return begun[-1] if begun else None
+
+
+def _rows(
+    connection: sa.Connection, table: sa.Table, column: sa.ColumnElement[int], ids: Iterable[IntentId]
+) -> list[dict[str, Any]]:
+    return [
+        dict(row._mapping)
+        for some in slices(ids)
+        for row in connection.execute(sa.select(table).where(column.in_(some)))
+    ]
+
+
+def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, datetime | None]:
+    """Settled rows that are not at the sink yet, and since when the oldest of them waits. How many they are is not
+    known (None) while a lane stands below what is planned without an intent for the rest: only a plan counts those."""
+    of_sink = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+    promised = sa.func.coalesce(intent.c.until, lane.c.mark, 0)
+    lanes = connection.execute(
+        sa.select(
+            sa.func.count().label("lanes"),
+            sa.func.count(lane.c.mark).label("marked"),
+            sa.func.min(lane.c.mark).label("lowest"),
+            sa.func.min(promised).label("promised"),
+        )
+        .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
+        .where(*of_sink)
+    ).one()
+    under_way = (
+        sa.select(sa.cast(sa.func.coalesce(sa.func.sum(chunk.c.expected), 0), sa.BigInteger))
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == sa.literal_column("'planned'")))
+        .where(*of_sink, intent.c.closed_at.is_(None))
+        .scalar_subquery()
+    )
+    if lanes.lanes == 0 or sink.planned is None:
+        lowest = sink.planned
+    else:
+        lowest = None if lanes.marked < lanes.lanes else Seq(min(lanes.lowest, sink.planned))
+    dataset, planned, lowest_mark, sealed = (
+        sa.literal(v, sa.BigInteger)
+        for v in (sink.dataset, sink.planned, lowest, blocks.sealed(connection, sink.dataset))
+    )
+    rows, since = connection.execute(
+        sa.select(
+            sinks.rows_above(dataset, planned, sealed) + under_way,
+            sinks.first_published_above(dataset, lowest_mark, sealed),
+        )
+    ).one()
+    unknown = lanes.lanes > 0 and sink.planned is not None and lanes.promised < sink.planned
+    return (None if unknown else int(rows)), since

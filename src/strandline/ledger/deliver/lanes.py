@@ -1,0 +1,172 @@
+"""Lanes: how far each logical partition of a sink has been delivered.
+
+A lane's record says it twice, as a number and as a continuation, and is checked whenever it is read: one that
+disagrees with itself is not believed in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import Lane, LaneId, SinkId, SinkRecord
+from strandline.core.errors import MarkUnreadable, TokenError
+from strandline.core.read_token import decode
+from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.engine import utc_now
+from strandline.ledger.schema.core import intent, lane, partition_hash, sink
+
+Token = Callable[[Seq | None], str]
+"""The continuation that says a mark."""
+
+
+def _lane(row: Any) -> Lane:
+    return Lane(
+        LaneId(row.id),
+        SinkId(row.sink_id),
+        row.generation,
+        row.partition,
+        row.continuation,
+        seq_or_none(row.mark),
+        row.exported,
+        row.withheld,
+        None if row.last_lo is None else SeqRange(Seq(row.last_lo), Seq(row.last_hi)),
+        row.version,
+        row.updated_at,
+        seq_or_none(row.builds_on),
+    )
+
+
+class _Checker:
+    """Most lanes of a sink stand at the same number: each text is decoded once."""
+
+    def __init__(self, sink: SinkRecord, lake: str, table_uuid: str) -> None:
+        self._sink = sink
+        self._of = (lake, table_uuid)
+        self._known: dict[str, Seq | None] = {}
+
+    def __call__(self, found: Lane) -> Lane:
+        text = found.continuation
+        if text not in self._known:
+            try:
+                token = decode(text)
+            except TokenError as e:
+                raise self._unreadable(found, e.message) from e
+            if (token.lake, token.table) != self._of:
+                raise self._unreadable(found, "it is from another lake or table")
+            self._known[text] = token.after
+        if self._known[text] != found.mark:
+            raise self._unreadable(found, f"the mark is {found.mark}, the continuation says {self._known[text]}")
+        return found
+
+    def _unreadable(self, found: Lane, why: str) -> MarkUnreadable:
+        name = self._sink.name
+        return MarkUnreadable(
+            f"the watermark of sink {name}, partition {found.partition!r}, cannot be used: {why}",
+            hint=f"`strandline sink recover {name}` reads it from the sink's own side.",
+        )
+
+
+def _of(sink: SinkRecord) -> sa.Select[Any]:
+    return sa.select(lane).where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+
+
+def every(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
+    """Those of the sink's generation, by partition."""
+    return list(map(_Checker(sink, lake, table_uuid), unchecked(connection, sink)))
+
+
+def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
+    """What the ledger says, whether it can be true or not: for recovery."""
+    # Sorted here, because every database has its own order of texts.
+    return sorted(map(_lane, connection.execute(_of(sink))), key=lambda found: found.partition)
+
+
+def find(connection: sa.Connection, sink: SinkRecord, partition: str, *, lake: str, table_uuid: str) -> Lane | None:
+    row = connection.execute(_of(sink).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
+    return None if row is None else _Checker(sink, lake, table_uuid)(_lane(row))
+
+
+def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The highest number that any sink of the dataset has passed or is about to."""
+    of_dataset = (sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
+    marks = sa.union_all(
+        sa.select(sink.c.planned.label("mark")).where(*of_dataset),
+        sa.select(sa.func.max(lane.c.mark))
+        .join_from(sink, lane, (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation))
+        .where(*of_dataset),
+    ).subquery()
+    return seq_or_none(connection.execute(sa.select(sa.func.max(marks.c.mark))).scalar())
+
+
+def rebuild(
+    connection: sa.Connection,
+    of: SinkRecord,
+    partition: str,
+    *,
+    mark: Seq | None,
+    token: Token,
+    last: SeqRange | None,
+    builds_on: Seq | None = None,
+) -> Lane:
+    """Write the lane anew, readable or not, from what the sink itself says. The mark is never lowered. A lane with an
+    open intent stays where that one starts: finishing it finds what the sink holds, with the cut that was promised.
+    `builds_on`: of a new lane, up to where the generation before has delivered."""
+    # The same lock as whoever delivers: nobody plans between the look and the change.
+    connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
+    row = connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
+    if row is None:
+        connection.execute(
+            lane.insert().values(
+                sink_id=of.id,
+                generation=of.generation,
+                partition=partition,
+                exported=0,
+                withheld=0,
+                version=1,
+                updated_at=utc_now(),
+                builds_on=builds_on,
+                **_place(mark, token, last),
+            )
+        )
+    else:
+        known = _lane(row)
+        pinned = connection.execute(
+            sa.select(intent.c.after).where(intent.c.lane_id == known.id, intent.c.closed_at.is_(None))
+        ).one_or_none()
+        target = mark if pinned is None else seq_or_none(pinned.after)
+        if known.mark is not None and (target is None or target < known.mark):
+            raise MarkUnreadable(
+                f"the ledger's mark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
+                f"{target} from which it would go on, and marks never go back",
+                hint=f"`strandline sink reset {of.name}` starts a new generation with marks of its own.",
+            )
+        if last is None or target is None or last.hi > target:
+            last = known.last
+        connection.execute(
+            lane.update()
+            .where(lane.c.id == known.id, lane.c.version == known.version)
+            .values(version=known.version + 1, updated_at=utc_now(), **_place(target, token, last))
+        )
+    return _lane(connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one())
+
+
+def forget_last(connection: sa.Connection, found: Lane) -> None:
+    """A person gave up what the sink acknowledged and lost: it is not asked for again."""
+    connection.execute(
+        lane.update()
+        .where(lane.c.id == found.id)
+        .values(last_lo=None, last_hi=None, builds_on=None, version=lane.c.version + 1, updated_at=utc_now())
+    )
+
+
+def _place(mark: Seq | None, token: Token, last: SeqRange | None) -> dict[str, Any]:
+    return {
+        "mark": mark,
+        "continuation": token(mark),
+        "last_lo": None if last is None else last.lo,
+        "last_hi": None if last is None else last.hi,
+    }

@@ -1,0 +1,152 @@
+"""What older generations of a sink landed, below where the lanes of the present one began to send rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import Lane, LaneId, SinkRecord
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.deliver import intents
+from strandline.ledger.engine import slices
+from strandline.ledger.schema.core import chunk, intent, lane, partition_hash
+from strandline.ledger.schema.core import sink as sink_table
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What a lane builds on, and the destination must still have."""
+
+    partition: str
+    generation: int
+    """The one that landed it."""
+    lane: LaneId
+    """Of that generation."""
+    began: int
+    """Up to where rows are not that generation's either."""
+    ranges: tuple[SeqRange, ...]
+    """Of its last intent that landed any below, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one older generation landed in a partition and the present one builds on: `above < number ≤ upto`."""
+
+    partition: str
+    generation: int
+    above: int
+    upto: int
+
+
+def layers(connection: sa.Connection, sink: SinkRecord) -> list[Layer]:
+    """Of every lane that builds on older generations, whether it has landed something itself or not."""
+    if sink.generation == 1:
+        return []
+    mine = connection.execute(
+        sa.select(lane.c.partition, lane.c.builds_on).where(
+            lane.c.sink_id == sink.id, lane.c.generation == sink.generation, lane.c.builds_on.is_not(None)
+        )
+    ).all()
+    return [layer for r in mine for layer in _layers(connection, sink, r.partition, int(r.builds_on))]
+
+
+def _layers(connection: sa.Connection, sink: SinkRecord, partition: str, upto: int) -> Iterator[Layer]:
+    for generation in range(sink.generation - 1, 0, -1):
+        older = connection.execute(_ever(sink, generation, partition)).all()
+        bound = min((int(one.builds_on) for one in older if one.builds_on is not None), default=None)
+        began = _began(connection, [LaneId(one.id) for one in older]) if bound is None else bound
+        if began is not None and began < upto:
+            yield Layer(partition, generation, began, upto)
+        if bound is None:
+            return
+        upto = min(upto, bound)
+
+
+def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
+    """Behind which number the first intent of these lanes starts; None where nothing was ever promised to them."""
+    query = sa.select(sa.func.min(sa.func.coalesce(intent.c.after, 0))).where(intent.c.lane_id.in_(of))
+    found: int | None = connection.execute(query).scalar_one()
+    return found
+
+
+def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collection[str]) -> list[Foundation]:
+    """Of the lanes that build on an older generation and have landed nothing themselves."""
+    landed = intents.last_landed(connection, sink)
+    mine: list[Any] = []
+    for some in slices(partition_hash(p) for p in partitions):
+        mine += connection.execute(
+            sa.select(lane.c.id, lane.c.partition, lane.c.builds_on).where(
+                lane.c.sink_id == sink.id,
+                lane.c.generation == sink.generation,
+                lane.c.builds_on.is_not(None),
+                lane.c.partition_hash.in_(some),
+            )
+        ).all()
+    found = [_foundation(connection, sink, r.partition, r.builds_on) for r in mine if r.id not in landed]
+    return sorted((f for f in found if f is not None), key=lambda f: f.partition)
+
+
+def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, below: int) -> Foundation | None:
+    """The generation before may have landed nothing of it, and build on another one in its turn."""
+    for generation in range(sink.generation - 1, 0, -1):
+        older = connection.execute(_ever(sink, generation, partition)).all()
+        for one in older:
+            if ranges := _last_ranges(connection, LaneId(one.id), below):
+                return Foundation(partition, generation, LaneId(one.id), int(one.builds_on or 0), ranges)
+        bounds = [one.builds_on for one in older if one.builds_on is not None]
+        if not bounds:
+            return None
+        below = min(below, *bounds)
+    return None
+
+
+def _ever(sink: SinkRecord, generation: int, partition: str) -> sa.Select[Any]:
+    """The lane in that generation, the newest record first: a sink that was removed and added again has several."""
+    return (
+        sa.select(lane.c.id, lane.c.builds_on)
+        .join_from(lane, sink_table, sink_table.c.id == lane.c.sink_id)
+        .where(
+            sink_table.c.instance == sink.instance,
+            lane.c.generation == generation,
+            lane.c.partition_hash == partition_hash(partition),
+        )
+        .order_by(lane.c.id.desc())
+    )
+
+
+def _last_ranges(connection: sa.Connection, of: LaneId, below: int) -> tuple[SeqRange, ...]:
+    landed = (
+        chunk.c.lane_id == of,
+        chunk.c.hi <= below,
+        chunk.c.state == "landed",
+        sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0),
+    )
+    last = sa.select(chunk.c.intent_id).where(*landed).order_by(chunk.c.hi.desc()).limit(1).scalar_subquery()
+    rows = connection.execute(
+        sa.select(chunk.c.lo, chunk.c.hi).where(*landed, chunk.c.intent_id == last).order_by(chunk.c.lo)
+    )
+    return tuple(SeqRange(Seq(r.lo), Seq(r.hi)) for r in rows)
+
+
+def all_below(connection: sa.Connection, sink: SinkRecord, found: Lane) -> list[tuple[int, list[SeqRange]]]:
+    """Of each generation that a lane builds on: all ranges with rows that it landed there."""
+    below, result = found.builds_on, []
+    for generation in range(sink.generation - 1, 0, -1):
+        if below is None:
+            break
+        older = connection.execute(_ever(sink, generation, found.partition)).all()
+        bound = min((one.builds_on for one in older if one.builds_on is not None), default=None)
+        query = sa.select(chunk.c.lo, chunk.c.hi).where(
+            chunk.c.lane_id.in_([one.id for one in older]),
+            chunk.c.hi <= below,
+            chunk.c.lo > (bound or 0),
+            chunk.c.state == "landed",
+            sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0),
+        )
+        ranges = {SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query)}
+        result.append((generation, sorted(ranges)))
+        below = bound
+    return result

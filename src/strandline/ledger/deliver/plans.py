@@ -1,0 +1,192 @@
+"""A plan: what every lane of a sink gets next, checked, and written within the transaction of `intents.store_plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import NOT_PARTITIONED, ChunkPlan, ChunkState, LaneId, LanePlan, SinkRecord
+from strandline.core.errors import MarkMoved
+from strandline.core.types import Seq
+from strandline.ledger.deliver.lanes import Token
+from strandline.ledger.deliver.sinks import options_text, seq_or_none
+from strandline.ledger.engine import one_of, utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.schema.core import chunk, dataset, intent, lane
+from strandline.ledger.schema.core import sink as sink_table
+
+
+def check(lanes: Sequence[LanePlan], until: Seq) -> None:
+    """Whether it is a plan at all: each lane once, its chunks without gap or overlap, nothing beyond the end."""
+    if len({plan.partition for plan in lanes}) != len(lanes):
+        raise ValueError("a lane stands twice in the plan")
+    for plan in lanes:
+        _check_tiling(plan, until)
+
+
+def write(
+    connection: sa.Connection,
+    sink: SinkRecord,
+    until: Seq,
+    lanes: Sequence[LanePlan],
+    options: Mapping[str, str],
+    token: Token,
+    left_out: Collection[str],
+) -> set[LaneId]:
+    """Store the plan behind the fence; the lanes that have an intent by it."""
+    now = utc_now()
+    planned = _move_planned(connection, sink, until)
+    known = _standing(connection, sink)
+    made = {plan.partition: sink.planned for plan in lanes if plan.partition not in known}
+    if NOT_PARTITIONED not in known | made and _is_not_partitioned(connection, sink):
+        made[NOT_PARTITIONED] = planned
+    if made:
+        _make_lanes(connection, sink, made, token, now)
+        known = _standing(connection, sink)
+    for plan in lanes:
+        _check_standing(sink, plan, known[plan.partition])
+    of_lanes = [(known[plan.partition].lane, plan) for plan in lanes]
+    _store(connection, sink, of_lanes, options_text(options), now)
+    _move_the_rest(connection, sink, until, token, now, left_out)
+    return {id for id, _ in of_lanes}
+
+
+def _check_tiling(plan: LanePlan, until: Seq) -> None:
+    at = plan.after or 0
+    for part in plan.chunks:
+        if part.rows.lo != at + 1:
+            raise ValueError(f"partition {plan.partition!r}: chunk {part.rows} does not begin behind {at}")
+        at = part.rows.hi
+    if not plan.chunks or at != plan.until:
+        raise ValueError(f"partition {plan.partition!r}: the chunks end at {at}, not at {plan.until}")
+    if plan.until > until:
+        raise ValueError(f"partition {plan.partition!r} would get rows up to {plan.until}, the plan ends at {until}")
+
+
+def _move_planned(connection: sa.Connection, sink: SinkRecord, until: Seq) -> Seq:
+    planned = until if sink.planned is None else max(sink.planned, until)
+    if planned != sink.planned:
+        sealed = blocks.sealed(connection, sink.dataset)
+        if sealed is None or until > sealed:
+            raise ValueError(f"a plan up to {until} is above the seal ({sealed})")
+    moved = connection.execute(
+        sink_table.update()
+        .where(
+            sink_table.c.id == sink.id,
+            sink_table.c.generation == sink.generation,
+            sink_table.c.planned.is_not_distinct_from(sa.literal(sink.planned, sa.BigInteger)),
+        )
+        .values(planned=planned)
+    )
+    if moved.rowcount != 1:
+        raise MarkMoved(
+            f"sink {sink.name} is not where it was when the plan was made",
+            hint="Another deliverer was here, or the sink was reset: try again.",
+        )
+    return planned
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    lane: LaneId
+    mark: Seq | None
+    busy: bool
+
+
+def _standing(connection: sa.Connection, sink: SinkRecord) -> dict[str, _Standing]:
+    rows = connection.execute(
+        sa.select(lane.c.partition, lane.c.id, lane.c.mark, intent.c.id.label("intent"))
+        .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
+        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+    )
+    return {r.partition: _Standing(LaneId(r.id), seq_or_none(r.mark), r.intent is not None) for r in rows}
+
+
+def _check_standing(sink: SinkRecord, plan: LanePlan, stands: _Standing) -> None:
+    if stands.busy:
+        raise ValueError(f"sink {sink.name}, partition {plan.partition!r} has an open intent")
+    if stands.mark != plan.after:
+        raise ValueError(
+            f"sink {sink.name}, partition {plan.partition!r}: planned from {plan.after}, it stands at {stands.mark}"
+        )
+
+
+def _is_not_partitioned(connection: sa.Connection, sink: SinkRecord) -> bool:
+    found = connection.execute(sa.select(dataset.c.deliver_by).where(dataset.c.id == sink.dataset)).scalar()
+    return found == "[]"
+
+
+def _make_lanes(
+    connection: sa.Connection, sink: SinkRecord, marks: Mapping[str, Seq | None], token: Token, now: datetime
+) -> None:
+    tokens = {mark: token(mark) for mark in set(marks.values())}
+    fixed = {"sink_id": sink.id, "generation": sink.generation, "exported": 0, "withheld": 0, "version": 1}
+    connection.execute(
+        lane.insert(),
+        [
+            {**fixed, "partition": partition, "mark": mark, "continuation": tokens[mark], "updated_at": now}
+            for partition, mark in marks.items()
+        ],
+    )
+
+
+def _store(
+    connection: sa.Connection, sink: SinkRecord, plans: Sequence[tuple[LaneId, LanePlan]], options: str, now: datetime
+) -> None:
+    if not plans:
+        return
+    connection.execute(
+        intent.insert(),
+        [{"lane_id": id, "after": p.after, "until": p.until, "options": options, "opened_at": now} for id, p in plans],
+    )
+    opened = connection.execute(
+        sa.select(intent.c.lane_id, intent.c.id)
+        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
+        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation, intent.c.closed_at.is_(None))
+    )
+    intents = {r.lane_id: r.id for r in opened}
+    connection.execute(
+        chunk.insert(),
+        [{"intent_id": intents[id], "lane_id": id, **_values(part, now)} for id, p in plans for part in p.chunks],
+    )
+
+
+def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
+    count, withheld = part.count, None
+    if part.state is ChunkState.EMPTY:
+        count, withheld = 0, part.expected
+    return {
+        "lo": part.rows.lo,
+        "hi": part.rows.hi,
+        "state": part.state.value,
+        "expected": part.expected,
+        "row_count": count,
+        "withheld": withheld,
+        "digest": part.digest,
+        "size": part.size,
+        "found": part.state is ChunkState.LANDED,
+        "offered": False,
+        "acked_at": None if part.state is ChunkState.PLANNED else now,
+    }
+
+
+def _move_the_rest(
+    connection: sa.Connection, sink: SinkRecord, until: Seq, token: Token, now: datetime, left_out: Collection[str]
+) -> None:
+    """Lanes of the plan have an open intent by now, so that one condition spares them and those that had one before. A
+    lane that had one when the planner looked was not scanned: it stays, even if it was closed since."""
+    connection.execute(
+        lane.update()
+        .where(
+            lane.c.sink_id == sink.id,
+            lane.c.generation == sink.generation,
+            sa.or_(lane.c.mark.is_(None), lane.c.mark < until),
+            ~sa.exists().where(intent.c.lane_id == lane.c.id, intent.c.closed_at.is_(None)),
+            lane.c.partition.not_in(one_of(connection, left_out)),
+        )
+        .values(mark=until, continuation=token(until), version=lane.c.version + 1, updated_at=now)
+    )

@@ -1,0 +1,90 @@
+"""What sinks were promised, as far as the ledger knows: of every generation, and of sinks that were removed, too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.types import DatasetId, Seq
+from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.schema.core import intent, lane, sink
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From the first to the last number that was promised under one condition; others may lie between."""
+
+    where: str | None
+    after: Seq | None
+    until: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class LanePast:
+    partition: str
+    mark: Seq | None
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One generation of a sink."""
+
+    record: SinkRecord
+    generation: int
+    removed: bool
+    lanes: tuple[LanePast, ...]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it still gets rows."""
+        return not self.removed and self.generation == self.record.generation
+
+
+def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[Holder]:
+    """In the order of names; of a live sink the current generation is among them, whether it has a lane or not."""
+    # Intents are many and options few: the database sums them up.
+    rows = connection.execute(
+        sa.select(
+            lane.c.sink_id,
+            lane.c.generation,
+            lane.c.partition,
+            lane.c.mark,
+            intent.c.options,
+            sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("after"),
+            sa.func.max(intent.c.until).label("until"),
+        )
+        .join_from(sink, lane, lane.c.sink_id == sink.c.id)
+        .join(intent, intent.c.lane_id == lane.c.id, isouter=True)
+        .where(sink.c.dataset_id == dataset)
+        .group_by(lane.c.sink_id, lane.c.generation, lane.c.id, lane.c.partition, lane.c.mark, intent.c.options)
+    ).all()
+    by_lane: dict[tuple[int, int], dict[str, list[Any]]] = {}
+    for r in rows:
+        by_lane.setdefault((r.sink_id, r.generation), {}).setdefault(r.partition, []).append(r)
+    found = []
+    for record, removed in sinks.ever_of_dataset(connection, dataset):
+        known = sorted(g for id, g in by_lane if id == record.id)
+        if not removed and record.generation not in known:
+            known.append(record.generation)
+        for generation in known:
+            lanes = by_lane.get((record.id, generation), {})
+            found.append(Holder(record, generation, removed, tuple(_past(p, lanes[p]) for p in sorted(lanes))))
+    return found
+
+
+def _past(partition: str, rows: Sequence[Any]) -> LanePast:
+    bounds: dict[str | None, tuple[int, int]] = {}
+    for r in rows:
+        if r.until is not None:
+            where = json.loads(r.options).get("where") or None
+            lo, hi = bounds.get(where, (r.after, r.until))
+            bounds[where] = (min(lo, r.after), max(hi, r.until))
+    spans = (Span(w, seq_or_none(lo or None), Seq(hi)) for w, (lo, hi) in bounds.items())
+    return LanePast(partition, seq_or_none(rows[0].mark), tuple(sorted(spans, key=lambda s: (s.until, s.where or ""))))

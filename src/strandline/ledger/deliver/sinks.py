@@ -1,0 +1,408 @@
+"""Sinks: their settings, how they fare, who delivers to them, and which of them have something to do.
+
+A change says by its result whether it was made. The lease is a fence: whoever delivers checks it (`holds`) in the
+transaction that writes, which keeps the sink's row until it ends, so that nobody takes the lease over in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import ChunkState, Lease, PeerKind, SinkId, SinkRecord, SinkState
+from strandline.core.errors import NoSuchSink, RefusedError
+from strandline.core.types import SEQ_MAX, DatasetId, Seq
+from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.schema.core import block, chunk, intent, lane, sink
+
+
+def seq_or_none(value: int | None) -> Seq | None:
+    return None if value is None else Seq(value)
+
+
+def options_text(options: Mapping[str, str]) -> str:
+    return json.dumps(dict(options), sort_keys=True)
+
+
+def _sink(row: Any) -> SinkRecord:
+    return SinkRecord(
+        SinkId(row.id),
+        row.instance,
+        row.name,
+        row.kind,
+        DatasetId(row.dataset_id),
+        row.generation,
+        json.loads(row.options),
+        row.destination,
+        seq_or_none(row.start),
+        seq_or_none(row.planned),
+        SinkState(row.state),
+        row.reason,
+        row.failures,
+        row.retry_at,
+        row.created_at,
+        None if row.peer is None else PeerKind(row.peer),
+        row.failing_since,
+    )
+
+
+def add(
+    connection: sa.Connection,
+    *,
+    instance: str,
+    name: str,
+    kind: str,
+    dataset: DatasetId,
+    options: Mapping[str, str],
+    destination: str,
+    start: Seq | None,
+    generation: int = 1,
+    peer: PeerKind | None = None,
+) -> SinkRecord:
+    """A generation above 1 is for a destination whose own record tells of one."""
+    added = connection.execute(
+        insert_into(connection, sink)
+        .values(
+            instance=instance,
+            name=name,
+            kind=kind,
+            dataset_id=dataset,
+            generation=generation,
+            options=options_text(options),
+            destination=destination,
+            start=start,
+            planned=start,
+            state=SinkState.ACTIVE.value,
+            failures=0,
+            created_at=utc_now(),
+            peer=None if peer is None else peer.value,
+        )
+        .on_conflict_do_nothing()
+        .returning(sink)
+    ).one_or_none()
+    if added is not None:
+        return _sink(added)
+    if find(connection, name) is not None:
+        raise RefusedError(
+            f"there is a sink named {name} already", hint="Choose another name, or change that one with `sink update`."
+        )
+    raise _taken(connection, destination)
+
+
+def _taken(connection: sa.Connection, destination: str) -> RefusedError:
+    other = next((s.name for s in every(connection) if s.destination == destination), "another sink")
+    return RefusedError(
+        f"{other} delivers to {destination} already",
+        hint="Two sinks never share a destination: choose another, or remove that sink first.",
+    )
+
+
+def find(connection: sa.Connection, name: str) -> SinkRecord | None:
+    row = connection.execute(sa.select(sink).where(sink.c.name == name, sink.c.removed_at.is_(None))).one_or_none()
+    return None if row is None else _sink(row)
+
+
+def get(connection: sa.Connection, name: str) -> SinkRecord:
+    found = find(connection, name)
+    if found is None:
+        known = ", ".join(s.name for s in every(connection)) or "none yet"
+        raise NoSuchSink(f"there is no sink {name}", hint=f"Sinks here: {known}.")
+    return found
+
+
+def every(connection: sa.Connection) -> list[SinkRecord]:
+    return _all(connection, sink.c.removed_at.is_(None))
+
+
+def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord]:
+    return _all(connection, sink.c.removed_at.is_(None), sink.c.dataset_id == dataset)
+
+
+def ever_of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
+    """Those that were removed, too (True): what they were given is still where it was."""
+    rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
+    return [(_sink(r), r.removed_at is not None) for r in rows]
+
+
+def _all(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[SinkRecord]:
+    return [_sink(r) for r in connection.execute(sa.select(sink).where(*where).order_by(sink.c.name))]
+
+
+def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool], **values: Any) -> bool:
+    changed = connection.execute(
+        sink.update().where(sink.c.id == id, sink.c.removed_at.is_(None), *where).values(**values)
+    )
+    return changed.rowcount == 1
+
+
+def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
+    """For the next intent: an open one keeps those that it was planned with. Whoever changed them may have mended what
+    the sink waits for: it is tried at once."""
+    if any(s.destination == destination and s.id != id for s in every(connection)):
+        raise _taken(connection, destination)
+    return _change(connection, id, options=options_text(options), destination=destination, retry_at=None)
+
+
+def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
+    """What the destination is. One that was claimed as a receiver stays one."""
+    return _change(connection, id, sink.c.peer.is_distinct_from(PeerKind.RECEIVER.value), peer=peer.value)
+
+
+def pause(connection: sa.Connection, id: SinkId) -> bool:
+    """A stopped one, too: nothing is delivered to it either way, and retention lets a person choose whether rows wait
+    for sinks that are paused. Why it was stopped stays."""
+    return _change(connection, id, sink.c.state != SinkState.PAUSED.value, state=SinkState.PAUSED.value)
+
+
+def resume(connection: sa.Connection, id: SinkId) -> bool:
+    return _change(
+        connection,
+        id,
+        sink.c.state != SinkState.ACTIVE.value,
+        state=SinkState.ACTIVE.value,
+        reason=None,
+        failures=0,
+        retry_at=None,
+        failing_since=None,
+    )
+
+
+def stop(connection: sa.Connection, id: SinkId, reason: str) -> bool:
+    return _change(connection, id, state=SinkState.STOPPED.value, reason=reason, retry_at=None)
+
+
+def failed(
+    connection: sa.Connection, id: SinkId, reason: str, retry_at: datetime | None, since: datetime | None = None
+) -> bool:
+    """A tick that did not get through; `since` when ticks fail in this way. Why a sink was stopped is never
+    overwritten."""
+    not_stopped = sink.c.state != SinkState.STOPPED.value
+    more = sink.c.failures + 1
+    return _change(connection, id, not_stopped, failures=more, reason=reason, retry_at=retry_at, failing_since=since)
+
+
+def retry_now(connection: sa.Connection, id: SinkId) -> bool:
+    """A person asks for it: the wait is over, what it waits for is not forgotten."""
+    return _change(connection, id, retry_at=None)
+
+
+def went_well(connection: sa.Connection, id: SinkId) -> bool:
+    """True if that was news."""
+    news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
+    not_stopped = sink.c.state != SinkState.STOPPED.value
+    return _change(connection, id, not_stopped, news, failures=0, reason=None, retry_at=None, failing_since=None)
+
+
+def remove(connection: sa.Connection, id: SinkId) -> bool:
+    """Its lanes and intents stay for the record, open ones too: they hang on this row, and whatever asks for open
+    intents, marks or work starts from sinks that were not removed. A new sink of the name is a row of its own."""
+    return _change(connection, id, removed_at=utc_now(), lease_token=None, lease_until=None)
+
+
+def new_generation(connection: sa.Connection, id: SinkId, generation: int, start: Seq | None) -> SinkRecord:
+    """Begin anew behind `start`, with lanes of its own. Whoever delivers the old one loses its lease."""
+    changed = connection.execute(
+        sink.update()
+        .where(sink.c.id == id, sink.c.removed_at.is_(None), sink.c.generation < generation)
+        .values(
+            generation=generation,
+            start=start,
+            planned=start,
+            state=SinkState.ACTIVE.value,
+            reason=None,
+            failures=0,
+            retry_at=None,
+            failing_since=None,
+            lease_token=None,
+            lease_until=None,
+        )
+        .returning(sink)
+    ).one_or_none()
+    if changed is None:
+        raise RefusedError(
+            f"generation {generation} is not above the one that the sink has, or the sink was removed",
+            hint="See `strandline sink show`.",
+        )
+    return _sink(changed)
+
+
+def take_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
+    """None while another's runs. A lease that ran out is taken over: its holder can record nothing more."""
+    now = utc_now()
+    lease = Lease(id, uuid4().hex, now + timedelta(seconds=seconds))
+    free = sa.or_(sink.c.lease_token.is_(None), sink.c.lease_until <= now)
+    with ledger.write() as connection:
+        taken = _change(connection, id, free, lease_token=lease.token, lease_until=lease.until)
+    return lease if taken else None
+
+
+def seize_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
+    """Whoever has it: its holder can record nothing more. None if the sink was removed."""
+    lease = Lease(id, uuid4().hex, utc_now() + timedelta(seconds=seconds))
+    with ledger.write() as connection:
+        taken = _change(connection, id, lease_token=lease.token, lease_until=lease.until)
+    return lease if taken else None
+
+
+def renew(ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
+    """As long as nobody took it over, even if it ran out meanwhile."""
+    with ledger.write() as connection:
+        until = utc_now() + timedelta(seconds=seconds)
+        return _change(connection, lease.sink, sink.c.lease_token == lease.token, lease_until=until)
+
+
+def release(ledger: Ledger, lease: Lease) -> bool:
+    with ledger.write() as connection:
+        return _change(connection, lease.sink, sink.c.lease_token == lease.token, lease_token=None, lease_until=None)
+
+
+def forget_leases(connection: sa.Connection) -> int:
+    """Within the opening procedure: a restored ledger may hold a lease whose holder has seen more than it knows, and
+    may have sent more."""
+    connection.execute(chunk.update().where(chunk.c.state == ChunkState.PLANNED.value).values(offered=True))
+    changed = connection.execute(
+        sink.update().where(sink.c.lease_token.is_not(None)).values(lease_token=None, lease_until=None)
+    )
+    return int(changed.rowcount)
+
+
+def holds(connection: sa.Connection, lease: Lease) -> bool:
+    """The fence. It does not look at the clock: a lease that ran out and that nobody took over still holds."""
+    return connection.execute(_HOLDER, {"sink": lease.sink}).scalar() == lease.token
+
+
+_HOLDER = (
+    sa.select(sink.c.lease_token)
+    .where(sink.c.id == sa.bindparam("sink"), sink.c.removed_at.is_(None))
+    .with_for_update(key_share=True)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkWork:
+    """What one look shows that there is to do for a sink."""
+
+    sink: SinkRecord
+    sealed: Seq | None
+    open_intents: int
+    behind: bool
+    """Some lane without an open intent stands below what is planned: the next plan takes it in."""
+    oldest_unplanned: datetime | None
+    """When the first of the rows that can be planned was published; None where there is nothing to plan."""
+    unplanned_rows: int
+
+
+# The databases use a partial index only where they see its condition, not a parameter.
+_published, _active, _reserved, _staged = (
+    sa.literal_column(f"'{state}'", sa.Text) for state in ("published", "active", "reserved", "staged")
+)
+
+
+def _sealed_of(dataset: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """As `blocks.sealed`, for many datasets in one statement."""
+    open_block, settled = block.alias(), block.alias()
+    first_open = (
+        sa.select(sa.func.min(open_block.c.lo))
+        .where(open_block.c.dataset_id == dataset, open_block.c.state.in_((_reserved, _staged)))
+        .correlate(sink)
+        .scalar_subquery()
+    )
+    return (
+        sa.select(sa.func.max(settled.c.hi))
+        .where(
+            settled.c.dataset_id == dataset,
+            settled.c.state == _published,
+            settled.c.hi < sa.func.coalesce(first_open, SEQ_MAX),
+        )
+        .correlate(sink)
+        .scalar_subquery()
+    )
+
+
+def _above(dataset: Any, above: Any, sealed: Any) -> list[sa.ColumnElement[bool]]:
+    return [
+        block.c.dataset_id == dataset,
+        block.c.state == _published,
+        block.c.hi > sa.func.coalesce(above, 0),
+        block.c.hi <= sealed,
+    ]
+
+
+def rows_above(dataset: Any, above: Any, sealed: Any) -> sa.ScalarSelect[int]:
+    """The settled rows above a number, which may lie within a block. A recovered range counts in full, since how many
+    of its numbers were used is not known."""
+    all_rows = sa.func.coalesce(block.c.row_count, block.c.hi - block.c.lo + 1)
+    rest = block.c.hi - sa.func.coalesce(above, 0)
+    rows = sa.func.coalesce(sa.func.sum(sa.case((all_rows < rest, all_rows), else_=rest)), 0)
+    return sa.select(sa.cast(rows, sa.BigInteger)).where(*_above(dataset, above, sealed)).scalar_subquery()
+
+
+def first_published_above(dataset: Any, above: Any, sealed: Any) -> sa.ScalarSelect[datetime]:
+    return (
+        sa.select(block.c.changed_at)
+        .where(*_above(dataset, above, sealed))
+        .order_by(block.c.hi)
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def _due_query() -> sa.Select[Any]:
+    due = (
+        sa.select(sink.c.id, _sealed_of(sink.c.dataset_id).label("sealed"))
+        .where(
+            sink.c.state == _active,
+            sink.c.removed_at.is_(None),
+        )
+        .cte("due")
+        .prefix_with("MATERIALIZED")  # the seal is used several times and found once
+    )
+    # Few lanes have an open intent, and usually none: they are found first, not among all lanes.
+    busy = sa.select(intent.c.lane_id).where(intent.c.closed_at.is_(None)).cte("busy").prefix_with("MATERIALIZED")
+    opened = (
+        sa.select(lane.c.sink_id, lane.c.generation, sa.func.count().label("intents"))
+        .join_from(busy, lane, busy.c.lane_id == lane.c.id)
+        .group_by(lane.c.sink_id, lane.c.generation)
+        .subquery("opened")
+    )
+    idle_lane = [
+        lane.c.sink_id == sink.c.id,
+        lane.c.generation == sink.c.generation,
+        ~sa.exists().where(intent.c.lane_id == lane.c.id, intent.c.closed_at.is_(None)).correlate(lane),
+    ]
+    behind = sa.or_(
+        sa.exists().where(*idle_lane, lane.c.mark < sink.c.planned).correlate(sink),
+        sink.c.planned.is_not(None) & sa.exists().where(*idle_lane, lane.c.mark.is_(None)).correlate(sink),
+    )
+    where = (sink.c.dataset_id, sink.c.planned, due.c.sealed)
+    return (
+        sa.select(
+            sink,
+            due.c.sealed,
+            sa.func.coalesce(opened.c.intents, 0).label("open_intents"),
+            behind.label("behind"),
+            first_published_above(*where).label("oldest_unplanned"),
+            rows_above(*where).label("unplanned_rows"),
+        )
+        .join_from(due, sink, sink.c.id == due.c.id)
+        .outerjoin(opened, (opened.c.sink_id == sink.c.id) & (opened.c.generation == sink.c.generation))
+        .order_by(sink.c.id)
+    )
+
+
+_DUE = _due_query()
+
+
+def due(connection: sa.Connection) -> list[SinkWork]:
+    """Every active sink, and what there is to do for it. One statement, because all that an idle tick does is to ask
+    it. A sink that waits to be tried again is among them: its other lanes may have something new."""
+    return [
+        SinkWork(_sink(r), seq_or_none(r.sealed), r.open_intents, bool(r.behind), r.oldest_unplanned, r.unplanned_rows)
+        for r in connection.execute(_DUE)
+    ]

@@ -1,0 +1,105 @@
+"""Chunks that a sink refused are replaced by two each; that is stored before the parts are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, Lease
+from strandline.core.errors import MarkMoved
+from strandline.core.types import Seq
+from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver.intents import CHUNK_COLUMNS, chunk_of
+from strandline.ledger.engine import Ledger, slices
+from strandline.ledger.schema.core import chunk, intent, lane
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A chunk lo..hi becomes lo..at and at+1..hi."""
+
+    chunk: ChunkId
+    at: Seq
+    before: int
+    """Of the rows that are expected in it, those up to `at`."""
+
+
+def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId, tuple[Chunk, Chunk]] | None:
+    """The parts of each planned chunk, all in one transaction; None if the lease is lost. The same again gives the same
+    parts. No part ever has the id that the chunk had: what is said of it too late is said of nothing."""
+    by_chunk = {one.chunk: one for one in wanted}
+    if any(by_chunk[one.chunk] != one for one in wanted):
+        raise ValueError("a chunk is split in one way")
+    with ledger.write() as connection:
+        if not sinks.holds(connection, lease):
+            return None
+        whole = [(row, by_chunk[ChunkId(row.id)]) for row in _open_chunks(connection, lease, by_chunk)]
+        for row, one in whole:
+            if row.state != ChunkState.PLANNED.value:
+                raise _moved(one)
+            if not (row.lo <= one.at < row.hi and 0 <= one.before <= row.expected):
+                raise ValueError(f"chunk {row.lo}..{row.hi} cannot be split as {one}")
+        if whole:
+            # In this order: SQLite gives the highest id again once its row is gone.
+            upper = [_part(row, Seq(one.at + 1), row.hi, row.expected - one.before) for row, one in whole]
+            connection.execute(chunk.insert(), upper)
+            for some in slices(row.id for row, _ in whole):
+                connection.execute(chunk.delete().where(chunk.c.id.in_(some)))
+            connection.execute(chunk.insert(), [_part(row, row.lo, one.at, one.before) for row, one in whole])
+        return _parts(connection, lease, by_chunk.values())
+
+
+def _open_chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> list[Any]:
+    query = (
+        sa.select(chunk)
+        .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
+        .join(intent, (intent.c.id == chunk.c.intent_id) & intent.c.closed_at.is_(None))
+        .where(lane.c.sink_id == lease.sink)
+    )
+    return [row for some in slices(ids) for row in connection.execute(query.where(chunk.c.id.in_(some)))]
+
+
+def _part(whole: Any, lo: int, hi: int, expected: int) -> dict[str, Any]:
+    return {
+        "intent_id": whole.intent_id,
+        "lane_id": whole.lane_id,
+        "lo": lo,
+        "hi": hi,
+        "state": ChunkState.PLANNED.value,
+        "expected": expected,
+        "found": False,
+        "split_from": whole.id,
+        "offered": False,
+    }
+
+
+def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> dict[ChunkId, tuple[Chunk, Chunk]]:
+    splits = list(wanted)
+    query = (
+        sa.select(chunk.c.split_from, *CHUNK_COLUMNS)
+        .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
+        .where(lane.c.sink_id == lease.sink)
+        .order_by(chunk.c.lo)
+    )
+    found: dict[int, list[Chunk]] = {}
+    for some in slices(one.chunk for one in splits):
+        for row in connection.execute(query.where(chunk.c.split_from.in_(some))):
+            found.setdefault(row.split_from, []).append(chunk_of(row))
+    parts: dict[ChunkId, tuple[Chunk, Chunk]] = {}
+    for one in splits:
+        match found.get(one.chunk, []):
+            case [low, high] if low.rows.hi == one.at and high.rows.lo == one.at + 1:
+                parts[one.chunk] = low, high
+            case _:
+                raise _moved(one)
+    return parts
+
+
+def _moved(one: Split) -> MarkMoved:
+    return MarkMoved(
+        f"a chunk that was to be split at {one.at} is not in the ledger as it was sent",
+        hint="The ledger was restored, or the chunk was settled or split otherwise: try again.",
+    )

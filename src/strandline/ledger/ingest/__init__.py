@@ -1,0 +1,1 @@
+"""Datasets, sequence numbers and blocks."""

@@ -1,0 +1,508 @@
+"""Blocks: reserve, mark, take over, and the questions that the seal and recovery ask of them.
+
+Every change is one transaction and a compare-and-set: it names the state and the fence it expects, and says by its
+result whether it was the one to make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core import failpoints
+from strandline.core.errors import BatchConflict, LedgerUnreadable, OpeningNeeded
+from strandline.core.types import (
+    SEQ_MAX,
+    Abandoned,
+    Anchor,
+    Block,
+    BlockHead,
+    BlockId,
+    BlockKind,
+    DatasetId,
+    Fence,
+    OpenBlock,
+    Place,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+    Staged,
+    merge_ranges,
+)
+from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
+from strandline.ledger.schema.core import block, input_file
+from strandline.ledger.witness import Witness
+
+OPEN_STATES = ("reserved", "staged")
+
+
+def _block(row: Any) -> Block:
+    head = BlockHead(
+        BlockId(row.id),
+        DatasetId(row.dataset_id),
+        SeqRange(Seq(row.lo), Seq(row.hi)),
+        BlockKind(row.kind),
+        row.batch_id,
+        row.digest,
+        row.reserved_at,
+    )
+    snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
+    match row.state:
+        case "reserved":
+            return Reserved(head, Fence(row.fence), row.lease_until)
+        case "staged" if snapshot is not None:
+            return Staged(head, Fence(row.fence), snapshot, row.changed_at)
+        case "published":
+            return Published(head, row.row_count, snapshot, row.changed_at)
+        case "abandoned":
+            return Abandoned(head, row.reason, row.changed_at)
+    raise LedgerUnreadable(f"block {row.id} has the state {row.state!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    dataset: DatasetId
+    rows: int
+    batch_id: str
+    digest: str | None
+    kind: BlockKind = BlockKind.BATCH
+    input_files: tuple[str, ...] = ()
+    received: bool = False
+    """A batch of received bodies, which must be unfinished."""
+
+
+class PlaceStale(Exception):
+    """The counter has moved too far since the table was looked at."""
+
+
+def reserve(
+    ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: Place | None = None
+) -> tuple[Block, bool]:
+    """A block for this batch, and whether it is new. The same batch gets the block it has; with another digest it
+    is refused. Durable before one row is stamped. `place` keeps it clear of numbers that the table holds; `PlaceStale`
+    where the table must be looked at again. `BatchEnded` for received bodies that are in another batch by now."""
+    if wanted.rows < 1:
+        raise ValueError("an empty batch has no block")
+    now = utc_now()
+    lease_until = now + timedelta(seconds=lease_seconds)
+    new = {
+        "count": wanted.rows,
+        "new_dataset": wanted.dataset,
+        "new_batch": wanted.batch_id,
+        "new_kind": wanted.kind.value,
+        "new_digest": wanted.digest,
+        "new_lease": lease_until,
+        "new_at": now,
+    }
+    with ledger.write() as connection:
+        if place is not None:
+            _step_over(connection, witness, wanted, place)
+        while (placed := reserve_sql.place(connection, new)) is None:
+            check_opened(connection, wanted.dataset)
+            known = batch_block(connection, wanted.dataset, wanted.batch_id)
+            if known is not None:
+                return _same_batch(known, wanted), False
+            sequence.read(connection)  # there is one, so the block was abandoned since: its batch is free again
+        check_opened(connection, wanted.dataset)  # under the counter's lock, which an opening holds until its commit
+        last, inserted = placed
+        if wanted.received and inserted is not None:
+            reserve_sql.check_unfinished(connection, wanted.dataset, wanted.batch_id)
+        # Two callers with the same batch: the second one's numbers stay unused, which costs nothing.
+        rows = sequence.witnessed(witness, last, wanted.rows, step="reserve")
+        if inserted is not None and wanted.input_files:
+            files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
+            connection.execute(input_file.insert(), files)
+        known = None if inserted is not None else batch_block(connection, wanted.dataset, wanted.batch_id)
+    failpoints.hit("reserve.after_commit")
+    if inserted is None:
+        if known is None:
+            raise LedgerUnreadable(f"batch {wanted.batch_id!r} is taken and cannot be read")
+        return _same_batch(known, wanted), False
+    head = BlockHead(BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now)
+    return Reserved(head, Fence(1), lease_until), True
+
+
+def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: Place) -> None:
+    """Numbers that others made up are never given to anyone. What was looked at is remembered with the counter, in one
+    transaction: remembered alone, the next writer would not look, and place its block on them."""
+    counter = sequence.lock(connection)
+    if not place.fits(counter.last, wanted.rows):
+        raise PlaceStale
+    if place.above > counter.last:
+        sequence.take(connection, witness, place.above - counter.last, step="reserve")
+    datasets.set_numbers_checked(connection, wanted.dataset, place.checked)
+
+
+def _same_batch(known: Block, wanted: NewBlock) -> Block:
+    head = known.head
+    # A recovered batch may have lost its digest with the ledger; then its id alone decides.
+    if head.digest is not None and wanted.digest is not None and head.digest != wanted.digest:
+        raise BatchConflict(
+            f"batch {wanted.batch_id!r} came in before with other rows (block {head.rows})",
+            hint="Give the new rows a batch id of their own.",
+        )
+    return known
+
+
+def batch_block(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+    row = connection.execute(
+        sa.select(block).where(
+            block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
+        )
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def of_batch(ledger: Ledger, dataset: DatasetId, batch_id: str) -> Block | None:
+    with ledger.read() as connection:
+        return batch_block(connection, dataset, batch_id)
+
+
+def get(connection: sa.Connection, id: BlockId) -> Block | None:
+    row = connection.execute(sa.select(block).where(block.c.id == id)).one_or_none()
+    return None if row is None else _block(row)
+
+
+def look(ledger: Ledger, head: BlockHead) -> Block | None:
+    """The block as it is now; None if the ledger does not know it (it was restored from an older copy)."""
+    with ledger.read() as connection:
+        # An opening may have taken the batch back under another row.
+        for found in (get(connection, head.id), of_number(connection, head.rows.lo)):
+            if found is not None and is_same(found.head, head):
+                return found
+    return None
+
+
+def is_same(found: BlockHead, head: BlockHead) -> bool:
+    """A restored ledger may have given the same row, and even the same numbers, to another block."""
+    return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
+
+
+def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any) -> bool:
+    where = [
+        block.c.id == head.id,
+        block.c.lo == head.rows.lo,
+        block.c.batch_id == head.batch_id,
+        block.c.state == expected,
+    ]
+    if fence is not None:
+        where.append(block.c.fence == fence)
+    changed = connection.execute(block.update().where(*where).values(changed_at=utc_now(), **values))
+    return changed.rowcount == 1
+
+
+def renew(ledger: Ledger, held: Reserved, *, lease_seconds: float) -> bool:
+    with ledger.write() as connection:
+        until = utc_now() + timedelta(seconds=lease_seconds)
+        return _change(connection, held.head, "reserved", held.fence, lease_until=until)
+
+
+def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: SnapshotId) -> bool:
+    """The commit point of a batch. A ledger that was restored under its writer may have brought back a block that
+    was abandoned, fence and all; so the witness is asked here too, under the lock."""
+    failpoints.hit("stage.before_mark")
+    with ledger.write() as connection:
+        sequence.check(connection, witness)
+        check_opened(connection, held.head.dataset)
+        done = _change(
+            connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
+        )
+    failpoints.hit("stage.after_mark")
+    return done
+
+
+def mark_published(
+    ledger: Ledger,
+    open_block: OpenBlock,
+    *,
+    row_count: int,
+    snapshot: SnapshotId | None,
+    settled: Anchor | None = None,
+) -> bool:
+    """True if the block is published now, by us or by another: it can happen only once, and in one way. `settled` is
+    what our tag named when the block was seen in main."""
+    failpoints.hit("settle.before_mark")
+    state = "reserved" if isinstance(open_block, Reserved) else "staged"
+    fence = open_block.fence if isinstance(open_block, Reserved) else None
+    with ledger.write() as connection:
+        if settled is not None:
+            table_states.raise_settled(connection, open_block.head.dataset, settled)
+        done = _change(
+            connection,
+            open_block.head,
+            state,
+            fence,
+            state="published",
+            row_count=row_count,
+            snapshot_id=snapshot,
+            lease_until=None,
+        )
+        if not done:
+            now = get(connection, open_block.head.id)
+            done = isinstance(now, Published) and is_same(now.head, open_block.head)
+    failpoints.hit("settle.after_mark")
+    return done
+
+
+def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
+    """Fence off a writer whose lease ran out. None if it renewed, or another was faster."""
+    now = utc_now()
+    until = now + timedelta(seconds=lease_seconds)
+    with ledger.write() as connection:
+        if found.lease_until > now:
+            return None
+        current = get(connection, found.head.id)
+        if not isinstance(current, Reserved) or current.lease_until > now:
+            return None
+        fence = Fence(found.fence + 1)
+        if not _change(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
+            return None
+    return Reserved(found.head, fence, until)
+
+
+def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bool:
+    """Takes a number, so that a restored ledger which undoes this is noticed."""
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        current = get(connection, held.head.id)
+        if not isinstance(current, Reserved) or current.fence != held.fence or not is_same(current.head, held.head):
+            return False
+        sequence.take(connection, witness, 1, step="abandon")
+        done = _change(
+            connection, held.head, "reserved", held.fence, state="abandoned", reason=reason, lease_until=None
+        )
+    failpoints.hit("abandon.after_commit")
+    return done
+
+
+def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
+    """Only within the opening procedure, which takes a number itself."""
+    return _change(
+        connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
+    )
+
+
+def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
+    """A person's decision about a block that cannot be published."""
+    return _change(
+        connection, staged.head, "staged", staged.fence, state="abandoned", reason=f"voided: {reason}", snapshot_id=None
+    )
+
+
+def fence_open_blocks(connection: sa.Connection) -> int:
+    """Whoever held an open block before the ledger was restored holds it no longer."""
+    changed = connection.execute(
+        block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
+    )
+    return int(changed.rowcount)
+
+
+def insert_published(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    rows: SeqRange,
+    *,
+    kind: BlockKind,
+    batch_id: str,
+    digest: str | None = None,
+    row_count: int | None = None,
+    snapshot: SnapshotId | None = None,
+) -> bool:
+    """A block that the table's history tells of; False if the ledger has its batch or its number already."""
+    now = utc_now()
+    inserted = connection.execute(
+        insert_into(connection, block)
+        .values(
+            dataset_id=dataset,
+            lo=rows.lo,
+            hi=rows.hi,
+            kind=kind.value,
+            batch_id=batch_id,
+            digest=digest,
+            state="published",
+            fence=1,
+            row_count=row_count,
+            snapshot_id=snapshot,
+            reserved_at=now,
+            changed_at=now,
+        )
+        .on_conflict_do_nothing()
+        .returning(block.c.id)
+    )
+    return inserted.one_or_none() is not None
+
+
+def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> list[OpenBlock]:
+    query = sa.select(block).where(block.c.state.in_(OPEN_STATES)).order_by(block.c.lo)
+    if dataset is not None:
+        query = query.where(block.c.dataset_id == dataset)
+    return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
+
+
+def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
+    """Only within the opening procedure: these numbers are ours, and what the dataset has of them is not known yet. As
+    an open block it holds the seal."""
+    now = utc_now()
+    connection.execute(
+        insert_into(connection, block)
+        .values(
+            dataset_id=dataset,
+            lo=rows.lo,
+            hi=rows.hi,
+            kind=BlockKind.RECOVERED.value,
+            batch_id=batch_id,
+            state="reserved",
+            fence=1,
+            lease_until=now,
+            reserved_at=now,
+            changed_at=now,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
+    """The ranges over which datasets are still to be opened, lowest first."""
+    found = open_blocks(connection, dataset)
+    return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.RECOVERED]
+
+
+def check_opened(connection: sa.Connection, dataset: DatasetId) -> None:
+    """Raises OpeningNeeded where the opening of the dataset was postponed. Batches may be in its table that the ledger
+    has forgotten: until they are known again, nothing is taken in, and nothing is settled."""
+    if postponed(connection, dataset):
+        name = next((d.name for d in datasets.every(connection) if d.id == dataset), f"dataset {dataset}")
+        raise OpeningNeeded(
+            f"{name}: its table could not be read when the ledger was found to be "
+            "behind, so what came in since is not known",
+            hint="`strandline recover` opens it as soon as its table can be read; `strandline status` says what is "
+            "wrong with it.",
+        )
+
+
+def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
+    _change(connection, found.head, "reserved", None, state="published", lease_until=None)
+
+
+def of_number(connection: sa.Connection, lo: int) -> Block | None:
+    """The block that begins at this number, recovered ranges aside."""
+    row = connection.execute(
+        sa.select(block).where(block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The highest number up to which every block of the dataset is settled."""
+    found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
+    return None if found is None else Seq(int(found))
+
+
+_first_open = (
+    sa.select(sa.func.min(block.c.lo))
+    # Literals: with parameters SQLite does not see that the index of open blocks is meant.
+    .where(
+        block.c.dataset_id == sa.bindparam("dataset"),
+        block.c.state.in_([sa.literal_column(f"'{s}'") for s in OPEN_STATES]),
+    )
+    .scalar_subquery()
+)
+_SEALED = sa.select(sa.func.max(block.c.hi)).where(
+    block.c.dataset_id == sa.bindparam("dataset"),
+    block.c.state == sa.literal_column("'published'"),
+    block.c.hi < sa.func.coalesce(_first_open, SEQ_MAX),
+)
+
+
+LAST_SETTLED_MAX = 16
+
+
+def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
+    """The blocks that were published last and know their snapshot, newest first. Several, because two writers may mark
+    theirs in another order than they committed them."""
+    rows = connection.execute(
+        sa.select(block)
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
+        .order_by(block.c.changed_at.desc(), block.c.id.desc())
+        .limit(LAST_SETTLED_MAX)
+    )
+    return [b for b in map(_block, rows) if isinstance(b, Published)]
+
+
+def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
+    """A person's decision to take the table as it is, whatever was published before."""
+    changed = connection.execute(
+        block.update()
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
+        .values(snapshot_id=None)
+    )
+    return int(changed.rowcount)
+
+
+def owned_ranges(
+    connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
+) -> list[SeqRange]:
+    """The dataset's numbers that are ours, merged, as far as they touch what lies between the bounds; what is outside
+    is foreign."""
+    query = sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
+    if after is not None:
+        query = query.where(block.c.hi > after)
+    if until is not None:
+        query = query.where(block.c.lo <= until)
+    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
+
+
+def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
+    """How far to go beyond `after` for about so many rows: to the end of a block, or into one that is larger."""
+    query = (
+        sa.select(block.c.lo, block.c.hi)
+        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi > (after or 0))
+        .where(block.c.lo <= sealed)
+        .order_by(block.c.lo)
+    )
+    rows, reached = 0, after or 0
+    for r in connection.execute(query):
+        first, last = max(r.lo, reached + 1), min(r.hi, sealed)
+        if last <= reached:  # a recovered range stands over the blocks that were found again
+            continue
+        if rows + last - first + 1 > rows_max:
+            return Seq(reached) if rows else Seq(first + rows_max - 1)
+        rows, reached = rows + last - first + 1, last
+    return sealed
+
+
+def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
+    return None if found is None else Seq(int(found))
+
+
+def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+    """The end of the rows that the table held when it was adopted: those that were numbered before any came in. What
+    others appended later, and a later pass numbered, is new."""
+    published = (block.c.dataset_id == dataset, block.c.state == "published")
+    first_batch = (
+        sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()
+    )
+    found = connection.execute(
+        sa.select(sa.func.max(block.c.hi)).where(
+            *published,
+            block.c.kind == BlockKind.ADOPTED.value,
+            block.c.lo < sa.func.coalesce(first_batch, SEQ_MAX),
+        )
+    ).scalar()
+    return None if found is None else Seq(int(found))
+
+
+def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:
+    return list(connection.execute(sa.select(input_file.c.path).where(input_file.c.block_id == id)).scalars())
+
+
+def lease_left_seconds(held: Reserved, now: datetime) -> float:
+    return (held.lease_until - now).total_seconds()

@@ -1,0 +1,130 @@
+"""Datasets, and what was last counted of the rows in them that are not ours."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+
+from strandline.core.errors import NoSuchDataset, RefusedError
+from strandline.core.types import Checked, Dataset, DatasetId, History, Seq, SnapshotId, TableCounts
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema.core import dataset, table_check, table_count
+
+
+def _dataset(row: sa.Row[tuple[object, ...]]) -> Dataset:
+    return Dataset(
+        DatasetId(row.id),
+        row.name,
+        row.table_uuid,
+        tuple(json.loads(row.deliver_by)),
+        bool(row.adopted),
+        History(row.history),
+        row.created_at,
+    )
+
+
+def add(
+    connection: sa.Connection,
+    *,
+    name: str,
+    table_uuid: str,
+    deliver_by: tuple[str, ...] = (),
+    adopted: bool = False,
+    history: History = History.DELIVER,
+) -> Dataset:
+    if find(connection, name) is not None:
+        raise RefusedError(f"there is a dataset named {name} already")
+    connection.execute(
+        dataset.insert().values(
+            name=name,
+            table_uuid=table_uuid,
+            deliver_by=json.dumps(list(deliver_by)),
+            adopted=adopted,
+            history=history.value,
+            created_at=utc_now(),
+        )
+    )
+    return get(connection, name)
+
+
+def find(connection: sa.Connection, name: str) -> Dataset | None:
+    row = connection.execute(
+        sa.select(dataset).where(dataset.c.name == name, dataset.c.dropped_at.is_(None))
+    ).one_or_none()
+    return None if row is None else _dataset(row)
+
+
+def get(connection: sa.Connection, name: str) -> Dataset:
+    found = find(connection, name)
+    if found is None:
+        known = ", ".join(d.name for d in every(connection)) or "none yet"
+        raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {known}.")
+    return found
+
+
+def every(connection: sa.Connection) -> list[Dataset]:
+    rows = connection.execute(sa.select(dataset).where(dataset.c.dropped_at.is_(None)).order_by(dataset.c.name))
+    return [_dataset(r) for r in rows]
+
+
+def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
+    """A dataset whose table no longer requires a number: from now on rows without one are looked for."""
+    connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
+    return get(connection, known.name)
+
+
+def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
+    """False if it was dropped before. Until the transaction ends nobody records a body for it or adds a sink: whoever
+    comes after that finds it gone."""
+    changed = connection.execute(
+        dataset.update().where(dataset.c.id == id, dataset.c.dropped_at.is_(None)).values(dropped_at=utc_now())
+    )
+    return changed.rowcount == 1
+
+
+def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
+    row = connection.execute(sa.select(table_count).where(table_count.c.dataset_id == id)).one_or_none()
+    if row is None:
+        return None
+    snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
+    first = None if row.twice_first is None else Seq(row.twice_first)
+    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at, row.twice, first)
+
+
+def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
+    values = {
+        "snapshot_id": found.snapshot,
+        "unnumbered": found.unnumbered,
+        "foreign_rows": found.foreign,
+        "counted_at": found.counted_at,
+        "twice": found.twice,
+        "twice_first": found.twice_first,
+    }
+    connection.execute(
+        insert_into(connection, table_count)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
+    )
+
+
+def forget_counts(connection: sa.Connection) -> None:
+    """After an opening more numbers are ours than were known when the rows were counted."""
+    connection.execute(table_count.delete())
+
+
+def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
+    row = connection.execute(sa.select(table_check).where(table_check.c.dataset_id == id)).one_or_none()
+    if row is None:
+        return None
+    return Checked(None if row.snapshot_id is None else SnapshotId(row.snapshot_id), row.beyond)
+
+
+def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
+    """Only in the transaction that moves the counter above the numbers that were found."""
+    values = {"snapshot_id": checked.snapshot, "beyond": checked.beyond}
+    connection.execute(
+        insert_into(connection, table_check)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
+    )

@@ -1,0 +1,121 @@
+"""Numbers and the block that gets them, at once.
+
+Everything waits for the counter's row, so it is held for as few statements as possible, and those are built once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from strandline.core.errors import BatchEnded
+from strandline.ledger.ingest import sequence
+from strandline.ledger.schema import core
+from strandline.ledger.schema.core import block
+from strandline.ledger.schema.receive import receive_batch
+
+_NEW_DATASET: sa.BindParameter[int] = sa.bindparam("new_dataset", type_=sa.BigInteger)
+_NEW_BATCH: sa.BindParameter[str] = sa.bindparam("new_batch", type_=sa.Text)
+
+
+def _insert_with_numbers_from(insert: Any, source: Any) -> Any:
+    at: sa.BindParameter[datetime] = sa.bindparam("new_at", type_=block.c.reserved_at.type)
+    values: dict[str, Any] = {
+        "dataset_id": _NEW_DATASET,
+        "lo": source.c.last - sequence.COUNT + 1,
+        "hi": source.c.last,
+        "kind": sa.bindparam("new_kind", type_=sa.Text),
+        "batch_id": _NEW_BATCH,
+        "digest": sa.bindparam("new_digest", type_=sa.Text),
+        "state": sa.literal_column("'reserved'"),
+        "fence": sa.literal_column("1"),
+        "lease_until": sa.bindparam("new_lease", type_=block.c.lease_until.type),
+        "reserved_at": at,
+        "changed_at": at,
+    }
+    return (
+        insert(block)
+        .from_select(list(values), sa.select(*values.values()).where(sa.true()))
+        .on_conflict_do_nothing(index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'"))
+        .returning(block.c.id)
+    )
+
+
+_TAKE_UNLESS_KNOWN = sequence.TAKE.where(
+    ~sa.exists().where(
+        block.c.dataset_id == _NEW_DATASET,
+        block.c.batch_id == _NEW_BATCH,
+        block.c.state != sa.literal_column("'abandoned'"),
+    )
+)
+_INSERT_AFTER_TAKING = _insert_with_numbers_from(sqlite.insert, core.sequence)
+_SQLITE = sqlite.dialect(paramstyle="named")
+_RENDERED = [s.compile(dialect=_SQLITE) for s in (_TAKE_UNLESS_KNOWN, _INSERT_AFTER_TAKING)]
+_SQLITE_TAKE, _SQLITE_INSERT = map(str, _RENDERED)
+_CONSTANTS = {name: value for r in _RENDERED for name, value in r.params.items() if value is not None}
+_LAST = [c.name for c in sequence.TAKE.exported_columns].index("last")
+_MICROS = core.UtcMicros()
+_taken = _TAKE_UNLESS_KNOWN.cte("taken")
+_inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
+_TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
+
+
+_BATCH_ENDED = "an_ended_batch_gets_no_block"
+"""The trigger that looks, under the counter's lock, whether the batch was divided or given up meanwhile."""
+
+
+def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
+    """The counter's new value and the block's id. No id: another caller with the same batch was faster, unseen; None:
+    the batch is known, and no number was taken. `BatchEnded` where it gets no block any more."""
+    try:
+        return _place(connection, new)
+    except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
+        if _BATCH_ENDED not in str(e):
+            raise
+        raise _ended(new["new_batch"]) from e
+
+
+def check_unfinished(connection: sa.Connection, dataset: int, batch_id: str) -> None:
+    """Under the counter's lock. A batch that the ledger has forgotten, because it was restored, is held only by
+    receivers that were there before; its bodies may be in another batch."""
+    known = connection.execute(_UNFINISHED, {"batch": batch_id, "dataset": dataset}).first()
+    if known is None:
+        raise _ended(batch_id)
+
+
+def _ended(batch_id: str) -> BatchEnded:
+    return BatchEnded(
+        f"batch {batch_id} was divided, set aside, given up or forgotten meanwhile",
+        hint="Its rows are not lost: other batches have them. `strandline status` shows what waits.",
+    )
+
+
+_UNFINISHED = sa.select(receive_batch.c.id).where(
+    receive_batch.c.batch_id == sa.bindparam("batch"),
+    receive_batch.c.dataset_id == sa.bindparam("dataset"),
+    receive_batch.c.published_at.is_(None),
+    receive_batch.c.ended_at.is_(None),
+)
+
+
+def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
+    if connection.dialect.name == "postgresql":
+        both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
+        return None if both is None else (both.last, both.id)
+    # SQLite changes one table in a statement; nobody comes between two, because its writers take turns. Its
+    # transactions are so short that the layers above the driver would double them: the same statements, rendered once.
+    raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
+    bound = (
+        _CONSTANTS
+        | new
+        | {name: _MICROS.process_bind_param(new[name], connection.dialect) for name in ("new_at", "new_lease")}
+    )
+    taken = raw.execute(_SQLITE_TAKE, bound).fetchone()
+    if taken is None:
+        return None
+    inserted = raw.execute(_SQLITE_INSERT, bound).fetchone()
+    return taken[_LAST], None if inserted is None else inserted[0]

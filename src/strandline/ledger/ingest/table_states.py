@@ -1,0 +1,83 @@
+"""What the ledger remembers of a dataset's table: where our tag was last, doubts about its history, and why recovery
+could not settle the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.core.types import Anchor, DatasetId, SnapshotId
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema.core import table_state
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    settled: Anchor | None = None
+    doubt: str | None = None
+    trouble: str | None = None
+    trouble_since: datetime | None = None
+
+
+def get(connection: sa.Connection, id: DatasetId) -> TableState:
+    row = connection.execute(sa.select(table_state).where(table_state.c.dataset_id == id)).one_or_none()
+    if row is None:
+        return TableState()
+    settled = None
+    if row.settled_snapshot is not None:
+        settled = Anchor(SnapshotId(row.settled_snapshot), row.settled_sequence)
+    return TableState(settled, row.doubt, row.trouble, row.trouble_since)
+
+
+def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:
+    """Unless the ledger knows of a newer one: whoever was slow to say this takes nothing back."""
+    values = {"settled_snapshot": anchor.snapshot, "settled_sequence": anchor.sequence}
+    known = table_state.c.settled_sequence
+    connection.execute(
+        insert_into(connection, table_state)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(
+            index_elements=["dataset_id"],
+            set_=values,
+            # In format 1 all sequence numbers are 0: there the last word counts.
+            where=sa.or_(known.is_(None), known < anchor.sequence, known == 0),
+        )
+    )
+
+
+def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> None:
+    """A person takes the table as it is: from here on this counts, and nothing that was before."""
+    values = {
+        "settled_snapshot": None if anchor is None else anchor.snapshot,
+        "settled_sequence": None if anchor is None else anchor.sequence,
+        "doubt": None,
+    }
+    _put(connection, id, values)
+
+
+def record_doubt(connection: sa.Connection, id: DatasetId, doubt: str) -> bool:
+    """False where there is one already: it stays until a person accepts the table."""
+    if get(connection, id).doubt is not None:
+        return False
+    _put(connection, id, {"doubt": doubt})
+    return True
+
+
+def record_trouble(connection: sa.Connection, id: DatasetId, trouble: str) -> None:
+    since = get(connection, id).trouble_since
+    _put(connection, id, {"trouble": trouble, "trouble_since": utc_now() if since is None else since})
+
+
+def clear_trouble(connection: sa.Connection, id: DatasetId) -> None:
+    _put(connection, id, {"trouble": None, "trouble_since": None})
+
+
+def _put(connection: sa.Connection, id: DatasetId, values: Mapping[str, object]) -> None:
+    connection.execute(
+        insert_into(connection, table_state)
+        .values(dataset_id=id, **values)
+        .on_conflict_do_update(index_elements=["dataset_id"], set_=dict(values))
+    )

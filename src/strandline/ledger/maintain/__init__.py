@@ -1,0 +1,1 @@
+"""Runs of maintenance, floors, and what retention skipped or kept."""

@@ -1,0 +1,82 @@
+"""The last moment that retention of a dataset saw."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.types import DatasetId
+from strandline.ledger.engine import insert_into
+from strandline.ledger.schema.core import UtcMicros, block, micros
+from strandline.ledger.schema.maintain import clock, maintenance_run
+
+
+def get(connection: sa.Connection, dataset: DatasetId) -> tuple[datetime, str | None, int | None] | None:
+    """The wall clock, which boot of a machine it was, and for how long it had been up, in microseconds."""
+    row = connection.execute(sa.select(clock).where(clock.c.dataset_id == dataset)).one_or_none()
+    return None if row is None else (row.wall, row.boot, row.boottime_us)
+
+
+def put(
+    connection: sa.Connection, dataset: DatasetId, wall: datetime, boot: str | None, boottime_us: int | None
+) -> None:
+    values = {"wall": wall, "boot": boot, "boottime_us": boottime_us}
+    new = insert_into(connection, clock).values(dataset_id=dataset, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=["dataset_id"], set_=values))
+
+
+def _recorded() -> sa.CompoundSelect[Any]:
+    """What anybody recorded: blocks that were settled, and beginnings of runs of maintenance that were not skipped (one
+    that was may have been for the clock). In microseconds."""
+    runs = sa.select(sa.type_coerce(maintenance_run.c.started_at, sa.BigInteger).label("at")).where(
+        maintenance_run.c.ended_at.is_not(None), maintenance_run.c.outcome != "skipped"
+    )
+    return sa.union_all(sa.select(sa.type_coerce(block.c.changed_at, sa.BigInteger).label("at")), runs)
+
+
+def around_the_longest_silence(connection: sa.Connection, since: datetime | None, now: datetime) -> list[datetime]:
+    """The newest moment that was recorded and, of what was recorded between these two, the one before the longest
+    silence and the one after it; in order. Without `since` there is only the newest."""
+    recorded = _recorded().subquery("recorded")
+    newest = connection.execute(sa.select(sa.type_coerce(sa.func.max(recorded.c.at), UtcMicros()))).scalar()
+    if newest is None or since is None:
+        return [] if newest is None else [newest]
+    ends = [sa.literal(micros(m), sa.BigInteger) for m in (since, now)]
+    inside = sa.select(recorded.c.at).where(recorded.c.at > ends[0], recorded.c.at < ends[1])
+    moments = sa.union_all(inside, *(sa.select(end) for end in ends)).subquery("moments")
+    at = moments.c.at
+    steps = sa.select(at, sa.func.lag(at).over(order_by=at).label("before")).subquery("steps")
+    found = connection.execute(
+        sa.select(sa.type_coerce(steps.c.before, UtcMicros()), sa.type_coerce(steps.c.at, UtcMicros()))
+        .where(steps.c.before.is_not(None))
+        .order_by((steps.c.at - steps.c.before).desc(), steps.c.at)
+        .limit(1)
+    ).one_or_none()
+    return sorted({newest, *([] if found is None else [m for m in found if m != now])})
+
+
+def of_the_database(connection: sa.Connection) -> datetime | None:
+    """Its own clock, where it is another machine's; None where the ledger is a file of this one."""
+    if connection.dialect.name != "postgresql":
+        return None
+    found: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return found
+
+
+def skipped_before(connection: sa.Connection, dataset: DatasetId, *, runs_max: int) -> list[datetime]:
+    """When the last runs of retention began that were meant, are over, and were skipped, without another in between;
+    the oldest first."""
+    query = (
+        sa.select(maintenance_run.c.outcome, maintenance_run.c.started_at)
+        .where(
+            maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == "retain",
+            maintenance_run.c.dry_run.is_(False), maintenance_run.c.ended_at.is_not(None),
+        )
+        .order_by(maintenance_run.c.id.desc())
+        .limit(runs_max)
+    )  # fmt: skip
+    last = itertools.takewhile(lambda r: r.outcome == "skipped", connection.execute(query).all())
+    return [r.started_at for r in last][::-1]

@@ -1,0 +1,64 @@
+"""What retention wanted to delete and could not, because a sink does not have it yet: the newest look, per sink."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import SinkId
+from strandline.core.types import DatasetId, Seq
+from strandline.ledger.engine import insert_into
+from strandline.ledger.schema.core import sink
+from strandline.ledger.schema.maintain import hold
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    sink: SinkId
+    name: str
+    rows: int | None
+    """None where nobody counted."""
+    since: datetime
+    up_to: Seq
+
+
+def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
+    """Those of sinks that are still there: one that is removed holds nothing."""
+    rows = connection.execute(
+        sa.select(hold, sink.c.name)
+        .join_from(hold, sink, sink.c.id == hold.c.sink_id)
+        .where(hold.c.dataset_id == id, sink.c.removed_at.is_(None))
+        .order_by(sink.c.name)
+    )
+    return [Hold(SinkId(r.sink_id), r.name, r.rows, r.since, Seq(r.up_to)) for r in rows]
+
+
+def keep(
+    connection: sa.Connection, id: DatasetId, sink_id: SinkId, *, rows: int | None, up_to: Seq, now: datetime
+) -> bool:
+    """True if it is new. How long it has lasted is counted from the first look."""
+    known = connection.execute(
+        sa.select(hold.c.since).where(hold.c.dataset_id == id, hold.c.sink_id == sink_id)
+    ).scalar_one_or_none()
+    new = insert_into(connection, hold).values(dataset_id=id, sink_id=sink_id, rows=rows, since=now, up_to=up_to)
+    connection.execute(
+        new.on_conflict_do_update(index_elements=["dataset_id", "sink_id"], set_={"rows": rows, "up_to": up_to})
+    )
+    return known is None
+
+
+def forget(connection: sa.Connection, sink_id: SinkId) -> None:
+    """Of a sink that begins anew: what is held for it from now on is held since now."""
+    connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
+
+
+def release(connection: sa.Connection, id: DatasetId, *, but: Collection[SinkId] = ()) -> list[str]:
+    """Every hold that no longer is one; the names of their sinks."""
+    over = (hold.c.dataset_id == id, hold.c.sink_id.not_in(list(but)))
+    found = connection.execute(sa.select(sink.c.name).join_from(hold, sink, sink.c.id == hold.c.sink_id).where(*over))
+    names = sorted(found.scalars())
+    connection.execute(hold.delete().where(*over))
+    return names

@@ -1,0 +1,277 @@
+"""Runs of maintenance: who works on a dataset, since when, and what came of it.
+
+A run that has not ended is a registered job: files that are younger than the oldest of them belong to somebody. One
+that gives no sign of life for as long as a lease is taken for dead, and closed by the next that begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.core.errors import AlreadyRunning, NoSuchRun
+from strandline.core.types import DatasetId
+from strandline.ledger.engine import utc_now
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.maintain import maintenance_run
+
+RunId = NewType("RunId", int)
+DIED_SPARED = timedelta(days=7)
+"""For so long what a job may have written that was taken for dead is nobody's garbage, and its record is kept."""
+
+
+class Kind(StrEnum):
+    COMPACT = "compact"
+    RETAIN = "retain"
+    EXPIRE = "expire"
+    PURGE = "purge"
+    NUMBER = "number"
+    """Rows that others appended to an adopted table get their numbers."""
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    SKIPPED = "skipped"
+    REFUSED = "refused"
+    FAILED = "failed"
+    DIED = "died"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    id: RunId
+    dataset: str
+    kind: Kind
+    node: str
+    dry_run: bool
+    by_schedule: bool
+    started_at: datetime
+    heartbeat_at: datetime
+    ended_at: datetime | None
+    outcome: Outcome | None
+    """None as long as it is under way."""
+    reason: str | None
+    result: Mapping[str, Any] | None
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.ended_at is None else round((self.ended_at - self.started_at).total_seconds(), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    dataset: DatasetId
+    kind: Kind
+    node: str
+    by_schedule: bool = False
+
+
+_RUNS = sa.select(maintenance_run, dataset_table.c.name.label("dataset_name")).join(
+    dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id
+)
+_RUNNING = maintenance_run.c.ended_at.is_(None)
+
+
+def _run(row: Any) -> Run:
+    return Run(
+        RunId(row.id),
+        row.dataset_name,
+        Kind(row.kind),
+        row.node,
+        bool(row.dry_run),
+        bool(row.by_schedule),
+        row.started_at,
+        row.heartbeat_at,
+        row.ended_at,
+        None if row.outcome is None else Outcome(row.outcome),
+        row.reason,
+        None if row.result is None else json.loads(row.result),
+    )
+
+
+def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: RunId | None = None) -> RunId | None:
+    """Register a job. None: it was by schedule, and somebody else took this turn since `after` was the last run."""
+    now = utc_now()
+    # Whoever else begins on this dataset waits here, so that what is looked at stays as it is.
+    connection.execute(
+        sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
+    )
+    close_dead(connection, now, lease_seconds=lease_seconds)
+    held = connection.execute(
+        _RUNS.where(
+            _RUNNING, maintenance_run.c.dataset_id == new.dataset, maintenance_run.c.kind == new.kind.value
+        ).limit(1)
+    ).one_or_none()
+    if held is not None:
+        if new.by_schedule:
+            return None
+        raise AlreadyRunning(
+            f"{new.kind.value} of {held.dataset_name} is under way already: run {held.id} on {held.node}, "
+            f"since {held.started_at:%Y-%m-%d %H:%M:%S} UTC",
+            hint=f"Wait for it. If its process is gone, it is taken for dead {lease_seconds:.0f} s after its last sign "
+            "of life.",
+        )
+    if new.by_schedule:
+        last = last_scheduled(connection, new.dataset, new.kind)
+        if (None if last is None else last.id) != after:
+            return None
+    return _insert(connection, new, dry_run=False, started_at=now, heartbeat_at=now)
+
+
+def _insert(connection: sa.Connection, new: NewRun, **values: object) -> RunId:
+    made = connection.execute(
+        maintenance_run.insert()
+        .values(dataset_id=new.dataset, kind=new.kind.value, node=new.node, by_schedule=new.by_schedule, **values)
+        .returning(maintenance_run.c.id)
+    )
+    return RunId(made.scalar_one())
+
+
+def record_rehearsal(
+    connection: sa.Connection,
+    new: NewRun,
+    *,
+    started_at: datetime,
+    outcome: Outcome,
+    reason: str | None,
+    result: Mapping[str, Any] | None,
+) -> RunId:
+    """What a dry run found. It is stored when it is over: it writes no file, so nothing need be spared for it."""
+    now = utc_now()
+    return _insert(
+        connection,
+        new,
+        dry_run=True,
+        started_at=min(started_at, now),
+        heartbeat_at=now,
+        ended_at=now,
+        outcome=outcome.value,
+        reason=reason,
+        result=_text(result),
+    )
+
+
+def beat(connection: sa.Connection, id: RunId) -> bool:
+    """Whether it is still taken for alive."""
+    done = connection.execute(
+        maintenance_run.update().where(maintenance_run.c.id == id, _RUNNING).values(heartbeat_at=utc_now())
+    )
+    return done.rowcount == 1
+
+
+def end(
+    connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
+) -> bool:
+    """False: it was taken for dead, and that stays."""
+    done = connection.execute(
+        maintenance_run.update()
+        .where(maintenance_run.c.id == id, _RUNNING)
+        .values(ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
+    )
+    return done.rowcount == 1
+
+
+def _text(result: Mapping[str, Any] | None) -> str | None:
+    return None if result is None else json.dumps(dict(result))
+
+
+def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:
+    """Silent for as long as a lease. A sign of life from further ahead than that is none, either: it was stamped by a
+    clock that has been set back since, and would keep everybody away for as long as that was wide. If its process lives
+    after all, it learns of it with its next sign of life, as one does that was silent."""
+    lease, beat_at = timedelta(seconds=lease_seconds), maintenance_run.c.heartbeat_at
+    done = connection.execute(
+        maintenance_run.update()
+        .where(_RUNNING, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
+        .values(
+            ended_at=utc_now(),
+            outcome=Outcome.DIED.value,
+            reason="its process gave no sign of life any more; what it had committed stays, and the next run goes on",
+        )
+    )
+    return done.rowcount
+
+
+def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, runs_kept: int) -> int:
+    """All but the newest, and those that died lately. The newest that ran by schedule stays in any case: the next turn
+    is counted from it."""
+    mine = (maintenance_run.c.dataset_id == dataset) & (maintenance_run.c.kind == kind.value)
+    kept = sa.select(maintenance_run.c.id).where(mine).order_by(maintenance_run.c.id.desc()).limit(runs_kept)
+    last = last_scheduled(connection, dataset, kind)
+    done = connection.execute(
+        maintenance_run.delete().where(
+            mine,
+            ~_RUNNING,
+            ~_died_after(utc_now() - DIED_SPARED),
+            maintenance_run.c.id.not_in(kept),
+            maintenance_run.c.id != (0 if last is None else last.id),
+        )
+    )
+    return done.rowcount
+
+
+def get(connection: sa.Connection, id: int) -> Run:
+    row = connection.execute(_RUNS.where(maintenance_run.c.id == id)).one_or_none()
+    if row is None:
+        raise NoSuchRun(f"there is no run {id}", hint="`strandline maintenance runs` lists those that are kept.")
+    return _run(row)
+
+
+def latest(
+    connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
+) -> list[Run]:
+    """The newest first."""
+    wanted = _RUNS
+    if dataset is not None:
+        wanted = wanted.where(maintenance_run.c.dataset_id == dataset)
+    if kind is not None:
+        wanted = wanted.where(maintenance_run.c.kind == kind.value)
+    return [_run(r) for r in connection.execute(wanted.order_by(maintenance_run.c.id.desc()).limit(runs_max))]
+
+
+def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:
+    """The newest of each kind that was meant, under way or not; dry runs are not."""
+    newest = (
+        sa.select(sa.func.max(maintenance_run.c.id))
+        .where(maintenance_run.c.dataset_id == dataset, maintenance_run.c.dry_run.is_(False))
+        .group_by(maintenance_run.c.kind)
+    )
+    rows = connection.execute(_RUNS.where(maintenance_run.c.id.in_(newest)).order_by(maintenance_run.c.kind))
+    return [_run(r) for r in rows]
+
+
+def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) -> Run | None:
+    row = connection.execute(
+        _RUNS.where(
+            maintenance_run.c.dataset_id == dataset,
+            maintenance_run.c.kind == kind.value,
+            maintenance_run.c.by_schedule.is_(True),
+        )
+        .order_by(maintenance_run.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _run(row)
+
+
+def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:
+    """Files that are younger may belong to a job that is under way; or to one that was taken for dead after
+    `died_since`, if that is given: a machine that slept wakes up in the middle of it."""
+    wanted = _RUNNING if died_since is None else sa.or_(_RUNNING, _died_after(died_since))
+    found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
+    return found
+
+
+def at_work(connection: sa.Connection) -> set[str]:
+    """Names of the datasets that a job works on right now."""
+    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNNING)
+    return set(connection.scalars(jobs))
+
+
+def _died_after(moment: datetime) -> sa.ColumnElement[bool]:
+    return sa.and_(maintenance_run.c.outcome == Outcome.DIED.value, maintenance_run.c.ended_at > moment)

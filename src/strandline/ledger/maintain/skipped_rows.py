@@ -1,0 +1,119 @@
+"""Lanes are moved past rows that they will never get: what a rule drops goes only after every mark stands above it.
+
+Whoever does it holds the sink's lease: no deliverer that was here before can plan, acknowledge or close any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import ChunkState, Intent, LaneId, Lease, SinkRecord
+from strandline.core.errors import MarkMoved
+from strandline.core.types import Seq
+from strandline.ledger.deliver import intents, lanes, sinks
+from strandline.ledger.deliver.lanes import Token
+from strandline.ledger.engine import utc_now
+from strandline.ledger.schema.core import chunk, intent, lane
+from strandline.ledger.schema.core import sink as sink_table
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a lane is, and what is under way for it."""
+
+    lane: LaneId
+    partition: str
+    mark: Seq | None
+    intent: Intent | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDrop:
+    """A lane goes to `until` without what it has not got; never into the middle of a chunk that may still land."""
+
+    standing: Standing
+    until: Seq
+
+
+def standings(connection: sa.Connection, record: SinkRecord) -> list[Standing]:
+    begun = {i.lane: i for i in intents.open_of(connection, record)}
+    return [Standing(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
+
+
+def move(
+    connection: sa.Connection,
+    record: SinkRecord,
+    lease: Lease,
+    drops: Sequence[LaneDrop],
+    *,
+    planned: Seq | None,
+    token: Token,
+) -> bool:
+    """False if the lease is lost. What landed is counted as it would be by the end of its intent; what is left of an
+    intent beyond the point is an intent of its own, and stays promised."""
+    if not sinks.holds(connection, lease):
+        return False
+    now = utc_now()
+    for drop in drops:
+        begun = drop.standing.intent
+        if begun is not None:
+            (_close if drop.until >= begun.until else _part)(connection, begun, drop.until, now)
+        _move_lane(connection, record, drop, token(drop.until), now)
+    if planned is not None and (record.planned is None or record.planned < planned):
+        connection.execute(
+            sink_table.update()
+            .where(sink_table.c.id == record.id, sink_table.c.generation == record.generation)
+            .values(planned=planned)
+        )
+    return True
+
+
+def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, text: str, now: datetime) -> None:
+    begun = drop.standing.intent
+    done = [c for c in (() if begun is None else begun.chunks) if c.rows.hi <= drop.until]
+    landed = [c for c in done if c.state is ChunkState.LANDED]
+    last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
+    values: dict[str, Any] = {} if last is None else {"last_lo": last.lo, "last_hi": last.hi}
+    moved = connection.execute(
+        lane.update()
+        .where(
+            lane.c.id == drop.standing.lane,
+            lane.c.mark.is_not_distinct_from(sa.literal(drop.standing.mark, sa.BigInteger)),
+        )
+        .values(
+            mark=drop.until,
+            continuation=text,
+            exported=lane.c.exported + sum(c.expected if c.count is None else c.count for c in landed),
+            withheld=lane.c.withheld + sum(c.withheld or 0 for c in done),
+            version=lane.c.version + 1,
+            updated_at=now,
+            **values,
+        )
+    )
+    if moved.rowcount != 1:
+        raise MarkMoved(f"sink {record.name}, partition {drop.standing.partition!r} moved meanwhile", hint="Try again.")
+
+
+def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
+    """Its chunks that never landed stay planned, for the record: a loss stands over them."""
+    connection.execute(intent.update().where(intent.c.id == begun.id).values(closed_at=now))
+
+
+def _part(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
+    """A promise never changes, so two take its place: one that ends at the point and is closed, and the rest."""
+    rows = connection.execute(sa.select(chunk).where(chunk.c.intent_id == begun.id).order_by(chunk.c.lo)).all()
+    old = connection.execute(sa.select(intent).where(intent.c.id == begun.id)).one()
+    connection.execute(chunk.delete().where(chunk.c.intent_id == begun.id))
+    connection.execute(intent.delete().where(intent.c.id == begun.id))
+    fixed = {"lane_id": old.lane_id, "options": old.options, "opened_at": old.opened_at}
+    for after, end, closed_at in ((old.after, until, now), (until, old.until, None)):
+        values = {**fixed, "after": after, "until": end, "closed_at": closed_at}
+        made = connection.execute(intent.insert().values(values).returning(intent.c.id)).scalar_one()
+        own = [r for r in rows if (after or 0) < r.lo and r.hi <= end]
+        copied = [{k: v for k, v in r._mapping.items() if k != "id"} | {"intent_id": made} for r in own]
+        connection.execute(chunk.insert(), copied)

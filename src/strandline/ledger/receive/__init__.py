@@ -1,0 +1,1 @@
+"""Tokens, senders, received bodies and the batches that they form."""

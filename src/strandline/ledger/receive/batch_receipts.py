@@ -1,0 +1,201 @@
+"""Receipts of batches: what the ledger writes into them, and how a restored ledger takes a batch back from one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
+from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.receive import tokens
+from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.ranges import keep_lanes, lane_key
+from strandline.ledger.schema.receive import api_token, receive_batch, received, source_lane
+from strandline.storage.receipts import Note, Receipt, ReceiptBody
+
+
+def receipt_of(connection: sa.Connection, batch: Batch) -> Receipt:
+    """What the batch is made of, by the ledger."""
+    return Receipt(batch.batch_id, tuple(map(_body, connection.execute(_BODIES, {"id": batch.id}))))
+
+
+_BODIES = (
+    sa.select(
+        received,
+        source_lane.c.lake,
+        source_lane.c.instance,
+        source_lane.c.generation,
+        source_lane.c.source_dataset,
+        source_lane.c.partition,
+        api_token.c.name.label("token_name"),
+        api_token.c.hash.label("token_hash"),
+    )
+    .join_from(received, source_lane, source_lane.c.id == received.c.lane_id, isouter=True)
+    .join(api_token, api_token.c.id == received.c.token_id, isouter=True)
+    .where(received.c.batch == sa.bindparam("id"))
+    .order_by(received.c.place)
+)
+
+
+def _body(row: Any) -> ReceiptBody:
+    identity: Identity
+    if row.lane_id is None:
+        identity, owner = KeyIdentity(row.key), tokens.mark(row.token_name, row.token_hash)
+    else:
+        lane = LaneName(row.lake, row.instance, row.generation, row.source_dataset, row.partition)
+        identity, owner = RangeIdentity(lane, SeqRange(Seq(row.lo), Seq(row.hi))), None
+    note = Note(identity, owner, row.rows, row.digest, row.size)
+    return ReceiptBody(note, row.spool, row.spool_bytes, row.place, row.received_at)
+
+
+def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
+    """The table has this batch under these numbers: record the batch, and its bodies unless they are known. Bodies that
+    wait are placed in it, and are not ingested again. If the ledger contradicts the receipt, nothing changes, and what
+    is returned says how."""
+    if has_batch(connection, receipt.batch_id):
+        return None
+    if receipt.rows != len(numbers):
+        return f"its receipt counts {receipt.rows} rows, and the table has the numbers {numbers}"
+    found: list[tuple[ReceiptBody, _Found]] = []
+    for body in receipt.bodies:
+        one = _find(connection, dataset, body.note)
+        if not one.fits(body.note):
+            return f"the ledger has other rows, or another batch, for {_named(body.note.identity)}"
+        found.append((body, one))
+    now = utc_now()
+    batch = connection.execute(
+        receive_batch.insert()
+        .values(
+            dataset_id=dataset,
+            batch_id=receipt.batch_id,
+            rows=receipt.rows,
+            created_at=now,
+            failures=0,
+            lo=numbers.lo,
+            hi=numbers.hi,
+            published_at=now,
+        )
+        .returning(receive_batch.c.id)
+    ).scalar_one()
+    for body, one in found:
+        placed = {"batch": batch, "place": body.place}
+        if one.waiting is not None:
+            connection.execute(received.update().where(received.c.id == one.waiting.id).values(placed))
+        else:
+            connection.execute(received.insert().values(_values(dataset, body) | one.identity | placed))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    identity: dict[str, Any]
+    """The columns that name the body."""
+    touched: Sequence[Any]
+    """Bodies that the ledger has under that key, or with numbers of that range."""
+
+    @property
+    def waiting(self) -> Any | None:
+        return self.touched[0] if self.touched else None
+
+    def fits(self, note: Note) -> bool:
+        """None is known, or just this one, and it is in no batch."""
+        if not self.touched:
+            return True
+        [first, *others] = self.touched
+        same = all(first._mapping[name] == value for name, value in self.identity.items())
+        return not others and same and first.batch is None and first.rows == note.rows
+
+
+def files_of(connection: sa.Connection, dataset: DatasetId, note: Note) -> dict[str, bool]:
+    """The spool files, not noted as removed, of the bodies that the ledger has under that key or with numbers of that
+    range; and whether each is of this very body."""
+    found = _find(connection, dataset, note, bodies_max=None)
+    return {
+        row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in found.identity.items())
+        for row in found.touched
+        if row.spool is not None and row.spool_removed_at is None
+    }
+
+
+def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max: int | None = 2) -> _Found:
+    identity: dict[str, Any]
+    if isinstance(note.identity, RangeIdentity):
+        key, rows = lane_key(dataset, note.identity.lane), note.identity.rows
+        lane = keep_lanes(connection, {key})[key]
+        identity = {"lane_id": lane, "lo": rows.lo, "hi": rows.hi}
+        where = [received.c.lane_id == lane, received.c.lo <= rows.hi, received.c.hi >= rows.lo]
+    else:
+        if note.owner is None:
+            raise ValueError("a key belongs to a token")
+        identity = {"token_id": tokens.recall(connection, note.owner), "key": note.identity.key}
+        where = [received.c.dataset_id == dataset, *(received.c[name] == value for name, value in identity.items())]
+    return _Found(identity, connection.execute(sa.select(received).where(*where).limit(bodies_max)).all())
+
+
+def _values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
+    note = body.note
+    return {
+        "dataset_id": dataset,
+        "rows": note.rows,
+        "digest": note.digest,
+        "size": note.size,
+        "spool": body.spool,
+        "spool_bytes": body.spool_bytes,
+        "received_at": body.received_at,
+    }
+
+
+def _named(identity: Identity) -> str:
+    if isinstance(identity, KeyIdentity):
+        return f"the key {identity.key!r}"
+    return f"the range {identity.rows} of lake {identity.lane.lake}, dataset {identity.lane.dataset}"
+
+
+def has_batch(connection: sa.Connection, batch_id: str) -> bool:
+    found = connection.execute(sa.select(receive_batch.c.id).where(receive_batch.c.batch_id == batch_id)).first()
+    return found is not None
+
+
+def has_ended(connection: sa.Connection, batch_id: str) -> bool:
+    """Whether the ledger has the batch, and has its bodies elsewhere by now."""
+    of_batch = sa.select(receive_batch.c.ended_at).where(receive_batch.c.batch_id == batch_id)
+    return connection.execute(of_batch).scalar() is not None
+
+
+_FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ended_at.is_not(None))
+
+
+def finished_batches(connection: sa.Connection, batch_ids: Sequence[str]) -> set[str]:
+    """Those that are published, or have ended and never will be."""
+    found: set[str] = set()
+    for some in slices(batch_ids):
+        query = sa.select(receive_batch.c.batch_id).where(receive_batch.c.batch_id.in_(some), _FINISHED)
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Sequence[str]) -> set[str]:
+    """Those that are finished and have no file that is not noted as removed: no file needs their receipts."""
+    found: set[str] = set()
+    files_left = (
+        sa.select(received.c.id)
+        .where(received.c.batch == receive_batch.c.id, received.c.spool_removed_at.is_(None))
+        .correlate(receive_batch)
+        .exists()
+    )
+    for some in slices(batch_ids):
+        found.update(
+            connection.execute(
+                sa.select(receive_batch.c.batch_id).where(
+                    receive_batch.c.dataset_id == dataset,
+                    receive_batch.c.batch_id.in_(some),
+                    _FINISHED,
+                    ~files_left,
+                )
+            ).scalars()
+        )
+    return found

@@ -1,0 +1,315 @@
+"""Batches of received bodies: which bodies enter the table together, in which order, and whether they have.
+
+A batch is stored with its bodies and their places before anything of it is ingested, and keeps its id: the door knows
+what came in under it. A lease spares two receivers the same work. It is no fence, and none is needed: whoever ingests a
+batch, even twice, gets the one block that it has. How a batch ends that cannot be ingested is in `ended_batches.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, NewType
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from strandline.core import batch_names
+from strandline.core.errors import BlockLost
+from strandline.core.types import DatasetId, SeqRange
+from strandline.core.wording import plural
+from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.ingest import sequence
+from strandline.ledger.receive.received import ReceivedId
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
+
+ReceiveBatchId = NewType("ReceiveBatchId", int)
+
+BODIES_MAX = 1000
+"""Of one batch. Each is a partition of the frame that is ingested, however few rows it has."""
+_FILES_AT_ONCE_MAX = 5000
+_WAITS = (received.c.batch.is_(None), HAS_ROWS)
+UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBody:
+    id: ReceivedId
+    spool: str
+    rows: int
+    place: int
+    """Rows of the batch before its first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One that is neither published nor ended, or was not when it was read."""
+
+    id: ReceiveBatchId
+    dataset: DatasetId
+    batch_id: str
+    rows: int
+    bodies: tuple[BatchBody, ...]
+    """By place."""
+    failures: int
+    reason: str | None
+    lease: str | None = None
+    """Of whoever took it; None as `form` gives it."""
+
+
+def form(
+    ledger: Ledger, dataset: DatasetId, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
+) -> Batch | None:
+    """The next batch of bodies that wait, in the order of their ids: as many as have at most so many rows together (one
+    larger body is a batch of its own). None while there is room for more and the oldest is not older than the moment.
+    Nobody else forms a batch of the dataset meanwhile."""
+    with ledger.write() as connection:
+        connection.execute(
+            sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
+        ).all()
+        waiting = connection.execute(
+            sa.select(received.c.id, received.c.spool, received.c.rows, received.c.received_at)
+            .where(received.c.dataset_id == dataset, *_WAITS)
+            .order_by(received.c.id)
+            .limit(bodies_max)
+        ).all()
+        bodies: list[BatchBody] = []
+        rows = 0
+        for row in waiting:
+            if bodies and rows + row.rows > rows_max:
+                break
+            bodies.append(BatchBody(ReceivedId(row.id), row.spool, row.rows, rows))
+            rows += row.rows
+        full = rows >= rows_max or len(bodies) < len(waiting) or len(bodies) == bodies_max
+        if not bodies or not (full or min(row.received_at for row in waiting) <= older_than):
+            return None
+        return store(connection, dataset, batch_names.new_name(), bodies)
+
+
+def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: Iterable[BatchBody]) -> Batch:
+    """A new batch of these bodies, each behind the rows of those before it."""
+    rows, placed = 0, []
+    for body in bodies:
+        placed.append(replace(body, place=rows))
+        rows += body.rows
+    made = connection.execute(
+        receive_batch.insert()
+        .values(dataset_id=dataset, batch_id=batch_id, rows=rows, created_at=utc_now(), failures=0)
+        .returning(receive_batch.c.id)
+    ).scalar_one()
+    connection.execute(_PLACE, [{"of": body.id, "in_batch": made, "at": body.place} for body in placed])
+    return Batch(ReceiveBatchId(made), dataset, batch_id, rows, tuple(placed), 0, None)
+
+
+# That a body is in one batch only, the store sees to: it leaves one only when that has ended.
+_PLACE = (
+    received.update()
+    .where(received.c.id == sa.bindparam("of"))
+    .values(batch=sa.bindparam("in_batch"), place=sa.bindparam("at"))
+)
+
+
+def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+    """Whether it can be taken: unfinished, due, and nobody is at it."""
+    return (
+        *UNFINISHED,
+        sa.or_(receive_batch.c.retry_at.is_(None), receive_batch.c.retry_at <= now),
+        sa.or_(receive_batch.c.lease_until.is_(None), receive_batch.c.lease_until <= now),
+    )
+
+
+def due(
+    connection: sa.Connection, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
+) -> list[DatasetId]:
+    """Datasets for which `form` would give a batch or `take` would find one. One statement, and all that an idle
+    receiver asks."""
+    ripe = (
+        sa.select(received.c.dataset_id)
+        .where(*_WAITS)
+        .group_by(received.c.dataset_id)
+        .having(
+            sa.or_(
+                sa.func.min(received.c.received_at) <= sa.literal(older_than, received.c.received_at.type),
+                sa.func.sum(received.c.rows) >= rows_max,
+                sa.func.count() >= bodies_max,
+            )
+        )
+    )
+    free = sa.select(receive_batch.c.dataset_id).where(*_is_free(utc_now()))
+    return sorted(DatasetId(id) for id in connection.execute(sa.union(ripe, free)).scalars())
+
+
+def take(
+    ledger: Ledger, seconds: float, *, dataset: DatasetId | None = None, batches_max: int | None = None
+) -> list[Batch]:
+    """Batches that are unfinished and due, oldest first, leased by the caller alone. One whose lease ran out is taken
+    over. Whoever does one after the other takes one at a time, so that others can do the rest."""
+    now = utc_now()
+    token = uuid4().hex
+    chosen = sa.select(receive_batch.c.id).where(*_is_free(now)).order_by(receive_batch.c.id).limit(batches_max)
+    if dataset is not None:
+        chosen = chosen.where(receive_batch.c.dataset_id == dataset)
+    with ledger.write() as connection:
+        ids = connection.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
+        for some in slices(ids):
+            connection.execute(
+                receive_batch.update()
+                .where(receive_batch.c.id.in_(some))
+                .values(lease_token=token, lease_until=now + timedelta(seconds=seconds))
+            )
+        return [replace(batch, lease=token) for batch in read(connection, ids)]
+
+
+def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
+    found = []
+    query = (
+        sa.select(
+            receive_batch,
+            received.c.id.label("body"),
+            received.c.spool,
+            received.c.rows.label("body_rows"),
+            received.c.place,
+        )
+        .join_from(receive_batch, received, received.c.batch == receive_batch.c.id)
+        .order_by(receive_batch.c.id, received.c.place)
+    )
+    for some in slices(ids):
+        rows = connection.execute(query.where(receive_batch.c.id.in_(some)))
+        found += [_batch(list(of_one)) for _, of_one in groupby(rows, key=lambda row: row.id)]
+    return found
+
+
+def _batch(rows: list[Any]) -> Batch:
+    first = rows[0]
+    return Batch(
+        ReceiveBatchId(first.id),
+        DatasetId(first.dataset_id),
+        first.batch_id,
+        first.rows,
+        tuple(BatchBody(ReceivedId(r.body), r.spool, r.body_rows, r.place) for r in rows),
+        first.failures,
+        first.reason,
+    )
+
+
+def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
+    """As long as the caller's lease was not taken over, even if it ran out."""
+    changed = connection.execute(
+        receive_batch.update()
+        .where(
+            receive_batch.c.id == batch.id,
+            receive_batch.c.batch_id == batch.batch_id,
+            *UNFINISHED,
+            receive_batch.c.lease_token == batch.lease,
+        )
+        .values(**values)
+    )
+    return changed.rowcount == 1
+
+
+def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
+    """False if another took it over, or it is finished."""
+    with ledger.write() as connection:
+        return change(connection, batch, lease_until=utc_now() + timedelta(seconds=seconds))
+
+
+def release(ledger: Ledger, batch: Batch) -> bool:
+    """Undone, and at once for anybody to take."""
+    with ledger.write() as connection:
+        return change(connection, batch, lease_token=None, lease_until=None)
+
+
+def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> bool:
+    """It waits until then, and says why. False if another took it over, or it is finished."""
+    with ledger.write() as connection:
+        return change(
+            connection,
+            batch,
+            lease_token=None,
+            lease_until=None,
+            failures=receive_batch.c.failures + 1,
+            failed_from=sa.func.coalesce(receive_batch.c.failed_from, sequence.read(connection).last),
+            reason=reason,
+            retry_at=retry_at,
+        )
+
+
+def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
+    """It is in the table, with these numbers. Whoever knows it may say so, with or without the lease; the same again is
+    fine."""
+    if len(rows) != batch.rows:
+        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {rows}")
+    with ledger.write() as connection:
+        own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
+        connection.execute(
+            receive_batch.update()
+            .where(*own, *UNFINISHED)
+            .values(
+                lo=rows.lo,
+                hi=rows.hi,
+                published_at=utc_now(),
+                lease_token=None,
+                lease_until=None,
+                reason=None,
+                retry_at=None,
+            )
+        )
+        stored = connection.execute(sa.select(receive_batch.c.lo, receive_batch.c.hi).where(*own)).one_or_none()
+        if stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
+            raise BlockLost(
+                f"the ledger does not know batch {batch.batch_id} with the numbers {rows}",
+                hint="It was restored from a copy: look at it again.",
+            )
+
+
+# --- files ---
+
+
+def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX) -> list[tuple[ReceivedId, str]]:
+    """Files whose rows are published, or given up, and that were not noted as removed, oldest first; at most so many,
+    ask again."""
+    rows = connection.execute(
+        sa.select(received.c.id, received.c.spool)
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
+        .where(
+            HAS_ROWS,
+            received.c.spool_removed_at.is_(None),
+            sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ending == "discarded"),
+        )
+        .order_by(received.c.batch)
+        .limit(files_max)
+    )
+    return [(ReceivedId(row.id), row.spool) for row in rows]
+
+
+def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
+    """Their files are gone. How many were not noted before."""
+    noted = 0
+    with ledger.write() as connection:
+        for some in slices(ids):
+            changed = connection.execute(
+                received.update()
+                .where(received.c.id.in_(some), received.c.spool_removed_at.is_(None))
+                .values(spool_removed_at=utc_now())
+            )
+            noted += changed.rowcount
+    return noted
+
+
+def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
+    """How many bodies of the dataset are to be ingested, and the highest id of them (0: there is none)."""
+    query = (
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(received.c.id), 0))
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(
+            received.c.dataset_id == dataset,
+            HAS_ROWS,
+            received.c.spool_removed_at.is_(None),
+            *UNFINISHED,
+        )
+    )
+    found = connection.execute(query if up_to is None else query.where(received.c.id <= up_to)).one()
+    return int(found[0]), int(found[1])

@@ -1,0 +1,361 @@
+"""Batches of received bodies that cannot be ingested as they are: divided, set aside, replayed, discarded, cleared.
+
+A batch ends only while no block has it, under the counter's lock, and from then on no block is reserved for it: a
+receiver that still holds it cannot bring it in after its bodies went into other batches. The store refuses both, too. A
+part is named after its whole, so that a ledger that was restored can tell what was divided (`divide_again`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core import batch_names, failpoints
+from strandline.core.errors import OpeningNeeded, RefusedError, UsageError, WitnessUnreadable
+from strandline.core.types import BlockKind, DatasetId, Published, Reserved
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.receive import batches
+from strandline.ledger.receive.batches import BODIES_MAX, UNFINISHED, Batch, BatchBody
+from strandline.ledger.receive.received import ReceivedId
+from strandline.ledger.schema.core import block
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received, source_lane
+from strandline.ledger.witness import Witness
+
+_IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
+
+# --- what the intake decides by ---
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a batch that failed, beside how often it did."""
+
+    others_got_in: bool
+    """Another batch of the dataset was reserved, and published, since this one failed first."""
+    smaller_under_trial: bool
+    """A smaller batch of the dataset has not failed often enough yet: what becomes of it tells more."""
+
+
+def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> Standing:
+    """By numbers of the sequence, not by clocks: whatever was reserved later has higher ones."""
+    failed_from = connection.execute(
+        sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id)
+    ).scalar()
+    others = failed_from is not None and _came_in_above(connection, batch.dataset, int(failed_from))
+    bodies = sa.func.count(received.c.id)
+    smaller = (
+        sa.select(receive_batch.c.id)
+        .join_from(receive_batch, received, received.c.batch == receive_batch.c.id)
+        .where(*UNFINISHED, receive_batch.c.dataset_id == batch.dataset, receive_batch.c.failures < tries)
+        .group_by(receive_batch.c.id)
+        .having(sa.or_(bodies < len(batch.bodies), sa.and_(bodies == len(batch.bodies), receive_batch.c.id < batch.id)))
+        .limit(1)
+    )
+    return Standing(others, connection.execute(smaller).first() is not None)
+
+
+def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -> bool:
+    later = sa.select(block.c.id).where(
+        block.c.dataset_id == dataset,
+        block.c.state == sa.literal_column("'published'"),
+        block.c.kind == BlockKind.BATCH.value,
+        block.c.hi > number,  # as the index has it
+        block.c.lo > number,
+    )
+    return connection.execute(later.limit(1)).first() is not None
+
+
+# --- divided, and set aside ---
+
+
+def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
+    """The parts, which have its bodies from now on. There are none, and nothing is changed, if a block has the batch,
+    another took it over, it is finished, or the ledger was restored and the table may have the batch."""
+    with ledger.write() as connection:
+        if not _end(connection, witness, batch, "divided"):
+            return []
+        parts = _parts(connection, batch.dataset, batch.batch_id, batch.bodies)
+    failpoints.hit("receive.after_divide")
+    return parts
+
+
+def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
+    """Its one body waits for a person, with the reason. False as in `divide`."""
+    if len(batch.bodies) != 1:
+        raise ValueError("only a body that was tried alone is set aside")
+    with ledger.write() as connection:
+        done = _end(connection, witness, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
+    failpoints.hit("receive.after_set_aside")
+    return done
+
+
+def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, **values: Any) -> bool:
+    try:
+        sequence.check(connection, witness)  # under its lock nobody reserves a block for the batch meanwhile
+        blocks.check_opened(connection, batch.dataset)
+    except (OpeningNeeded, WitnessUnreadable):
+        return False
+    if blocks.batch_block(connection, batch.dataset, batch.batch_id) is not None:
+        return False
+    return batches.change(connection, batch, **_ended(ending), **values)
+
+
+def _ended(ending: str) -> dict[str, Any]:
+    return {"ending": ending, "ended_at": utc_now(), "lease_token": None, "lease_until": None, "retry_at": None}
+
+
+def halves(bodies: Sequence[BatchBody]) -> list[Sequence[BatchBody]]:
+    """Always the same ones: a restored ledger must be able to divide again. One body is a part of its own."""
+    half = (len(bodies) + 1) // 2
+    return [part for part in (bodies[:half], bodies[half:]) if part]
+
+
+def _parts(connection: sa.Connection, dataset: DatasetId, name: str, bodies: Sequence[BatchBody]) -> list[Batch]:
+    return [
+        batches.store(connection, dataset, batch_names.part_name(name, n), part)
+        for n, part in enumerate(halves(bodies))
+    ]
+
+
+def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> int:
+    """The table holds this batch: the batches that it is a part of, and that this ledger takes for unfinished, were
+    divided after it was copied. How many they were. Only in an opening, which fences their writers off."""
+    divided = 0
+    for name in batch_names.wholes_of(batch_id):
+        row = connection.execute(
+            sa.select(receive_batch.c.id, receive_batch.c.ending).where(
+                receive_batch.c.dataset_id == dataset,
+                receive_batch.c.batch_id == name,
+                receive_batch.c.published_at.is_(None),
+                sa.or_(receive_batch.c.ended_at.is_(None), _IS_ASIDE),
+            )
+        ).one_or_none()
+        if row is None:
+            continue
+        match blocks.batch_block(connection, dataset, name):
+            case Reserved() as known:
+                blocks.forget_reserved(connection, known, f"its bodies are in main, in {batch_id}")
+            case None:
+                pass
+            case _:
+                continue  # past its commit point, and so never divided
+        [batch] = batches.read(connection, [row.id])
+        ending = "divided" if row.ending is None else "replayed"
+        connection.execute(receive_batch.update().where(receive_batch.c.id == row.id).values(**_ended(ending)))
+        _parts(connection, dataset, name, batch.bodies)
+        divided += 1
+    return divided
+
+
+# --- what a person does with those that were set aside ---
+
+
+@dataclass(frozen=True, slots=True)
+class AsideBody:
+    id: ReceivedId
+    dataset: str
+    is_dropped: bool
+    rows: int
+    bytes: int
+    """Of its file."""
+    spool: str
+    received_at: datetime
+    since: datetime
+    reason: str
+    key: str | None
+    """As the client named it; None where a sender's range did."""
+    sender: str | None
+    """Lake, dataset and range of the sender."""
+
+
+_ASIDE = (
+    sa.select(
+        received,
+        receive_batch.c.id.label("batch_row"),
+        receive_batch.c.batch_id,
+        receive_batch.c.ended_at,
+        receive_batch.c.reason,
+        dataset_table.c.name,
+        dataset_table.c.dropped_at,
+        source_lane.c.lake,
+        source_lane.c.source_dataset,
+    )
+    .join_from(receive_batch, received, received.c.batch == receive_batch.c.id)
+    .join(dataset_table, dataset_table.c.id == receive_batch.c.dataset_id)
+    .join(source_lane, source_lane.c.id == received.c.lane_id, isouter=True)
+    .where(_IS_ASIDE)
+    .order_by(dataset_table.c.name, received.c.id)
+)
+
+
+def aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
+    """Bodies that were set aside, of one dataset or of all."""
+    query = _ASIDE if dataset is None else _ASIDE.where(dataset_table.c.name == dataset)
+    return [_aside(row) for row in connection.execute(query)]
+
+
+def _aside(row: Any) -> AsideBody:
+    sender = None if row.lo is None else f"{row.lake} {row.source_dataset} {row.lo}-{row.hi}"
+    return AsideBody(
+        ReceivedId(row.id),
+        row.name,
+        row.dropped_at is not None,
+        row.rows,
+        row.spool_bytes,
+        row.spool,
+        row.received_at,
+        row.ended_at,
+        row.reason,
+        row.key,
+        sender,
+    )
+
+
+def aside_count(connection: sa.Connection, dataset: DatasetId) -> int:
+    query = sa.select(sa.func.count()).where(_IS_ASIDE, receive_batch.c.dataset_id == dataset)
+    return int(connection.execute(query).scalar_one())
+
+
+def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+    """Put in line again, each as a batch of its own; None: all of them."""
+    with ledger.write() as connection:
+        chosen = _chosen(connection, ids, dataset)
+        if dropped := [row for row in chosen if row.dropped_at is not None]:
+            raise RefusedError(
+                f"body {dropped[0].id} was received for {dropped[0].name}, which was dropped",
+                hint=f"`strandline spool clear {dropped[0].name}` gives such bodies up.",
+            )
+        for row in chosen:
+            _end_aside(connection, row, "replayed")
+            body = BatchBody(ReceivedId(row.id), row.spool, row.rows, 0)
+            _parts(connection, DatasetId(row.dataset_id), row.batch_id, [body])
+        _record(connection, "bodies_replayed", chosen)
+    failpoints.hit("spool.after_replay")
+    return [_aside(row) for row in chosen]
+
+
+def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+    """Given up; their files may go. None: all of them."""
+    with ledger.write() as connection:
+        chosen = _chosen(connection, ids, dataset)
+        for row in chosen:
+            _end_aside(connection, row, "discarded")
+        _record(connection, "bodies_discarded", chosen)
+    failpoints.hit("spool.after_discard")
+    return [_aside(row) for row in chosen]
+
+
+def _chosen(connection: sa.Connection, ids: Collection[int] | None, dataset: str | None) -> list[Any]:
+    query = _ASIDE if dataset is None else _ASIDE.where(dataset_table.c.name == dataset)
+    found = [row for row in connection.execute(query) if ids is None or row.id in ids]
+    if missing := sorted(set(ids or ()) - {row.id for row in found}):
+        raise UsageError(
+            f"body {missing[0]} is not set aside", hint="`strandline spool list` shows the bodies that are."
+        )
+    return found
+
+
+def _end_aside(connection: sa.Connection, row: Any, ending: str) -> None:
+    changed = connection.execute(
+        receive_batch.update().where(receive_batch.c.id == row.batch_row, _IS_ASIDE).values(**_ended(ending))
+    )
+    if changed.rowcount != 1:
+        raise RefusedError(f"body {row.id} is not set aside any more", hint="`strandline spool list` shows what is.")
+
+
+def _record(connection: sa.Connection, event: str, chosen: Sequence[Any]) -> None:
+    for name in sorted({row.name for row in chosen}):
+        own = [row for row in chosen if row.name == name]
+        told = [{"body": row.id, "rows": row.rows, "digest": row.digest, "reason": row.reason[:200]} for row in own]
+        audit.record(connection, event, dataset=name, rows=sum(r.rows for r in own), bodies=told[:BODIES_MAX])
+
+
+# --- what was received for a dataset that was dropped ---
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    bodies: int
+    rows: int
+    bytes: int
+
+
+def clear_dropped(ledger: Ledger, name: str) -> Cleared:
+    """Give up every body that waits for a dataset of this name that was dropped. In steps: a crash leaves the rest for
+    the next call."""
+    total = Cleared(0, 0, 0)
+    with ledger.read() as connection:
+        ids = _dropped(connection, name)
+    for id in ids:
+        while (step := _clear_some(ledger, id, name)) is not None:
+            total = Cleared(total.bodies + step.bodies, total.rows + step.rows, total.bytes + step.bytes)
+            failpoints.hit("spool.after_clear")
+    return total
+
+
+def _dropped(connection: sa.Connection, name: str) -> list[DatasetId]:
+    found = connection.execute(
+        sa.select(dataset_table.c.id).where(dataset_table.c.name == name, dataset_table.c.dropped_at.is_not(None))
+    ).scalars()
+    ids = [DatasetId(id) for id in found]
+    if not ids and datasets.find(connection, name) is not None:
+        raise RefusedError(
+            f"{name} was not dropped: what was received for it is ingested",
+            hint="Only bodies that were set aside can be given up: `strandline spool discard`.",
+        )
+    return ids
+
+
+def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
+    """One batch, or as many bodies as fit into one."""
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        batch = _open_batch(connection, id)
+        if batch is None:
+            return None
+        size = sa.select(sa.func.sum(received.c.spool_bytes)).where(received.c.batch == batch.id)
+        cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
+        known = blocks.batch_block(connection, id, batch.batch_id)
+        if isinstance(known, Published) and len(known.head.rows) == batch.rows:
+            numbers = known.head.rows  # they had come in before it was dropped
+            values: dict[str, Any] = {"published_at": utc_now(), "lo": numbers.lo, "hi": numbers.hi, "reason": None}
+            values |= {"lease_token": None, "lease_until": None, "retry_at": None}
+            cleared = Cleared(0, 0, 0)
+        else:
+            values = _ended("discarded")
+            audit.record(
+                connection, "spool_cleared", dataset=name, bodies=cleared.bodies, rows=cleared.rows, bytes=cleared.bytes
+            )
+        connection.execute(receive_batch.update().where(receive_batch.c.id == batch.id).values(**values))
+        return cleared
+
+
+def _open_batch(connection: sa.Connection, id: DatasetId) -> Batch | None:
+    """One that is unfinished or set aside, or a new one of bodies that are in none."""
+    found = connection.execute(
+        sa.select(receive_batch.c.id)
+        .where(
+            receive_batch.c.dataset_id == id,
+            receive_batch.c.published_at.is_(None),
+            sa.or_(receive_batch.c.ended_at.is_(None), _IS_ASIDE),
+        )
+        .limit(1)
+    ).scalar()
+    if found is not None:
+        [batch] = batches.read(connection, [found])
+        return batch
+    waiting = connection.execute(
+        sa.select(received.c.id, received.c.spool, received.c.rows)
+        .where(received.c.dataset_id == id, received.c.batch.is_(None), HAS_ROWS)
+        .order_by(received.c.id)
+        .limit(BODIES_MAX)
+    ).all()
+    bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in waiting]
+    return batches.store(connection, id, batch_names.new_name(), bodies) if bodies else None

@@ -1,0 +1,149 @@
+"""Lanes of senders, and the ranges that they hold.
+
+The ranges of a lane are disjoint, so that of those that begin below a number only the last can reach over it. However
+many a lane holds, a look at one place is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.forward_protocol import LaneName
+from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.ledger.engine import insert_into, slices, utc_now
+from strandline.ledger.schema.core import partition_hash
+from strandline.ledger.schema.receive import received, source_lane
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBody:
+    rows: SeqRange
+    count: int
+    digest: str
+    size: int
+
+
+LaneKey = tuple[int, str, str, str, int, str]
+"""A lane's name; the last part is its partition, which the ledger finds by its hash."""
+_LANE_KEY = (
+    source_lane.c.dataset_id,
+    source_lane.c.lake,
+    source_lane.c.source_dataset,
+    source_lane.c.instance,
+    source_lane.c.generation,
+    source_lane.c.partition_hash,
+)
+# Made once: to put a statement together costs as much as to run it.
+_LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
+_LOCKED_LANES = (
+    sa.select(source_lane.c.id)
+    .where(source_lane.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(source_lane.c.id)
+    .with_for_update(key_share=True)
+)
+
+
+def lane_key(dataset: DatasetId, lane: LaneName) -> LaneKey:
+    return dataset, lane.lake, lane.dataset, lane.instance, lane.generation, lane.partition
+
+
+def lanes_of(connection: sa.Connection, keys: Iterable[LaneKey]) -> dict[LaneKey, int]:
+    found: dict[LaneKey, int] = {}
+    hashed = {(*key[:-1], partition_hash(key[-1])): key for key in keys}
+    for some in slices(hashed, len(_LANE_KEY)):
+        for id, *key in connection.execute(_LANES, {"keys": some}):
+            found[hashed[tuple(key)]] = id
+    return found
+
+
+def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey, int]:
+    """Their ids, made if they are missing. Nobody else adds to them until the transaction ends; none is waited for
+    before all are made."""
+    keys = sorted(wanted)
+    lanes = lanes_of(connection, keys)
+    if missing := [key for key in keys if key not in lanes]:
+        now, names = utc_now(), [*(column.name for column in _LANE_KEY[:-1]), "partition"]
+        connection.execute(
+            insert_into(connection, source_lane).on_conflict_do_nothing(),
+            [{**dict(zip(names, key, strict=True)), "created_at": now} for key in missing],
+        )
+        lanes = lanes_of(connection, keys)
+    for some in slices(sorted(lanes.values())):
+        connection.execute(_LOCKED_LANES, {"ids": some}).all()
+    return lanes
+
+
+def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) -> dict[int, dict[int, HeldBody]]:
+    """Of each lane the bodies that have numbers in a range, by the number that they begin with. However many a lane
+    holds, only those are looked at."""
+    held: dict[int, dict[int, HeldBody]] = {}
+    for part in slices(asked, 4):
+        # Few sizes, so that a statement is made once: the last one is asked for again until it is a power of two.
+        some = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
+        given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
+        for lane, lo, hi, count, digest, size in connection.execute(_holding(len(some)), given):
+            held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+    return held
+
+
+def holding_some(
+    connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]], bodies_max: int
+) -> tuple[dict[int, dict[int, HeldBody]], set[int]]:
+    """As `holding`, one range for each lane, and at most so many bodies, the lowest of each lane first. The lanes of
+    which there may be more are named."""
+    held: dict[int, dict[int, HeldBody]] = {}
+    more: set[int] = set()
+    left = bodies_max
+    for some in slices(asked, 4):
+        if left == 0:
+            more.update(lane for lane, _ in some)
+            continue
+        given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
+        query = _holding(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
+        found = connection.execute(query, given).all()
+        if len(found) > left:
+            more.update(lane for lane, _ in some if lane >= found[-1].lane_id)
+        for lane, lo, hi, count, digest, size in found[:left]:
+            held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        left -= min(left, len(found))
+    return held, more
+
+
+def _named(*values: int) -> Iterable[tuple[str, int]]:
+    return zip(("lane", "lo", "hi"), values, strict=True)
+
+
+@cache
+def _holding(ranges: int) -> sa.CompoundSelect[Any]:
+    each = (
+        sa.select(*(sa.bindparam(f"{name}_{n}", type_=sa.BigInteger).label(name) for name in ("lane", "lo", "hi")))
+        for n in range(ranges)
+    )
+    wanted = sa.union_all(*each).cte("wanted")
+    below = received.alias("below")
+    last_below = (
+        sa.select(below.c.id)
+        .where(below.c.lane_id == wanted.c.lane, below.c.lo < wanted.c.lo)
+        .order_by(below.c.lo.desc())
+        .limit(1)
+        .correlate(wanted)
+        .scalar_subquery()
+    )
+    body = (
+        received.c.lane_id,
+        received.c.lo,
+        received.c.hi,
+        received.c.rows,
+        received.c.digest,
+        received.c.size,
+    )
+    within = (received.c.lane_id == wanted.c.lane) & received.c.lo.between(wanted.c.lo, wanted.c.hi)
+    return sa.union_all(
+        sa.select(*body).join_from(wanted, received, within),
+        sa.select(*body).join_from(wanted, received, received.c.id == last_below).where(received.c.hi >= wanted.c.lo),
+    )

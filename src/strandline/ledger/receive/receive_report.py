@@ -1,0 +1,99 @@
+"""What `status` tells of rows that were received and are not in their table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.core.types import DatasetId
+from strandline.ledger.receive.batches import UNFINISHED
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedBatch:
+    batch_id: str
+    rows: int
+    created_at: datetime
+    failures: int
+    reason: str | None
+    """Why it was not ingested when that was tried last; None if it was not yet."""
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    bodies: int
+    rows: int
+    bytes: int
+    """Of their files."""
+    oldest: datetime | None
+    """When the first of them was received."""
+
+
+NO_BODIES = Bodies(0, 0, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows that were received for a dataset and are not in its table; only datasets that have some."""
+
+    dataset: DatasetId
+    name: str
+    is_dropped: bool
+    """Nobody ingests them any more."""
+    to_ingest: Bodies
+    set_aside: Bodies
+    batches: tuple[UnfinishedBatch, ...]
+    """In order. Bodies that are in none wait for others."""
+
+
+def report(connection: sa.Connection) -> list[Waiting]:
+    """By the name of the dataset."""
+    unfinished: dict[int, list[UnfinishedBatch]] = {}
+    for b in connection.execute(sa.select(receive_batch).where(*UNFINISHED).order_by(receive_batch.c.id)):
+        told = UnfinishedBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
+        unfinished.setdefault(b.dataset_id, []).append(told)
+    found: dict[int, dict[bool, Bodies]] = {}
+    datasets: dict[int, tuple[str, bool]] = {}
+    for r in connection.execute(_BODIES):
+        datasets[r.id] = r.name, r.dropped_at is not None
+        found.setdefault(r.id, {})[bool(r.is_aside)] = Bodies(r.bodies, r.rows, r.spool_bytes, r.oldest)
+    return [
+        Waiting(
+            DatasetId(id),
+            name,
+            is_dropped,
+            found[id].get(False, NO_BODIES),
+            found[id].get(True, NO_BODIES),
+            tuple(unfinished.get(id, ())),
+        )
+        for id, (name, is_dropped) in datasets.items()
+    ]
+
+
+_IS_ASIDE = sa.case((receive_batch.c.ended_at.is_(None), 0), else_=1)
+_BODIES = (
+    sa.select(
+        dataset_table.c.id,
+        dataset_table.c.name,
+        dataset_table.c.dropped_at,
+        _IS_ASIDE.label("is_aside"),
+        sa.func.count().label("bodies"),
+        *(sa.cast(sa.func.sum(c), sa.BigInteger).label(c.name) for c in (received.c.rows, received.c.spool_bytes)),
+        sa.func.min(received.c.received_at).label("oldest"),
+    )
+    .join_from(received, dataset_table, dataset_table.c.id == received.c.dataset_id)
+    .join(receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+    .where(
+        HAS_ROWS,
+        received.c.spool_removed_at.is_(None),
+        receive_batch.c.published_at.is_(None),
+        sa.func.coalesce(receive_batch.c.ending, "set_aside") == "set_aside",
+    )
+    .group_by(dataset_table.c.id, dataset_table.c.name, dataset_table.c.dropped_at, _IS_ASIDE)
+    .order_by(dataset_table.c.name, dataset_table.c.id)
+)

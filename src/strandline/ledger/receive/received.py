@@ -1,0 +1,401 @@
+"""Bodies that were received: by whose identity, what was in them, and which of them are repeats.
+
+A range of a sender's lane is new if it is disjoint from all that the lane holds, a repeat if what it holds covers it,
+and anything else overlaps. A lane takes rows from its owner alone, in the generation that was claimed last (`owners`).
+So the ranges of a lane are disjoint, and only the one that begins last below a number can
+reach over it. A key of a token's is new once. Ranges are kept for ever; keys are forgotten when no client can ask any
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NewType
+
+import sqlalchemy as sa
+
+from strandline.core.errors import LedgerRefused, LedgerUnreadable
+from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
+from strandline.core.types import DatasetId, SeqRange, merge_ranges
+from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
+from strandline.ledger.receive.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
+from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
+from strandline.ledger.receive.tokens import TokenId, recall
+from strandline.ledger.schema import core
+from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
+from strandline.storage.receipts import Note
+
+ReceivedId = NewType("ReceivedId", int)
+
+_FORGET_AT_ONCE_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One that is checked and spooled, and not yet recorded."""
+
+    dataset: DatasetId
+    identity: Identity
+    token: TokenId
+    """Who brings it. Its key, or its lane, is the owner's of this token."""
+    rows: int
+    digest: str
+    size: int
+    """Bytes as they were sent."""
+    spool: str | None
+    """The file's name, used by no other body; None exactly where there are no rows."""
+    spool_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    id: ReceivedId
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Nothing was recorded: it is there already."""
+
+    rows: int | None
+    """What was answered then; None where the range came otherwise cut."""
+    digest: str | None
+    held: tuple[SeqRange, ...]
+    """Merged, the held ranges that it has numbers of; none for a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """Nothing was recorded: some of its numbers are held, and some are not."""
+
+    held: tuple[SeqRange, ...]
+    """As in `Repeat`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBody:
+    """Nothing was recorded: the key was used for another body."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing was recorded: the token was revoked, or the dataset dropped, since somebody looked."""
+
+    what: Literal["token", "dataset"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnHold:
+    """Nothing was recorded: the ledger was restored, and which bodies the table has is not known."""
+
+
+Decision = New | Repeat | Overlaps | OtherBody | Gone | OnHold | NotOwner | NotClaimed
+
+
+def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
+    """The commit point of receiving: each identity is decided, and what is new is durable when this returns. Bodies of
+    one call are decided in their order, so that they may repeat or overlap each other too. Files of those that are not
+    new belong to nobody, and the caller removes them."""
+    if not bodies:
+        return []
+    now = utc_now()
+    with ledger.write() as connection:
+        owners = {row.id: TokenId(row.owner) for row in _good_tokens(connection, bodies)}
+        return _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
+
+
+def _record(
+    connection: sa.Connection,
+    bodies: Sequence[Body],
+    decided: dict[int, Decision],
+    owners: Mapping[int, TokenId],
+    now: datetime,
+) -> list[Decision]:
+    live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
+    ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
+    keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
+    # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
+    if ranges:
+        decided |= _record_ranges(connection, ranges, owners, now)
+    if keys:
+        decided |= _record_keys(connection, keys, owners, now)
+    return [decided[n] for n in range(len(bodies))]
+
+
+def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, spool_bytes: int) -> Decision:
+    """A body that was found in the spool, and that the ledger does not know. Its token was good when it came: whether
+    it still is does not matter now. Everything else is decided as it is for a body that comes in."""
+    if note.owner is None:
+        return NotOwner()
+    with ledger.write() as connection:
+        owner = recall(connection, note.owner)
+        body = Body(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
+        decided = _not_now(connection, [body], {owner: owner})
+        decided = {n: decision for n, decision in decided.items() if not isinstance(decision, OnHold)}
+        return _record(connection, [body], decided, {owner: owner}, utc_now())[0]
+
+
+def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Exception]:
+    """As `record`; where the database refuses the transaction, each body has one of its own, so that one that cannot
+    be recorded holds up no other. Its error stands in the place of its decision. What is raised says nothing about the
+    outcome of any."""
+    try:
+        return list(record(ledger, bodies))
+    except _NOT_RECORDED as e:
+        if len(bodies) == 1:
+            return [e]
+    return [decided for body in bodies for decided in record_each(ledger, [body])]
+
+
+_NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
+"""Only what says that the transaction did not land: a body that did would look like its own repeat."""
+
+_GOOD_TOKENS = (
+    sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))
+    .where(api_token.c.id.in_(sa.bindparam("ids", expanding=True)), api_token.c.revoked_at.is_(None))
+    .order_by(api_token.c.id)
+    .with_for_update(read=True)
+)
+_IS_HELD = sa.exists().where(receive_hold.c.dataset_id == core.dataset.c.id).correlate(core.dataset)
+_LIVE_DATASETS = (
+    sa.select(core.dataset.c.id, _IS_HELD.label("is_held"))
+    .where(core.dataset.c.id.in_(sa.bindparam("ids", expanding=True)), core.dataset.c.dropped_at.is_(None))
+    .order_by(core.dataset.c.id)
+    .with_for_update(read=True)
+)
+
+
+def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.CursorResult[Any]:
+    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
+
+
+def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
+    """Bodies whose token or dataset is gone, or whose dataset is on hold. Whoever asked before may have asked a second
+    ago: here it counts. Token and dataset stay as they are until this ends."""
+    rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
+    is_held = {row.id: row.is_held for row in rows}
+    found: dict[int, Decision] = {}
+    for n, body in enumerate(bodies):
+        if body.token not in tokens:
+            found[n] = Gone("token")
+        elif body.dataset not in is_held:
+            found[n] = Gone("dataset")
+        elif is_held[body.dataset]:
+            found[n] = OnHold()
+    return found
+
+
+def known(
+    connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
+) -> Decision | None:
+    """The answer to a body that cannot be read any more, if its identity has one already. None says nothing for
+    certain, because another may record the same meanwhile."""
+    owner = owner_of(connection, token)
+    if isinstance(identity, KeyIdentity):
+        return _by_key(connection, [(dataset, owner, identity.key)], digest).get((dataset, owner, identity.key))
+    claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
+    refused = judge(next(iter(claims.values()), None), identity.lane, owner)
+    if isinstance(refused, NotOwner):
+        return refused
+    lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
+    if not lanes:
+        return None
+    [lane] = lanes.values()
+    return _decide(identity.rows, holding(connection, [(lane, identity.rows)]).get(lane, {}).values())
+
+
+def _values(body: Body, now: datetime, **identity: Any) -> dict[str, Any]:
+    return {
+        "dataset_id": body.dataset,
+        "rows": body.rows,
+        "digest": body.digest,
+        "size": body.size,
+        "spool": body.spool,
+        "spool_bytes": body.spool_bytes,
+        "received_at": now,
+        **identity,
+    }
+
+
+# --- ranges ---
+
+_INSERTED = received.insert().returning(received.c.id, received.c.lane_id, received.c.lo)
+
+
+def _record_ranges(
+    connection: sa.Connection,
+    bodies: Sequence[tuple[int, Body, RangeIdentity]],
+    owners: Mapping[int, TokenId],
+    now: datetime,
+) -> dict[int, Decision]:
+    claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, hold=True)
+    refused = {n: judge(claims.get(source_key(b, i)), i.lane, owners[b.token]) for n, b, i in bodies}
+    decided: dict[int, Decision] = {n: r for n, r in refused.items() if isinstance(r, NotOwner)}
+    bodies = [(n, b, i) for n, b, i in bodies if n not in decided]
+    if not bodies:
+        return decided
+    lanes = keep_lanes(connection, {lane_key(b.dataset, i.lane) for _, b, i in bodies})
+    by_lane: dict[int, list[SeqRange]] = {}
+    for _, body, identity in bodies:
+        by_lane.setdefault(lanes[lane_key(body.dataset, identity.lane)], []).append(identity.rows)
+    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    new: dict[tuple[int, int], int] = {}
+    values = []
+    for n, body, identity in bodies:
+        lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
+        of_lane = held.setdefault(lane, {})
+        # A repeat of an older generation changes nothing, and its sender may be told so.
+        found = _decide(rows, of_lane.values()) or refused[n]
+        if found is not None:
+            decided[n] = found
+            continue
+        of_lane[rows.lo] = HeldBody(rows, body.rows, body.digest, body.size)
+        new[lane, rows.lo] = n
+        values.append(_values(body, now, lane_id=lane, lo=rows.lo, hi=rows.hi))
+    if values:
+        for row in connection.execute(_INSERTED, values):
+            decided[new[row.lane_id, row.lo]] = New(ReceivedId(row.id))
+    return decided
+
+
+def source_key(body: Body, identity: RangeIdentity) -> SourceKey:
+    return body.dataset, identity.lane.lake, identity.lane.dataset
+
+
+def _decide(rows: SeqRange, held: Iterable[HeldBody]) -> Repeat | Overlaps | None:
+    """None: it is new."""
+    touched = [body for body in held if body.rows.overlaps(rows)]
+    if not touched:
+        return None
+    for body in touched:
+        if body.rows == rows:
+            return Repeat(body.count, body.digest, (rows,))
+    merged = tuple(merge_ranges(body.rows for body in touched))
+    if any(m.lo <= rows.lo and rows.hi <= m.hi for m in merged):
+        return Repeat(None, None, merged)
+    return Overlaps(merged)
+
+
+# --- keys ---
+
+_Key = tuple[int, int, str]
+_KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
+
+
+def _by_key(
+    connection: sa.Connection, keys: Iterable[_Key], digest: str | None = None
+) -> dict[_Key, Repeat | OtherBody]:
+    """What the bodies that came with the keys are to one with this digest."""
+    found: dict[_Key, Repeat | OtherBody] = {}
+    for some in slices(keys, len(_KEY)):
+        query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
+        for rows, stored, dataset, token, key in connection.execute(query):
+            same = Repeat(rows, stored, ())
+            found[dataset, token, key] = same if digest in (None, stored) else OtherBody(stored)
+    return found
+
+
+def _record_keys(
+    connection: sa.Connection,
+    bodies: Sequence[tuple[int, Body, KeyIdentity]],
+    owners: Mapping[int, TokenId],
+    now: datetime,
+) -> dict[int, Decision]:
+    first: dict[_Key, tuple[int, Body]] = {}
+    for n, body, identity in bodies:
+        first.setdefault((body.dataset, owners[body.token], identity.key), (n, body))
+    values = [_values(first[key][1], now, token_id=key[1], key=key[2]) for key in sorted(first)]
+    inserted = connection.execute(
+        insert_into(connection, received)
+        .on_conflict_do_nothing(index_elements=["dataset_id", "token_id", "key"])
+        .returning(received.c.id, *_KEY),
+        values,
+    )
+    new = {(dataset, token, key): ReceivedId(id) for id, dataset, token, key in inserted}
+    stored = _by_key(connection, (key for key in first if key not in new))
+    decided: dict[int, Decision] = {}
+    for n, body, identity in bodies:
+        key = (body.dataset, owners[body.token], identity.key)
+        winner, it = first[key]
+        if n == winner and key in new:
+            decided[n] = New(new[key])
+            continue
+        there = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
+        if not isinstance(there, Repeat) or there.digest is None:
+            raise LedgerUnreadable(f"key {identity.key!r} is taken and cannot be read")
+        decided[n] = there if there.digest == body.digest else OtherBody(there.digest)
+    return decided
+
+
+def forget_keys(ledger: Ledger, older_than: datetime) -> int:
+    """Bodies by key whose rows were published, or given up, before that moment and whose files are gone; those without
+    rows, that came before it. In small transactions: others want to record meanwhile. How many they were."""
+    published_since = (
+        sa.select(receive_batch.c.id)
+        .where(
+            receive_batch.c.id == received.c.batch,
+            sa.func.coalesce(receive_batch.c.published_at, receive_batch.c.ended_at, type_=received.c.received_at.type)
+            <= older_than,
+        )
+        .correlate(received)
+        .exists()
+    )
+    old = (
+        sa.select(received.c.id)
+        .where(
+            received.c.key.is_not(None),
+            received.c.received_at <= older_than,
+            sa.or_(received.c.rows == 0, received.c.spool_removed_at.is_not(None) & published_since),
+        )
+        .order_by(received.c.received_at)
+        .limit(_FORGET_AT_ONCE_MAX)
+    )
+    forgotten = 0
+    while True:
+        with ledger.write() as connection:
+            ids = connection.execute(old).scalars().all()
+            if ids:
+                forgotten += connection.execute(received.delete().where(received.c.id.in_(ids))).rowcount
+        if len(ids) < _FORGET_AT_ONCE_MAX:
+            return forgotten
+
+
+# --- what is on the disk ---
+
+
+def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
+    """Of all files that are still there, by dataset; those too whose rows were published and that are about to be
+    removed."""
+    return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
+
+
+# An expression: by the column itself, SQLite would go through an index of all bodies that ever were.
+_OF_DATASET = received.c.dataset_id + sa.literal_column("0")
+_WAITING_BYTES = (
+    sa.select(
+        _OF_DATASET.label("dataset_id"), sa.cast(sa.func.sum(received.c.spool_bytes), sa.BigInteger).label("bytes")
+    )
+    .where(received.c.spool_removed_at.is_(None), HAS_ROWS)
+    .group_by(_OF_DATASET)
+)
+
+
+def any_known(connection: sa.Connection) -> bool:
+    """Whether this lake has received anything that it remembers."""
+    return connection.execute(sa.select(received.c.id).limit(1)).first() is not None
+
+
+def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
+    """Which of these files belong to a body and were not removed: any other was left by somebody who was killed before
+    it was recorded, or is about to be."""
+    found: set[str] = set()
+    for some in slices(names):
+        found.update(
+            connection.execute(
+                sa.select(received.c.spool).where(received.c.spool.in_(some), received.c.spool_removed_at.is_(None))
+            ).scalars()
+        )
+    return found

@@ -1,0 +1,208 @@
+"""What a sender asks a receiver for: whether a place is its own, and what of its lanes is held there, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.forward_protocol import LaneName
+from strandline.core.types import SEQ_MAX, DatasetId, Seq, SeqRange
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.receive.ranges import HeldBody, holding_some, lane_key, lanes_of
+from strandline.ledger.receive.tokens import TokenId
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.receive import api_token, receive_batch, received, source, source_lane
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBody:
+    rows: SeqRange
+    count: int
+    digest: str
+    first: Seq | None
+    """The number that its first row has here; None until its batch is published, and where it has no rows."""
+    spool: str | None
+    """Its file, as long as it is there."""
+    is_discarded: bool = False
+    """A person gave it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """Who feeds a dataset of ours from one of its own, and the highest generation that it came with."""
+
+    lake: str
+    dataset: str
+    """Its name there."""
+    instance: str
+    table_uuid: str
+    generation: int
+    owner: TokenId | None
+    """None: claimed before owners were kept, and not since."""
+
+
+def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
+    row = connection.execute(
+        sa.select(source).where(
+            source.c.dataset_id == dataset, source.c.lake == lake, source.c.source_dataset == source_dataset
+        )
+    ).one_or_none()
+    return None if row is None else _record(row)
+
+
+def _record(row: Any) -> SourceRecord:
+    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation, row.owner_id)
+
+
+def claim(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    lake: str,
+    source_dataset: str,
+    *,
+    instance: str,
+    table_uuid: str,
+    generation: int,
+    owner: TokenId,
+) -> SourceRecord | None:
+    """Written if there is none, for the first generation. If it is this owner's and this instance's, its generation is
+    raised by one step, never more and never lowered. The record as it is then, which may be another's; None: there was
+    none, and this is not the first generation."""
+    own = {"instance": instance, "table_uuid": table_uuid}
+    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    if generation == 1:
+        connection.execute(
+            insert_into(connection, source)
+            .values(**at, **own, generation=1, owner_id=owner, created_at=utc_now())
+            .on_conflict_do_nothing()
+        )
+    connection.execute(
+        source.update()
+        .where(
+            *(source.c[name] == value for name, value in (at | own).items()),
+            sa.or_(source.c.owner_id.is_(None), source.c.owner_id == owner),
+            source.c.generation.in_((generation, generation - 1)),
+        )
+        .values(generation=generation, owner_id=owner)
+    )
+    return claimed(connection, dataset, lake, source_dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    instance: str
+    generation: int
+    forgotten: bool
+    """It had brought no rows, so any sink may claim it from the first generation. Else only a sink of the same identity
+    may, in the same generation or the next, with whichever token comes first."""
+
+
+def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> Released | None:
+    """A person takes a claim away from its token. None where there is no claim."""
+    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    where = [source.c[name] == value for name, value in at.items()]
+    found = connection.execute(sa.select(source).where(*where).with_for_update()).one_or_none()
+    if found is None:
+        return None
+    brought = connection.execute(
+        sa.select(received.c.id)
+        .join_from(received, source_lane, source_lane.c.id == received.c.lane_id)
+        .where(*(source_lane.c[name] == value for name, value in at.items()), source_lane.c.instance == found.instance)
+        .limit(1)
+    ).first()
+    connection.execute(source.delete().where(*where))
+    if brought is not None:
+        kept = {name: found._mapping[name] for name in ("instance", "table_uuid", "generation", "created_at")}
+        connection.execute(source.insert().values(**at, **kept))
+    return Released(found.instance, found.generation, forgotten=brought is None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOf:
+    dataset: str
+    record: SourceRecord
+    token: str | None
+    """The name of the token that it belongs to."""
+
+
+def every_claim(connection: sa.Connection) -> list[ClaimOf]:
+    """By dataset, lake and the dataset's name there; of datasets that were not dropped."""
+    rows = connection.execute(
+        sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))
+        .join_from(source, dataset_table, dataset_table.c.id == source.c.dataset_id)
+        .join(api_token, api_token.c.id == source.c.owner_id, isouter=True)
+        .where(dataset_table.c.dropped_at.is_(None))
+        .order_by(dataset_table.c.name, source.c.lake, source.c.source_dataset)
+    )
+    return [ClaimOf(row.name, _record(row), row.token) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOfLane:
+    bodies: tuple[HeldBody, ...]
+    """In order."""
+    more: bool
+    """There may be others behind the last of these."""
+
+
+def held(
+    connection: sa.Connection,
+    dataset: DatasetId,
+    sender: LaneName,
+    lanes: Sequence[tuple[str, Seq | None]],
+    *,
+    bodies_max: int,
+) -> list[HeldOfLane]:
+    """Of each partition of the sender's, whatever partition stands in its name, the bodies with a number beyond the one
+    given (None: all). At most so many in all; the first lane that has more gets at least one of them."""
+    name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
+    ids = lanes_of(connection, {(*name, partition) for partition, _ in lanes})
+    asked = [(ids.get((*name, partition)), after or 0) for partition, after in lanes]
+    # One that is asked for twice is looked up once, from the lowest number.
+    lowest: dict[int, int] = {}
+    for id, after in asked:
+        if id is not None and after < SEQ_MAX:
+            lowest[id] = min(after, lowest.get(id, after))
+    wanted = [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in sorted(lowest.items())]
+    found, more = holding_some(connection, wanted, bodies_max)
+    return [
+        HeldOfLane(
+            tuple(sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda b: b.rows)),
+            id in more,
+        )
+        for id, after in asked
+    ]
+
+
+def placed(
+    connection: sa.Connection, dataset: DatasetId, lane: LaneName, lo: Seq, hi: Seq, limit: int
+) -> list[PlacedBody]:
+    """The lane's bodies that have numbers in lo..hi, in order, at most so many; one may reach beyond the bounds."""
+    lanes = lanes_of(connection, [lane_key(dataset, lane)])
+    if not lanes:
+        return []
+    [id] = lanes.values()
+    begin = connection.execute(
+        sa.select(sa.func.max(received.c.lo)).where(received.c.lane_id == id, received.c.lo <= lo)
+    ).scalar()
+    rows = connection.execute(
+        sa.select(received, receive_batch.c.lo.label("batch_lo"), receive_batch.c.ending)
+        .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)
+        .where(received.c.lane_id == id, received.c.lo >= (begin or lo), received.c.lo <= hi, received.c.hi >= lo)
+        .order_by(received.c.lo)
+        .limit(limit)
+    )
+    return [
+        PlacedBody(
+            SeqRange(Seq(r.lo), Seq(r.hi)),
+            r.rows,
+            r.digest,
+            None if r.batch_lo is None else Seq(r.batch_lo + r.place),
+            r.spool if r.spool_removed_at is None else None,
+            r.ending == "discarded",
+        )
+        for r in rows
+    ]

@@ -1,0 +1,159 @@
+"""Tokens of those who may send to the receiver. Only a hash is kept: a secret is seen once, when it is made.
+
+Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another continues its line,
+so that a sender keeps what it sent when its secret is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.core.bounded_text import check_text
+from strandline.core.errors import RefusedError, UsageError
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema.receive import api_token
+from strandline.storage.receipts import TokenMark
+
+TokenId = NewType("TokenId", int)
+
+SECRET_PREFIX = "sl_"
+"""So that a secret that was left lying somewhere is known for what it is."""
+_SECRET_BYTES = 32
+_FINGERPRINT_CHARS = 16
+_FORGOTTEN = "forgotten:"
+"""In the place of a hash: no secret has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    id: TokenId
+    name: str
+    datasets: tuple[str, ...] | None
+    """None: every dataset, those to come too."""
+    created_at: datetime
+    revoked_at: datetime | None
+    owner: TokenId
+    """The first token of its line: keys and lanes belong to it."""
+
+    def allows(self, dataset: str) -> bool:
+        return self.revoked_at is None and (self.datasets is None or dataset in self.datasets)
+
+
+def _token(row: Any) -> Token:
+    datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
+    owner = TokenId(row.id if row.owner_id is None else row.owner_id)
+    return Token(TokenId(row.id), row.name, datasets, row.created_at, row.revoked_at, owner)
+
+
+def _hash(secret: str) -> str:
+    # The secret is 256 random bits: a slow hash would protect nothing, and every request pays for it.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def create(
+    connection: sa.Connection, name: str, datasets: Sequence[str] | None, *, replaces: str | None = None
+) -> tuple[Token, str]:
+    """The token, and its secret, which nobody can ask for again. The names of datasets are not looked up: they may be
+    created later. One that replaces another is for the same datasets, unless others are named."""
+    if not name.strip():
+        raise UsageError("a token needs a name")
+    check_text("the token's name", name)
+    if datasets is not None and not datasets:
+        raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
+    old = None if replaces is None else _latest(connection, replaces)
+    if old is not None and datasets is None:
+        datasets = old.datasets
+    secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    made = connection.execute(
+        insert_into(connection, api_token)
+        .values(
+            name=name,
+            hash=_hash(secret),
+            datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
+            owner_id=None if old is None else old.owner,
+            created_at=utc_now(),
+        )
+        .on_conflict_do_nothing()
+        .returning(api_token)
+    ).one_or_none()
+    if made is None:
+        raise RefusedError(
+            f"there is a token named {name} already", hint="Choose another name, or revoke that one first."
+        )
+    return _token(made), secret
+
+
+def _latest(connection: sa.Connection, name: str) -> Token:
+    """The last one of this name, revoked or not."""
+    query = sa.select(api_token).where(api_token.c.name == name).order_by(api_token.c.id.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise RefusedError(f"there is no token {name} to replace", hint="`strandline token list` shows them all.")
+    return _token(row)
+
+
+def every(connection: sa.Connection) -> list[Token]:
+    """By name, revoked ones too: bodies that came with them are still known by them."""
+    rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
+    return [_token(row) for row in rows]
+
+
+def revoke(connection: sa.Connection, name: str) -> bool:
+    """At once, for whoever asks `find` from now on. False if there is no such token that is still good."""
+    changed = connection.execute(
+        api_token.update()
+        .where(api_token.c.name == name, api_token.c.revoked_at.is_(None))
+        .values(revoked_at=utc_now())
+    )
+    return changed.rowcount == 1
+
+
+def find(connection: sa.Connection, secret: str) -> Token | None:
+    """None for a secret that is not known, and for one that was revoked."""
+    row = connection.execute(_FIND, {"hash": _hash(secret)}).one_or_none()
+    return None if row is None else _token(row)
+
+
+_FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), api_token.c.revoked_at.is_(None))
+
+
+def mark_of(connection: sa.Connection, owner: TokenId) -> TokenMark:
+    row = connection.execute(_MARK, {"id": owner}).one()
+    return mark(row.name, row.hash)
+
+
+_MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
+
+
+def mark(name: str, hash: str) -> TokenMark:
+    """Of a token as it is stored."""
+    return TokenMark(name, hash.removeprefix(_FORGOTTEN)[:_FINGERPRINT_CHARS])
+
+
+def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
+    """The token that the warehouse means. Where the ledger was restored and has forgotten it, a revoked one of its name
+    stands for it: what came with it stays known, and a new token can replace it."""
+    found = connection.execute(
+        sa.select(api_token.c.id)
+        .where(
+            sa.or_(
+                sa.func.substr(api_token.c.hash, 1, _FINGERPRINT_CHARS) == meant.fingerprint,
+                api_token.c.hash == f"{_FORGOTTEN}{meant.fingerprint}",
+            )
+        )
+        .order_by(api_token.c.id)
+        .limit(1)
+    ).scalar()
+    if found is not None:
+        return TokenId(found)
+    now = utc_now()
+    values = {"name": meant.name, "hash": f"{_FORGOTTEN}{meant.fingerprint}", "created_at": now, "revoked_at": now}
+    return TokenId(connection.execute(api_token.insert().values(values).returning(api_token.c.id)).scalar_one())

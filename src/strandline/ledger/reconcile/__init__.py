@@ -1,0 +1,1 @@
+"""Runs of the reconciler, and the files and entries that they acted on."""

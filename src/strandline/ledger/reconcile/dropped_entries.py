@@ -1,0 +1,162 @@
+"""Batches of entries that a run drops: recorded before it happens, and again after. What goes with them is part of the
+record from the beginning, so that whoever finds out later that the commit landed can say what was lost by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.delivery_types import SinkId
+from strandline.core.reconcile_records import RunId
+from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest import datasets
+from strandline.ledger.schema.reconcile import dropped_batch
+
+
+@dataclass(frozen=True, slots=True)
+class GoneRows:
+    """What an entry says of its file that is gone."""
+
+    rows: SeqRange
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLoss:
+    """What a sink will not get. Which of the rows it was to have can no longer be read: so many at most."""
+
+    sink: SinkId
+    name: str
+    generation: int
+    rows: SeqRange
+    count: int
+
+
+def given_up(marks: Sequence[SinkMark], gone: Sequence[GoneRows]) -> list[SinkLoss]:
+    """Above the mark of each sink, in as few ranges as there are. Pure."""
+    found: list[SinkLoss] = []
+    for at in marks:
+        mark = int(at.mark or 0)
+        # Clipped to what lies above the mark, of which there cannot be more than numbers.
+        above = [
+            GoneRows(rows, min(g.count, len(rows)))
+            for g in gone
+            if g.rows.hi > mark
+            for rows in (SeqRange(Seq(max(int(g.rows.lo), mark + 1)), g.rows.hi),)
+        ]
+        for rows in merge_ranges(g.rows for g in above):
+            count = sum(g.count for g in above if rows.lo <= g.rows.lo <= rows.hi)
+            found.append(SinkLoss(at.sink, at.name, at.generation, rows, min(count, len(rows))))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedBatch:
+    id: int
+    run: RunId
+    token: str
+    table: str
+    entries: int
+    samples: tuple[str, ...]
+    gone: tuple[GoneRows, ...]
+    lost: tuple[SinkLoss, ...]
+    dropped: int | None
+    """None while it is not known to have landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    token: str
+    table: str
+    entries: int
+    samples: Sequence[str]
+    gone: Sequence[GoneRows] = ()
+    lost: Sequence[SinkLoss] = ()
+
+
+def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
+    now = utc_now()
+    row = connection.execute(
+        dropped_batch.insert()
+        .values(
+            run_id=run,
+            token=new.token,
+            table_name=new.table,
+            entries=new.entries,
+            samples=json.dumps(list(new.samples)),
+            gone=json.dumps([[g.rows.lo, g.rows.hi, g.count] for g in new.gone]),
+            lost=json.dumps([[x.sink, x.name, x.generation, x.rows.lo, x.rows.hi, x.count] for x in new.lost]),
+            state="begun",
+            begun_at=now,
+            changed_at=now,
+        )
+        .returning(dropped_batch)
+    ).one()
+    return _batch(row)
+
+
+def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
+    """None: the commit did not land, as far as the table tells. False if that was known. Where it landed, the dataset
+    lacks the rows from here on, and sinks that had not got them will not."""
+    state = "undone" if dropped is None else "done"
+    before = ("begun",) if dropped is None else ("begun", "undone")
+    changed = connection.execute(
+        dropped_batch.update()
+        .where(dropped_batch.c.id == batch.id, dropped_batch.c.state.in_(before))
+        .values(state=state, dropped=dropped, changed_at=utc_now())
+    )
+    if changed.rowcount != 1:
+        return False
+    if dropped:
+        _say_what_is_gone(connection, batch)
+    return True
+
+
+def _say_what_is_gone(connection: sa.Connection, batch: DroppedBatch) -> None:
+    dataset = datasets.find(connection, batch.table)
+    if dataset is None:
+        return
+    for rows in merge_ranges(g.rows for g in batch.gone):
+        count = sum(g.count for g in batch.gone if rows.lo <= g.rows.lo <= rows.hi)
+        losses.add_purge(connection, dataset.id, rows, count)
+    for loss in batch.lost:
+        after = Seq(loss.rows.lo - 1) if loss.rows.lo > 1 else None
+        # The entry does not say which partitions its rows were of.
+        new = NewLoss("", after, loss.rows.hi, loss.count)
+        losses.add_for(connection, dataset.id, loss.sink, loss.generation, Reason.PURGED, [new])
+    for name in sorted({loss.name for loss in batch.lost}):
+        rows_lost = sum(loss.count for loss in batch.lost if loss.name == name)
+        audit.record(connection, "rows_lost", sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
+
+
+def begun(connection: sa.Connection) -> list[DroppedBatch]:
+    wanted = dropped_batch.c.state == sa.literal_column("'begun'", sa.Text)
+    return [
+        _batch(row) for row in connection.execute(sa.select(dropped_batch).where(wanted).order_by(dropped_batch.c.id))
+    ]
+
+
+def of_run(connection: sa.Connection, run: RunId) -> list[DroppedBatch]:
+    query = sa.select(dropped_batch).where(dropped_batch.c.run_id == run).order_by(dropped_batch.c.id)
+    return [_batch(row) for row in connection.execute(query)]
+
+
+def _batch(row: Any) -> DroppedBatch:
+    gone = (GoneRows(SeqRange(Seq(lo), Seq(hi)), count) for lo, hi, count in json.loads(row.gone))
+    lost = (
+        SinkLoss(SinkId(sink), name, generation, SeqRange(Seq(lo), Seq(hi)), count)
+        for sink, name, generation, lo, hi, count in json.loads(row.lost)
+    )
+    return DroppedBatch(
+        row.id, RunId(row.run_id), row.token, row.table_name, row.entries, tuple(json.loads(row.samples)), tuple(gone),
+        tuple(lost), row.dropped,
+    )  # fmt: skip

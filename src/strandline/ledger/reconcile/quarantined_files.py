@@ -1,0 +1,143 @@
+"""Files that a run sets aside: recorded before it happens, and again after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.schema.reconcile import swept_file
+
+THERE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
+"""States of files that may be in quarantine: a look at storage tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSwept:
+    kind: FindingKind
+    table: str | None
+    path: str
+    kept_at: str
+    size: int
+    modified_ns: int | None
+
+
+def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
+    """In the order given."""
+    now, made = utc_now(), dict[str, Swept]()
+    for some in slices(files, 10):
+        values = [
+            {
+                "run_id": run,
+                "kind": f.kind.value,
+                "table_name": f.table,
+                "path": f.path,
+                "kept_at": f.kept_at,
+                "size": f.size,
+                "modified_ns": f.modified_ns,
+                "state": SweptState.BEGUN.value,
+                "begun_at": now,
+                "changed_at": now,
+            }
+            for f in some
+        ]
+        inserted = connection.execute(swept_file.insert().values(values).returning(swept_file))
+        made |= {row.kept_at: _swept(row) for row in inserted}
+    return [made[f.kept_at] for f in files]
+
+
+def move(connection: sa.Connection, files: Iterable[Swept], state: SweptState, why: str | None = None) -> int:
+    """To another state, each from the one that it was read in. How many were still in it: somebody else may have
+    looked at the others meanwhile, and their record is as true."""
+    by_state: dict[SweptState, list[SweptId]] = {}
+    for file in files:
+        by_state.setdefault(file.state, []).append(file.id)
+    changed = 0
+    for before, ids in by_state.items():
+        for some in slices(ids):
+            of_these = (swept_file.c.id.in_(some), swept_file.c.state == before.value)
+            values = {"state": state.value, "changed_at": utc_now(), "why": why}
+            changed += connection.execute(swept_file.update().where(*of_these).values(**values)).rowcount
+    return changed
+
+
+def begun(connection: sa.Connection) -> list[Swept]:
+    return _in_state(connection, SweptState.BEGUN)
+
+
+def purging(connection: sa.Connection) -> list[Swept]:
+    return _in_state(connection, SweptState.PURGING)
+
+
+def held(connection: sa.Connection) -> list[Swept]:
+    return _in_state(connection, SweptState.HELD)
+
+
+def _in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
+    # The databases use a partial index only where they see its condition, not a parameter.
+    wanted = swept_file.c.state == sa.literal_column(f"'{state.value}'", sa.Text)
+    return [_swept(row) for row in connection.execute(sa.select(swept_file).where(wanted).order_by(swept_file.c.id))]
+
+
+def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] | None = None) -> list[Swept]:
+    query = sa.select(swept_file).where(swept_file.c.run_id == run).order_by(swept_file.c.id)
+    if states is not None:
+        query = query.where(swept_file.c.state.in_([s.value for s in states]))
+    return [_swept(row) for row in connection.execute(query)]
+
+
+def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
+    """What was set aside from these places and may still be in quarantine; the newest first."""
+    found: dict[str, list[Swept]] = {}
+    states = [s.value for s in THERE]
+    for some in slices(paths):
+        rows = connection.execute(
+            sa.select(swept_file)
+            .where(swept_file.c.path.in_(some), swept_file.c.state.in_(states))
+            .order_by(swept_file.c.id.desc())
+        )
+        for row in rows:
+            found.setdefault(row.path, []).append(_swept(row))
+    return found
+
+
+def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | None) -> list[Swept]:
+    """What was set aside before a moment; also copies that a run left behind when it died, and begun purges."""
+    states = [s.value for s in (SweptState.HELD, SweptState.LEFT, SweptState.PURGING)]
+    query = sa.select(swept_file).where(swept_file.c.state.in_(states), swept_file.c.begun_at <= before)
+    if run is not None:
+        query = query.where(swept_file.c.run_id == run)
+    return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id))]
+
+
+def counted(connection: sa.Connection, run: RunId) -> Mapping[tuple[FindingKind, SweptState], tuple[int, int]]:
+    """Files and bytes of a run."""
+    total = sa.cast(sa.func.sum(swept_file.c.size), sa.BigInteger)
+    rows = connection.execute(
+        sa.select(swept_file.c.kind, swept_file.c.state, sa.func.count().label("files"), total.label("bytes"))
+        .where(swept_file.c.run_id == run)
+        .group_by(swept_file.c.kind, swept_file.c.state)
+    )
+    return {(FindingKind(r.kind), SweptState(r.state)): (r.files, int(r.bytes)) for r in rows}
+
+
+def _swept(row: Any) -> Swept:
+    return Swept(
+        SweptId(row.id),
+        RunId(row.run_id),
+        FindingKind(row.kind),
+        row.table_name,
+        row.path,
+        row.kept_at,
+        row.size,
+        row.modified_ns,
+        SweptState(row.state),
+        row.begun_at,
+        row.changed_at,
+        row.why,
+    )

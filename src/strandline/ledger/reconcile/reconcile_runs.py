@@ -1,0 +1,312 @@
+"""Runs of the reconciler, and the lease that lets one of them act.
+
+The lease is a fence: what a run is about to do is recorded in a transaction that checks it (`holds`) and keeps its row
+until it ends. What a run has done is recorded whoever holds the lease by then: it happened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from strandline.core.errors import UsageError
+from strandline.core.reconcile_records import (
+    AbortReason,
+    Asked,
+    Counts,
+    Done,
+    Event,
+    Outcome,
+    Run,
+    RunId,
+    StorageKind,
+    SweepLease,
+)
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
+
+_NEEDED = ("begun", "held", "purging")
+_LEFT_DAYS_MIN = 30
+"""A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for
+ever: one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also
+found by looking there."""
+
+
+# ---- the lease -------------------------------------------------------------------------------------------------------
+
+
+def take_lease(ledger: Ledger, *, seconds: float) -> SweepLease | None:
+    """None while another's runs. One that ran out is taken over."""
+    now = utc_now()
+    token, until = uuid4().hex, now + timedelta(seconds=seconds)
+    free = sa.or_(sweep_lease.c.token.is_(None), sweep_lease.c.until <= now)
+    with ledger.write() as connection:
+        fence = connection.execute(
+            sweep_lease.update()
+            .where(free)
+            .values(fence=sweep_lease.c.fence + 1, token=token, until=until)
+            .returning(sweep_lease.c.fence)
+        ).scalar_one_or_none()
+    return None if fence is None else SweepLease(token, fence, until)
+
+
+def renew(ledger: Ledger, lease: SweepLease, *, seconds: float) -> bool:
+    """As long as nobody took it over, even if it ran out meanwhile."""
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sweep_lease.update()
+            .where(sweep_lease.c.token == lease.token)
+            .values(until=utc_now() + timedelta(seconds=seconds))
+        )
+    return changed.rowcount == 1
+
+
+def release(ledger: Ledger, lease: SweepLease) -> bool:
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sweep_lease.update().where(sweep_lease.c.token == lease.token).values(token=None, until=None)
+        )
+    return changed.rowcount == 1
+
+
+def holds(connection: sa.Connection, lease: SweepLease) -> bool:
+    """The fence. It does not look at the clock: a lease that ran out and that nobody took over still holds."""
+    held = connection.execute(sa.select(sweep_lease.c.token).with_for_update(key_share=True)).scalar_one()
+    return bool(held == lease.token)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def start(
+    connection: sa.Connection, lease: SweepLease, asked: Asked, storage: StorageKind, folder: str | None = None
+) -> RunId:
+    """The run of a lease. One that is still `running` is dead, since its lease is ours: settle it first."""
+    run = connection.execute(
+        reconcile_run.insert()
+        .values(
+            fence=lease.fence,
+            act=asked.act,
+            delete=asked.delete,
+            accept_loss=asked.accept_loss,
+            storage=storage.value,
+            state="running",
+            outcome=_written(Outcome()),
+            started_at=utc_now(),
+            folder=folder,
+        )
+        .returning(reconcile_run.c.id)
+    ).scalar_one()
+    audit.record(
+        connection, Event.RUN_STARTED.value, run=run, dry_run=not asked.act, delete=asked.delete, storage=storage.value
+    )
+    return RunId(run)
+
+
+def progress(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """What a run has found so far, so that one that dies does not leave an empty record."""
+    return _end(connection, run, outcome=_written(outcome))
+
+
+def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """False if somebody ended it meanwhile, who took it for dead."""
+    ended = _end(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
+    if ended:
+        audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(connection, run, outcome))
+    return ended
+
+
+def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
+    ended = _end(
+        connection,
+        run,
+        state="aborted",
+        reason=reason.value,
+        why=why,
+        outcome=_written(outcome),
+        ended_at=utc_now(),
+    )
+    if ended:
+        audit.record(
+            connection,
+            Event.RUN_ABORTED.value,
+            run=run,
+            reason=reason.value,
+            why=why,
+            **_summary(connection, run, outcome),
+        )
+    return ended
+
+
+def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """What a run really did that somebody took for dead, and whose end was written without knowing: it was the lease
+    that it lost. False if its end is its own."""
+    taken_for_dead = (
+        reconcile_run.c.id == run,
+        reconcile_run.c.state == "aborted",
+        reconcile_run.c.reason == AbortReason.UNKNOWN.value,
+    )
+    end = {"reason": AbortReason.LEASE_LOST.value, "why": "another run has taken over"}
+    changed = connection.execute(
+        reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
+    )
+    if changed.rowcount == 1:
+        audit.record(connection, Event.RUN_ABORTED.value, run=run, **end, **_summary(connection, run, outcome))
+    return changed.rowcount == 1
+
+
+def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
+    """What a run that ended early turns out to have done: a commit whose answer it did not get, for example."""
+    found = get(connection, run)
+    aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
+    outcome = _written(replace(found.outcome, done=done))
+    return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
+
+
+def _end(connection: sa.Connection, run: RunId, **values: Any) -> bool:
+    still_running = (reconcile_run.c.id == run, reconcile_run.c.state == "running")
+    return connection.execute(reconcile_run.update().where(*still_running).values(**values)).rowcount == 1
+
+
+def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[str, Any]:
+    storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
+    return {
+        "storage": storage,
+        "partial": outcome.partial,
+        "cap_hit": outcome.cap_hit,
+        "skipped_recheck": outcome.done.skipped_recheck,
+        "planned": asdict(outcome.planned),
+        "done": asdict(outcome.done),
+    }
+
+
+def left_running(connection: sa.Connection) -> Run | None:
+    row = connection.execute(sa.select(reconcile_run).where(reconcile_run.c.state == "running")).one_or_none()
+    return None if row is None else _run(row, 0)
+
+
+def get(connection: sa.Connection, run: int) -> Run:
+    row = connection.execute(sa.select(reconcile_run).where(reconcile_run.c.id == run)).one_or_none()
+    if row is None:
+        raise UsageError(f"there is no run {run}", hint="`strandline reconcile runs` shows those that are remembered.")
+    return _run(row, _held(connection, [run]).get(run, 0))
+
+
+def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
+    """Newest first."""
+    rows = connection.execute(sa.select(reconcile_run).order_by(reconcile_run.c.id.desc()).limit(runs_max)).all()
+    held = _held(connection, [row.id for row in rows])
+    return [_run(row, held.get(row.id, 0)) for row in rows]
+
+
+def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
+    """Runs that looked at another folder than this one: where their files are cannot be seen here."""
+    if folder is None:
+        return set()
+    found = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
+    return {RunId(run) for run in found.scalars()}
+
+
+def contents_before(connection: sa.Connection) -> dict[str, int]:
+    """By table uuid: what the last run that read the table whole counted."""
+    found: dict[str, int] = {}
+    rows = connection.execute(
+        sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id)
+    )
+    for row in rows:
+        found |= _read(row.outcome).tables
+    return found
+
+
+def sequences_before(connection: sa.Connection) -> dict[str, int]:
+    """By table uuid: the highest sequence number that any run saw."""
+    found: dict[str, int] = {}
+    for row in connection.execute(sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running")):
+        for uuid, number in _read(row.outcome).sequences.items():
+            found[uuid] = max(number, found.get(uuid, number))
+    return found
+
+
+def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
+    """What runs said of their clocks, newest first."""
+    rows = connection.execute(
+        sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id.desc())
+    )
+    return [clock for row in rows if (clock := _read(row.outcome).clock) is not None]
+
+
+def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
+    """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
+    newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
+    since = utc_now() - timedelta(days=max(left_days, _LEFT_DAYS_MIN))
+    lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > since)
+    needed = sa.exists().where(
+        swept_file.c.run_id == reconcile_run.c.id, sa.or_(swept_file.c.state.in_(_NEEDED), lately)
+    )
+    unsettled = sa.exists().where(dropped_batch.c.run_id == reconcile_run.c.id, dropped_batch.c.state == "begun")
+    old = [
+        row.id
+        for row in connection.execute(
+            sa.select(reconcile_run.c.id).where(
+                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed, ~unsettled
+            )
+        )
+    ]
+    for some in slices(old):
+        connection.execute(swept_file.delete().where(swept_file.c.run_id.in_(some)))
+        connection.execute(dropped_batch.delete().where(dropped_batch.c.run_id.in_(some)))
+        connection.execute(reconcile_run.delete().where(reconcile_run.c.id.in_(some)))
+    return len(old)
+
+
+def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for some in slices(runs):
+        rows = connection.execute(
+            sa.select(swept_file.c.run_id, sa.func.count().label("files"))
+            .where(swept_file.c.run_id.in_(some), swept_file.c.state.in_(("held", "purging")))
+            .group_by(swept_file.c.run_id)
+        )
+        found |= {row.run_id: row.files for row in rows}
+    return found
+
+
+def _run(row: Any, held: int) -> Run:
+    return Run(
+        RunId(row.id),
+        Asked(row.act, row.delete, row.accept_loss),
+        StorageKind(row.storage),
+        row.started_at,
+        row.ended_at,
+        None if row.reason is None else AbortReason(row.reason),
+        row.why,
+        _read(row.outcome),
+        held,
+        row.folder,
+    )
+
+
+def _written(outcome: Outcome) -> str:
+    return json.dumps(asdict(outcome), sort_keys=True, default=str)
+
+
+def _read(text: str) -> Outcome:
+    found = json.loads(text)
+    return Outcome(
+        **{
+            **found,
+            "found": Counts(**found["found"]),
+            "planned": Counts(**found["planned"]),
+            "done": Done(**found["done"]),
+            "failures": tuple(found["failures"]),
+            "refusals": tuple(found.get("refusals", ())),
+            "samples": tuple(found["samples"]),
+        }
+    )

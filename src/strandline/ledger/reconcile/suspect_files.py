@@ -1,0 +1,59 @@
+"""Files that nothing references and that are probably those of entries whose path is damaged. A run that finds one
+records it; from then on no run sweeps it, whatever becomes of the entry, until a person releases it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.reconcile_records import Suspect
+from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.schema.reconcile import suspect_file
+
+
+def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
+    """How many of them are new. One that is on record stays as it is, released or not."""
+    known = {suspect.path for suspect in every(connection)}
+    new = [suspect for suspect in found if suspect.path not in known]
+    now = utc_now()
+    for some in slices(new, 5):
+        values = [
+            {"path_hash": _hash(s.path), "path": s.path, "table_name": s.table, "entry": s.entry, "found_at": now}
+            for s in some
+        ]
+        connection.execute(suspect_file.insert().values(values))
+    return len(new)
+
+
+def every(connection: sa.Connection) -> list[Suspect]:
+    """By path."""
+    return [_suspect(row) for row in connection.execute(sa.select(suspect_file).order_by(suspect_file.c.path))]
+
+
+def release(connection: sa.Connection, path: str) -> Suspect | None:
+    """A person says that the file is an orphan. None where it is not on record."""
+    row = connection.execute(
+        suspect_file.update()
+        .where(suspect_file.c.path_hash == _hash(path))
+        .values(released_at=utc_now())
+        .returning(suspect_file)
+    ).one_or_none()
+    return None if row is None else _suspect(row)
+
+
+def forget(connection: sa.Connection, paths: Iterable[str]) -> None:
+    """A table references them again."""
+    for some in slices([_hash(path) for path in paths]):
+        connection.execute(suspect_file.delete().where(suspect_file.c.path_hash.in_(some)))
+
+
+def _hash(path: str) -> str:
+    """A path may be longer than an index takes."""
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _suspect(row: Any) -> Suspect:
+    return Suspect(row.path, row.table_name, row.entry, row.released_at is not None)

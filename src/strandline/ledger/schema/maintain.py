@@ -1,0 +1,130 @@
+"""The ledger's tables of maintenance; in the metadata of `core.py`.
+
+A floor only rises. What retention wanted to delete and could not is a hold, which is replaced by the newest look and
+goes away when it is released. What a sink will never get, though it was meant for it, is a loss; where rows were
+deleted on demand is a purge: both are written before the rows go, and stay. A run without an end is a job under way.
+Triggers, made by the migration, refuse every other move.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, text
+
+from strandline.ledger.schema.core import RowId, UtcMicros, metadata
+
+floor = Table(
+    "floor",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("floor", BigInteger, nullable=False),
+    Column("changed_at", UtcMicros, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    CheckConstraint("floor >= 0", name="floor_not_negative"),
+)
+"""Rows at or below it may be gone from the table. No row: nothing was ever deleted by retention."""
+
+hold = Table(
+    "hold",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("sink_id", BigInteger, ForeignKey("sink.id"), primary_key=True),
+    Column("rows", BigInteger),  # NULL: not counted
+    Column("since", UtcMicros, nullable=False),
+    Column("up_to", BigInteger, nullable=False),
+    CheckConstraint("rows >= 0", name="held_not_negative"),
+    CheckConstraint("up_to >= 1", name="held_up_to_a_number"),
+)
+
+loss = Table(
+    "loss",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
+    Column("sink_id", BigInteger, ForeignKey("sink.id"), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("after", BigInteger),
+    Column("until", BigInteger, nullable=False),
+    Column("rows", BigInteger),  # NULL: nobody can tell any more
+    Column("reason", Text, nullable=False),
+    Column("at", UtcMicros, nullable=False),
+    CheckConstraint("generation >= 1", name="loss_generation_positive"),
+    CheckConstraint("until >= 1 AND (after IS NULL OR (after >= 1 AND after < until))", name="loss_not_empty"),
+    CheckConstraint("rows >= 0", name="loss_not_negative"),
+    CheckConstraint("reason IN ('dropped', 'deleted', 'purged', 'forgotten')", name="loss_reason_known"),
+    CheckConstraint("(rows IS NULL) = (reason = 'forgotten')", name="only_the_forgotten_is_not_counted"),
+    Index("losses_of_a_sink", "sink_id", "generation", "until"),
+)
+
+purge = Table(
+    "purge",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
+    Column("lo", BigInteger, nullable=False),
+    Column("hi", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("at", UtcMicros, nullable=False),
+    CheckConstraint("lo >= 1 AND hi >= lo", name="purge_not_empty"),
+    CheckConstraint("rows >= 1", name="purge_has_rows"),
+    Index("purges_of_a_dataset", "dataset_id", "lo"),
+)
+"""Between which numbers rows were deleted on demand, and how many. Not by what predicate: it may name a person."""
+
+reject_folder = Table(
+    "reject_folder",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("folder", Text, primary_key=True),
+    Column("noted_at", UtcMicros, nullable=False),
+)
+"""Where files of rejected rows were written, and on which machine: whoever must reach every row looks there."""
+
+_RUNNING = text("ended_at IS NULL")
+
+maintenance_run = Table(
+    "maintenance_run",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("dry_run", Boolean, nullable=False),
+    Column("by_schedule", Boolean, nullable=False),
+    Column("started_at", UtcMicros, nullable=False),
+    Column("heartbeat_at", UtcMicros, nullable=False),
+    Column("ended_at", UtcMicros),
+    Column("outcome", Text),
+    Column("reason", Text),
+    Column("result", Text),  # JSON
+    CheckConstraint("kind IN ('compact', 'retain', 'expire', 'purge', 'number')", name="run_kind_known"),
+    CheckConstraint("(ended_at IS NULL) = (outcome IS NULL)", name="ended_has_an_outcome"),
+    CheckConstraint(
+        "outcome IS NULL OR outcome IN ('done', 'skipped', 'refused', 'failed', 'died')", name="outcome_known"
+    ),
+    CheckConstraint(
+        "outcome IS NULL OR outcome IN ('done', 'died') OR reason IS NOT NULL", name="not_done_has_a_reason"
+    ),
+    Index(
+        "one_run_of_a_kind",
+        "dataset_id",
+        "kind",
+        unique=True,
+        sqlite_where=_RUNNING,
+        postgresql_where=_RUNNING,
+    ),
+    Index("runs_by_kind", "dataset_id", "kind", "id"),
+)
+
+clock = Table(
+    "clock",
+    metadata,
+    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
+    Column("wall", UtcMicros, nullable=False),
+    Column("boot", Text),
+    Column("boottime_us", BigInteger),
+    CheckConstraint("(boot IS NULL) = (boottime_us IS NULL)", name="boot_whole"),
+)
+"""The last moment that retention saw, and how long the machine had been up at it; of each dataset, so that a jump is
+seen for every one of them."""

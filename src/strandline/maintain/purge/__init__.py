@@ -1,0 +1,1 @@
+"""`purge`: rows deleted on demand, wherever the lake has them."""

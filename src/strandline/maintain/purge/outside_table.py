@@ -1,0 +1,228 @@
+"""Rows that are not in the table: those that sinks refused, and those that did not fit when files were ingested. What
+is kept of them is read as a row of the table, and judged by the same condition; where that gives neither true nor
+false, because a value is missing or is no value of its column, nobody can tell."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.core.errors import StorageError
+from strandline.core.types import SEQ_COLUMN, Dataset
+from strandline.iceberg.spark.tables import explain
+from strandline.ledger.ingest import reject_folders
+from strandline.maintain.context import MaintainContext, Progress, RefusedRow
+from strandline.maintain.purge.sinks import Refused
+from strandline.maintain.purge.table_rows import is_about_values
+from strandline.storage.durable import sync_folder
+
+_AT, _TEXT, _IS_JSON = "_sl_at", "_sl_text", "_sl_is_json"
+_LINES_AT_ONCE_MAX = 10_000
+_BYTES_AT_ONCE_MAX = 64 << 20
+_SCRATCH_SECONDS_MAX = 3600.0
+"""A folder in which an ingest that still runs gathers rejected rows is younger: it writes without a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFound:
+    chosen: tuple[RefusedRow, ...]
+    in_table: tuple[Refused, ...]
+    """Those of them whose row the table has."""
+    not_judged: int
+
+
+def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> RefusedFound:
+    """By their rows in the table, where they are there; else by what was kept of them."""
+    if not kept:
+        return RefusedFound((), (), 0)
+    asked = main.sparkSession.createDataFrame([(int(q.number),) for q in kept], f"{SEQ_COLUMN} long")
+    there = main.join(F.broadcast(asked.distinct()), SEQ_COLUMN, "left_semi")
+    fits = F.coalesce(F.expr(where), F.lit(False)).alias("_sl_fits")
+    by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
+    verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in kept if int(q.number) in by_number}
+    for some in _portions([q for q in kept if q.id not in verdicts]):
+        texts = [_as_json(q.read()) for q in some]
+        verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
+    chosen = tuple(q for q in kept if verdicts[q.id])
+    in_table = tuple(
+        Refused(q.sink.id, q.generation, q.partition, q.number, q.may_have_landed)
+        for q in chosen
+        if int(q.number) in by_number
+    )
+    return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in kept))
+
+
+def _portions(rows: Sequence[RefusedRow]) -> Iterator[list[RefusedRow]]:
+    some: list[RefusedRow] = []
+    size = 0
+    for row in rows:
+        if some and (len(some) >= _LINES_AT_ONCE_MAX or size + row.size > _BYTES_AT_ONCE_MAX):
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += row.size
+    if some:
+        yield some
+
+
+def _as_json(content: Mapping[str, Any] | None) -> str | None:
+    return None if content is None else json.dumps(content, default=_plain)
+
+
+def _plain(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool | None]:
+    """Whether each text, read as a row of the table, fits; None where nobody can tell. Nothing fits nothing."""
+    if not texts:
+        return []
+    try:
+        found = _judged(main.sparkSession, main.schema, where, texts)
+    except Exception as e:
+        if not is_about_values(e):
+            raise explain(e, "what was kept aside cannot be judged") from e
+        found = _judged(_lenient(main.sparkSession), main.schema, where, texts)
+    return [False if text == "{}" else found[n] for n, text in enumerate(texts)]
+
+
+def _judged(
+    spark: SparkSession, columns: T.StructType, where: str, texts: Sequence[str | None]
+) -> dict[int, bool | None]:
+    schema = T.StructType([T.StructField(f.name, f.dataType, True) for f in columns.fields])
+    lines = spark.createDataFrame(list(enumerate(texts)), f"{_AT} long, {_TEXT} string")
+    parsed = lines.select(
+        _AT, F.from_json(_TEXT, schema, {"mode": "PERMISSIVE"}).alias("row"),
+        F.from_json(_TEXT, "map<string,string>").isNotNull().alias(_IS_JSON),
+    )  # fmt: skip
+    fits = parsed.select(_AT, _IS_JSON, "row.*").select(_AT, F.when(F.col(_IS_JSON), F.expr(where)).alias("fits"))
+    return {r[_AT]: r["fits"] for r in fits.collect()}  # a verdict per line, in bounded portions
+
+
+def _lenient(spark: SparkSession) -> SparkSession:
+    """One in which a value that cannot be what the condition makes of it is no value, and not an error."""
+    found = spark.newSession()
+    found.conf.set("spark.sql.ansi.enabled", "false")
+    found.conf.set("spark.sql.session.timeZone", spark.conf.get("spark.sql.session.timeZone") or "UTC")
+    return found
+
+
+# --- reject files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RejectFolders:
+    """Of one dataset, wherever `ingest` was told to keep them."""
+
+    here: tuple[Path, ...]
+    elsewhere: tuple[str, ...]
+
+
+def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
+    usual = (context.config.home / "rejects").absolute()
+    with context.ledger.read() as connection:
+        noted = reject_folders.of_dataset(connection, dataset.id)
+    here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
+    # A folder of the same name is another one there, unless both machines mount it: nobody can tell from here.
+    away = [n for n in noted if n.node != socket.gethostname()]
+    return RejectFolders(
+        tuple(sorted(f / dataset.name for f in here)), tuple(f"{n.node}:{Path(n.folder) / dataset.name}" for n in away)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RejectsFound:
+    lines: int
+    not_judged: int
+    under_way: tuple[Path, ...]
+    """Folders in which an ingest gathers rejected rows, or did within the hour."""
+
+
+@dataclass(frozen=True)
+class RejectFiles:
+    main: DataFrame
+    where: str
+    progress: Progress
+
+    def look(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
+        """Without a dry run, lines that fit are gone then."""
+        paths = [p for folder in folders.here if folder.is_dir() for p in sorted(folder.glob("*.jsonl"))]
+        removed, not_judged = 0, 0
+        for n, path in enumerate(paths):
+            self.progress("looking into reject files", n, len(paths))
+            gone, unclear = self._file(path, dry_run=dry_run)
+            removed, not_judged = removed + gone, not_judged + unclear
+        young = [] if dry_run else [f for f in folders.here if not _remove_scratch(f)]
+        return RejectsFound(removed, not_judged, tuple(young))
+
+    def _file(self, path: Path, *, dry_run: bool) -> tuple[int, int]:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with path.open(encoding="utf-8", newline="\n") as lines:
+                if dry_run:
+                    return self._sift(lines, None)[1:]
+                with temporary.open("w", encoding="utf-8", newline="\n") as out:
+                    kept, removed, not_judged = self._sift(lines, out)
+                    out.flush()
+                    os.fsync(out.fileno())
+            if removed:  # whole, or as it was; a file without a line goes
+                if kept:
+                    temporary.replace(path)
+                else:
+                    path.unlink()
+                sync_folder(path.parent)
+        except (OSError, UnicodeError) as e:
+            said = e.strerror if isinstance(e, OSError) and e.strerror else type(e).__name__
+            raise StorageError(f"the reject file {path} cannot be read or written: {said}") from e
+        finally:
+            temporary.unlink(missing_ok=True)
+        return removed, not_judged
+
+    def _sift(self, lines: TextIO, out: TextIO | None) -> tuple[int, int, int]:
+        """How many lines stay and go, and of how many nobody can tell: those stay."""
+        kept = removed = not_judged = 0
+        while some := list(islice(lines, _LINES_AT_ONCE_MAX)):
+            verdicts = judge(self.main, self.where, [_raw(line) for line in some])
+            staying = [line for line, v in zip(some, verdicts, strict=True) if not v]
+            if out is not None:
+                out.writelines(staying)
+            kept += len(staying)
+            removed += len(some) - len(staying)
+            not_judged += sum(v is None for v in verdicts)
+        return kept, removed, not_judged
+
+
+def _raw(line: str) -> str | None:
+    """The text of the row itself, out of a line about it."""
+    try:
+        return str(json.loads(line)["raw"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove_scratch(folder: Path) -> bool:
+    """What an ingest that was killed had begun to write: nobody comes back to it. False where one may be at it."""
+    young = False
+    for scratch in folder.glob(".part-*"):
+        try:
+            newest = max(p.stat().st_mtime for p in (scratch, *scratch.rglob("*")))
+        except FileNotFoundError:
+            continue
+        if time.time() - newest > _SCRATCH_SECONDS_MAX:
+            shutil.rmtree(scratch, ignore_errors=True)
+        else:
+            young = True
+    return not young

@@ -1,0 +1,91 @@
+"""What still shows rows that were deleted: expiry leaves snapshots that branches, tags or rules of the table keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import functions as F
+
+from strandline.core.types import BRANCH_PREFIX, SnapshotId
+from strandline.iceberg.metadata.history import TableHistory
+from strandline.iceberg.spark import maintenance
+from strandline.maintain.context import Progress
+from strandline.maintain.purge.table_rows import RowSearch
+
+_LOOKED_AT_MAX = 200
+"""Snapshots; each of them is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    refs: int
+    """Branches and tags besides main."""
+    said: tuple[str, ...]
+
+
+def still_shown(search: RowSearch, progress: Progress) -> Shown:
+    history = maintenance.history(search.context.tables(), search.dataset.name)
+    keepers = kept_by(history)
+    asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -history.snapshots[s].at_ms)
+    showing = set(asked[_LOOKED_AT_MAX:])  # nobody has looked: rather too many than too few
+    for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
+        progress("looking what older snapshots show", n, len(asked))
+        if _shows(search, snapshot):
+            showing.add(snapshot)
+    return told(keepers, showing)
+
+
+def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
+    """Also where nobody can tell: a condition need not fit columns of that time."""
+    try:
+        df = search.context.tables().read(search.dataset.name, snapshot)
+        return not df.where(F.expr(search.where)).isEmpty()
+    except Exception:  # of Spark, of Java, of the storage: whichever it is, nobody has seen that it shows none
+        return True
+
+
+def kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
+    """All snapshots but main's newest, by what keeps them; one may be kept by several."""
+    main = next((r.snapshot for r in history.refs if r.name == "main"), None)
+    lineage = set(_ancestors(history, main))
+    found: dict[tuple[str, str], list[SnapshotId]] = {}
+    reached: set[SnapshotId] = set()
+    for ref in sorted(history.refs, key=lambda r: r.name):
+        past = list(_ancestors(history, ref.snapshot)) if ref.is_branch else [ref.snapshot]
+        reached.update(past)
+        if ref.name != "main":  # what main has, too, is told of main, but for the one that it stands at
+            past = [s for s in past if s == ref.snapshot or s not in lineage]
+        kept = [s for s in past if s != main and s in history.snapshots]
+        if kept:
+            found["branch" if ref.is_branch else "tag", ref.name] = kept
+    if lost := [s for s in history.snapshots if s not in reached]:
+        found["", ""] = lost
+    return found
+
+
+def _ancestors(history: TableHistory, of: SnapshotId | None) -> Iterator[SnapshotId]:
+    while of is not None and of in history.snapshots:
+        yield of
+        of = history.snapshots[of].parent
+
+
+def told(keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]) -> Shown:
+    said, refs = [], 0
+    for (what, name), kept in keepers.items():
+        count = sum(s in showing for s in kept)
+        if not count:
+            continue
+        if name == "main":
+            said.append(f"main still shows such rows, or may, in its past ({count:,}): unset the rules that keep it")
+        elif name.startswith(BRANCH_PREFIX):
+            refs += 1
+            said.append(f"branch {name} still shows such rows, or may: it goes when its block is settled")
+        elif name:
+            refs += 1
+            said.append(f"{what} {name} still shows such rows, or may: drop it")
+        else:
+            said.append(
+                f"snapshots that no branch has ({count:,}) could not be expired, and still show such rows, or may"
+            )
+    return Shown(refs, tuple(said))

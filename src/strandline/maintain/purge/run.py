@@ -1,0 +1,403 @@
+"""Rows that fit a condition are deleted wherever the lake has them: a person asks to be forgotten.
+
+Whatever could refuse it is asked first. What waits at the receiver is ingested, so that the condition reaches it. Then
+the sinks' leases are taken, and kept from the count to the delete, so that what is told of a sink is true when the rows
+are gone. Durable in this order: what each sink loses and between which numbers rows are missing (in the ledger, under a
+number of the sequence, and in the table), the delete, rows that sinks refused, reject files, and at last the snapshots
+that still show what was deleted. From the delete on nothing stops it: what cannot be done is told at the end, and every
+step can be repeated. The condition itself is not kept: it may name the person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import takewhile
+from typing import TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.core import failpoints
+from strandline.core.delivery_types import Lease, SinkId, SinkRecord
+from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
+from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.core.wording import agreeing, plural
+from strandline.iceberg.metadata.table_metadata import ToldPurge, check_fit
+from strandline.iceberg.spark import floor as table_floor
+from strandline.iceberg.spark import maintenance as upkeep
+from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.tables import JAVA_ERRORS, explain
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses, sink_exposure, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver.sink_exposure import Holder
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.maintain import floors
+from strandline.ledger.maintain import runs as maintenance
+from strandline.ledger.maintain.runs import Kind, Outcome
+from strandline.maintain.compact import compact
+from strandline.maintain.compact_plan import options_of
+from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.expire import ExpireOptions, expire
+from strandline.maintain.expire import check as check_expirable
+from strandline.maintain.purge.outside_table import (
+    RefusedFound,
+    RejectFiles,
+    RejectFolders,
+    RejectsFound,
+    find_folders,
+    judge_refused,
+)
+from strandline.maintain.purge.plan import (
+    MEANWHILE,
+    AtSink,
+    Fitting,
+    MayHold,
+    Purged,
+    at_sink,
+    delete_condition,
+    may_hold,
+)
+from strandline.maintain.purge.remaining_snapshots import still_shown
+from strandline.maintain.purge.sinks import Finding, SinkSearch
+from strandline.maintain.purge.table_rows import RowSearch, ours_above
+from strandline.maintain.sink_lease import alone
+from strandline.read import rollback
+
+__all__ = ["AtSink", "MayHold", "Purged", "purge"]
+
+R = TypeVar("R")
+
+_Leases = Sequence[tuple[SinkRecord, Lease]]
+_ATTEMPTS_MAX = 5
+_AUDITED_MAX = 10_000
+"""Events that are looked through for what a run which died had named."""
+_PURGED, _SETTLED = "purged", "purge_settled"
+"""The one is recorded before rows go, the other when it is known who was added meanwhile."""
+
+
+def purge(
+    context: MaintainContext,
+    dataset: Dataset,
+    where: str,
+    *,
+    keep_snapshots: bool = False,
+    dry_run: bool = False,
+    progress: Progress = quiet,
+) -> Purged:
+    if not where.strip():
+        raise UsageError("a condition that says nothing would delete everything", hint="Say which rows: --where EXPR.")
+    return _Purge(context, dataset, where, progress, dry_run).run(keep_snapshots=keep_snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What the table had, and who else."""
+
+    floor: Seq | None
+    fits: Fitting
+    refused: RefusedFound
+    findings: tuple[Finding, ...]
+    meanwhile: tuple[Holder, ...] = ()
+
+
+@dataclass
+class _Purge:
+    context: MaintainContext
+    dataset: Dataset
+    where: str
+    progress: Progress
+    dry_run: bool
+    left: list[str] = field(default_factory=list)
+
+    def run(self, *, keep_snapshots: bool) -> Purged:
+        self._check(keep_snapshots=keep_snapshots)
+        named_before = tuple(sorted({*self._named_before(), *self._late_before()}))
+        bodies = 0
+        if not self.dry_run:
+            self.progress("taking in what waits at the receiver", 0, None)
+            bodies = self.context.take_in(self.dataset)
+            self.context.recover()
+        table = self._from_table()
+        found = self._tried("folders of reject files", lambda: find_folders(self.context, self.dataset))
+        folders = found or RejectFolders((), ())
+        rejects = self._tried("reject files", lambda: self._from_reject_files(folders)) or RejectsFound(0, 0, ())
+        self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
+        failpoints.hit("purge.after_elsewhere")
+        gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
+        delete_files, expired, refs = gone or (0, None, 0)
+        fits = table.fits
+        if delete_files:
+            self.left.append("another commit came before files could be written anew: they still have the rows")
+        if fits.waiting:
+            self.left.append(f"{plural(fits.waiting, 'row', 'is')} not settled yet")
+        current = [f for f in table.findings if f.holder.is_current]
+        return Purged(
+            fits.total,
+            None if fits.range is None else fits.range.lo,
+            None if fits.range is None else fits.range.hi,
+            fits.unnumbered,
+            fits.foreign,
+            fits.waiting,
+            tuple(at_sink(f.holder, f.sent) for f in table.findings if f.sent),
+            tuple(_may_hold(table)),
+            tuple(at_sink(f.holder, f.lost) for f in current if f.lost),
+            named_before,
+            table.floor,
+            bodies,
+            len(table.refused.chosen),
+            table.refused.not_judged,
+            rejects.lines,
+            rejects.not_judged,
+            tuple(map(str, folders.here)),
+            folders.elsewhere,
+            delete_files,
+            expired,
+            refs,
+            () if self.dry_run else tuple(self.left),
+        )
+
+    def _from_reject_files(self, folders: RejectFolders) -> RejectsFound:
+        return RejectFiles(self._main(), self.where, self.progress).look(folders, dry_run=self.dry_run)
+
+    # --- what could refuse it ---
+
+    def _check(self, *, keep_snapshots: bool) -> None:
+        """Before anything is touched. A condition that Spark takes for an expression is one, whatever else is in it."""
+        tables = self.context.tables()
+        check_fit(rollback.look(self.context.ledger, tables, self.dataset), self.dataset, self.context.lake_id)
+        hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
+        try:
+            kind = self._main().select(F.expr(self.where).alias("_sl_fits")).schema["_sl_fits"].dataType
+            if kind == T.BooleanType():
+                self._main().where(F.expr(self.where)).schema  # noqa: B018 - an aggregate is an expression, too
+        except PySparkException as e:
+            raise UsageError(f"this condition cannot be used: {explain(e, self.where).message}", hint=hint) from e
+        if kind != T.BooleanType():
+            raise UsageError(
+                f"`{self.where}` is not a condition: it gives {kind.simpleString()}, not true or false", hint=hint
+            )
+        if (unstable := find_instability(self._main(), self.where)) is not None:
+            raise UsageError(
+                f"the condition `{self.where}` cannot choose rows: {unstable}",
+                hint="Purge evaluates it several times: to count rows, to find sinks that have them, and to delete. "
+                "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
+            )
+        if not keep_snapshots:
+            check_expirable(self.dataset, upkeep.history(tables, self.dataset.name))
+
+    @property
+    def _rows(self) -> RowSearch:
+        return RowSearch(self.context, self.dataset, self.where)
+
+    def _main(self) -> DataFrame:
+        return self._rows.main()
+
+    def _tried(self, what: str, step: Callable[[], R]) -> R | None:
+        """Rows are gone by now: the others are to go, too, and whoever holds some is to be named."""
+        try:
+            return step()
+        except (StrandlineError, OSError, *JAVA_ERRORS) as e:
+            if self.dry_run:
+                raise
+            self.left.append(f"{what}: {explain(e, 'it could not be done').message}")
+            return None
+
+    # --- the table ---
+
+    def _from_table(self) -> _Table:
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                return self._count_and_delete()
+            except (OpeningNeeded, MarkMoved, LeaseLost):  # all of them before anything is recorded
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise
+                self.context.recover()
+        raise AssertionError("unreachable")
+
+    def _count_and_delete(self) -> _Table:
+        with self._alone() as leases:
+            table = self._look()
+            if not self.dry_run and table.fits.total:
+                self._delete(table, leases)
+                late = self._tried("who was added meanwhile", lambda: self._meanwhile(table.fits, leases))
+                table = replace(table, meanwhile=late or ())
+                self._tried("rows that came meanwhile", self._look_again)
+            failpoints.hit("purge.after_table")
+            if not self.dry_run:
+                ids = {q.id for q in table.refused.chosen}
+                self.left += self._tried("quarantine", lambda: self.context.discard(self.dataset, ids)) or ()
+            return table
+
+    @contextmanager
+    def _alone(self) -> Iterator[_Leases]:
+        """Nobody delivers, replays or resets until the rows are gone. One that is at work is waited for a while, and
+        then taken from its deliverer."""
+        with ExitStack() as stack:
+            with self.context.ledger.read() as connection:
+                known = [] if self.dry_run else sinks.of_dataset(connection, self.dataset.id)
+            leases = []
+            for n, record in enumerate(known):
+                self.progress("waiting for deliverers", n, len(known))
+                leases.append((record, stack.enter_context(alone(self.context, record))))
+            yield leases
+
+    def _look(self) -> _Table:
+        with self.context.ledger.read() as connection:
+            sealed = blocks.sealed(connection, self.dataset.id)
+            floor = floors.get(connection, self.dataset.id)
+        self.progress("looking for rows that fit", 0, None)
+        fits = self._rows.look(sealed)
+        refused = judge_refused(self._main(), self.where, self.context.quarantined(self.dataset))
+        search = SinkSearch(self.context, self.dataset, self.where, self.progress)
+        findings = search.look(sealed, floor, fits.ours, refused.in_table)
+        return _Table(floor, fits, refused, tuple(findings))
+
+    def _look_again(self) -> None:
+        """Rows that were numbered between the count and the delete, or that others wrote, were not counted: the delete
+        leaves them, and the next run takes them."""
+        with self.context.ledger.read() as connection:
+            sealed = blocks.sealed(connection, self.dataset.id)
+        if still := self._rows.look(sealed).total:
+            rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
+            self.left.append(f"{rows} came, or got a number, while others were deleted")
+
+    def _delete(self, table: _Table, leases: _Leases) -> None:
+        counter, above = self._record(table, leases)
+        failpoints.hit("purge.after_record")
+        tables, name, fits = self.context.tables(), self.dataset.name, table.fits
+        if fits.range is not None:
+            table_floor.tell_purge(tables, name, ToldPurge(fits.range, fits.rows, counter.last))
+        if tables.view(name).epoch > counter.epoch:  # after it was told, as retention does
+            raise Superseded(
+                "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
+            )
+        self.progress("deleting rows", 0, fits.total)
+        table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
+        self.progress("deleting rows", fits.total, fits.total)
+        # What our tag names still shows them.
+        self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
+
+    def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
+        """One transaction; sinks that are not those which were looked at end it unchanged. It takes a number: a ledger
+        that is restored from before is opened, and the table tells it what is missing."""
+        fits = table.fits
+        with self.context.ledger.write() as connection:
+            floors.lock_to_rise(connection, self.dataset.id)
+            current = {(s.id, s.generation) for s in sinks.of_dataset(connection, self.dataset.id)}
+            if current != {(r.id, r.generation) for r, _ in leases}:
+                raise MarkMoved("a sink was added, reset or removed meanwhile", hint="Try again.")
+            for record, lease in leases:
+                if not sinks.holds(connection, lease):
+                    raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
+            if fits.numbered:
+                count = fits.to_take(sequence.read(connection).last)
+                sequence.take(connection, self.context.witness, count, step="floor")
+            if fits.range is not None:
+                losses.add_purge(connection, self.dataset.id, fits.range, fits.rows)
+            self._say(connection, table, current)
+            return sequence.read(connection), ours_above(connection, self.dataset, fits.sealed)
+
+    def _say(self, connection: Connection, table: _Table, known: Collection[tuple[SinkId, int]]) -> None:
+        for f in table.findings:
+            losses.add(connection, f.holder.record, Reason.PURGED, f.owed)
+            if f.lost:
+                audit.record(
+                    connection, "rows_lost", sink=f.holder.record.name, dataset=self.dataset.name, rows=f.lost,
+                    rule="purge",
+                )  # fmt: skip
+        fits = table.fits
+        first, last = (None, None) if fits.range is None else (fits.range.lo, fits.range.hi)
+        audit.record(
+            connection, _PURGED, dataset=self.dataset.name, rows=fits.rows, first=first, last=last,
+            held_by=sorted({f.holder.record.name for f in table.findings if f.sent or f.why}), sinks=sorted(known),
+        )  # fmt: skip
+
+    # --- sinks that were added while rows were deleted ---
+
+    def _meanwhile(self, fits: Fitting, leases: _Leases) -> tuple[Holder, ...]:
+        """Sinks that were added while rows were deleted, or taken from us: they may have been sent some, and nobody
+        counted what they lack."""
+        with self.context.ledger.write() as connection:
+            kept = {r.id for r, lease in leases if sinks.holds(connection, lease)}
+            others = [
+                h
+                for h in sink_exposure.of_dataset(connection, self.dataset.id)
+                if h.is_current and h.record.id not in kept
+            ]
+            last = None if fits.range is None else fits.range.hi
+            self._forget(connection, {(r.id, r.generation) for r, _ in leases}, last)
+            audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(h.record.name for h in others))
+        return tuple(others)
+
+    def _late_before(self) -> tuple[str, ...]:
+        """A run that died with its delete, or right after it, did not come to look who was added meanwhile. Whoever it
+        did not know may be one of those; one that came later is taken for one, too."""
+        if self.dry_run:
+            return ()
+        with self.context.ledger.write() as connection:
+            events = [e for e in audit.latest(connection, events_max=_AUDITED_MAX) if e.event in (_PURGED, _SETTLED)]
+            own = (e for e in events if e.detail["dataset"] == self.dataset.name)
+            begun = [e.detail for e in takewhile(lambda e: e.event == _PURGED, own) if "sinks" in e.detail]
+            named: set[str] = set()
+            for detail in begun:
+                known = {(SinkId(id), generation) for id, generation in detail["sinks"]}
+                named.update(self._forget(connection, known, detail["last"]))
+            if begun:
+                audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(named))
+        return tuple(named)
+
+    def _forget(self, connection: Connection, known: Collection[tuple[SinkId, int]], last: int | None) -> list[str]:
+        others = [s for s in sinks.of_dataset(connection, self.dataset.id) if (s.id, s.generation) not in known]
+        late = [s for s in others if last is not None and (s.start or 0) < last]
+        for record in late:
+            losses.add(connection, record, Reason.FORGOTTEN, [NewLoss("", record.start, Seq(last or 0), None)])
+        return [s.name for s in late]
+
+    def _named_before(self) -> tuple[str, ...]:
+        """A run that died has told nobody whom it found, and its rows are gone: the audit knows."""
+        with self.context.ledger.read() as connection:
+            runs = maintenance.latest(connection, dataset=self.dataset.id, kind=Kind.PURGE)
+            since = None
+            for run in (r for r in runs if r.outcome is not None and not r.dry_run):
+                if run.outcome is Outcome.DONE:
+                    break
+                since = run.started_at
+            events = [] if since is None else audit.latest(connection, events_max=_AUDITED_MAX)
+        own = (e for e in events if e.event in (_PURGED, _SETTLED) and e.detail["dataset"] == self.dataset.name)
+        of_those = [e.detail for e in own if since is not None and e.at >= since]
+        return tuple(sorted({s for d in of_those for s in (*d.get("held_by", ()), *d.get("late", ()))}))
+
+    # --- what still shows them ---
+
+    def _make_it_so(self) -> tuple[int, int | None, int]:
+        """Rows that a delete file hides are still in a data file, and what is deleted is still in older snapshots."""
+        left = 0
+        view = self.context.tables().view(self.dataset.name)
+        head = None if view.main is None else view.snapshots.get(view.main)
+        if head is not None and int(head.summary.get("total-delete-files", "0")):
+            self.progress("writing files anew", 0, None)
+            options = options_of(self.context.config.settings.maintain.compact)
+            left = compact(self.context, self.dataset, options).delete_files_after
+        self.progress("expiring snapshots", 0, None)
+        done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))
+        shown = still_shown(self._rows, self.progress)
+        self.left += shown.said
+        return left, done.snapshots_expired, shown.refs
+
+
+def _may_hold(table: _Table) -> Iterator[MayHold]:
+    meanwhile = {h.record.id: h for h in table.meanwhile}
+    for f in table.findings:
+        late = meanwhile.pop(f.holder.record.id, None) if f.holder.is_current else None
+        why: Sequence[str] = f.why if late is None else (*f.why, MEANWHILE)
+        if why:
+            yield may_hold(f.holder, f.may or None, why)
+    for holder in meanwhile.values():
+        yield may_hold(holder, None, (MEANWHILE,))

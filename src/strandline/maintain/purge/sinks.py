@@ -1,0 +1,154 @@
+"""Who was sent rows that are purged, who may have been, and who will not get them any more. Counted on the executors,
+over the rows that fit alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from strandline.core.delivery_types import SinkId, SinkRecord
+from strandline.core.errors import StrandlineError
+from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.iceberg.spark.conditions import find_instability
+from strandline.ledger.deliver import sink_exposure
+from strandline.ledger.deliver.losses import NewLoss
+from strandline.ledger.deliver.sink_exposure import Holder
+from strandline.ledger.maintain import skipped_rows
+from strandline.ledger.maintain.skipped_rows import Standing
+from strandline.maintain import count_rows
+from strandline.maintain.context import MaintainContext, Progress
+from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, Reached, began_below, reached
+from strandline.maintain.purge.table_rows import RowSearch
+from strandline.maintain.retain_plan import owed, range_or_none
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row in quarantine that fits, and that the table has, too."""
+
+    sink: SinkId
+    generation: int
+    partition: str
+    number: Seq
+    may_have_landed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    holder: Holder
+    sent: int
+    may: int
+    why: tuple[str, ...]
+    """Empty where it holds no other such rows, for all that is known."""
+    owed: tuple[NewLoss, ...]
+
+    @property
+    def lost(self) -> int:
+        return sum(x.rows or 0 for x in self.owed)
+
+
+@dataclass(frozen=True)
+class SinkSearch:
+    context: MaintainContext
+    dataset: Dataset
+    where: str
+    progress: Progress
+
+    def look(self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[Refused]) -> list[Finding]:
+        """Of every sink that the dataset has or had, and of each of its generations."""
+        with self.context.ledger.read() as connection:
+            known = sink_exposure.of_dataset(connection, self.dataset.id)
+            standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
+        if sealed is None or not found:
+            return [_with_floor(Finding(h, 0, 0, (), ()), floor) for h in known]
+        table = RowSearch(self.context, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
+        fits = table.persist(StorageLevel.MEMORY_ONLY)  # few, and asked for again and again
+        try:
+            findings = []
+            for n, holder in enumerate(known):
+                self.progress("looking which sinks have them", n, len(known))
+                standings = standing[holder.record.id] if holder.is_current else []
+                finding = self._finding(fits, holder, standings, sealed, found)
+                findings.append(_with_floor(_without_refused(finding, aside), floor))
+            return findings
+        finally:
+            fits.unpersist()
+
+    def _finding(
+        self, fits: DataFrame, holder: Holder, standings: Sequence[Standing], sealed: Seq, found: int
+    ) -> Finding:
+        begun = {s.partition: s.intent for s in standings if s.intent is not None}
+        reach = reached(holder, sealed, begun)
+        sent = self._count(fits, reach.sent, reach)
+        may = self._count(fits, reach.may, reach)
+        if CONDITION_UNFIT in reach.why:
+            sent, may = 0, sent + may
+        lacking = self._owed(fits, holder.record, standings, sealed) if holder.is_current else ()
+        why = tuple(reach.why) if may else ()
+        return Finding(holder, sent, min(may, found), why, lacking)
+
+    def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: Reached) -> int:
+        total = 0
+        for where, lanes in by.items():
+            counted = self._chosen(fits, count_rows.Owed(lanes, None, where))
+            if counted is None:
+                reach.because(CONDITION_UNFIT)
+                counted = count_rows.count_owed(fits, count_rows.Owed(lanes, None, None), "true")
+            total += sum(c.rows for c in counted.values())
+        return total
+
+    def _chosen(self, fits: DataFrame, asked: count_rows.Owed) -> dict[str, count_rows.Counted] | None:
+        """None where the sink's own condition cannot be asked, or fails on some row."""
+        if asked.where is not None and not _fits(fits, asked.where):
+            return None
+        try:
+            return count_rows.count_owed(fits, asked, "true")
+        except StrandlineError:
+            if asked.where is None:
+                raise
+            return None
+
+    def _owed(
+        self, fits: DataFrame, record: SinkRecord, standings: Sequence[Standing], sealed: Seq
+    ) -> tuple[NewLoss, ...]:
+        lanes = {s.partition: owed(s, sealed) for s in standings}
+        others = range_or_none(int(record.planned or 0), int(sealed))
+        where = record.options.get("where") or None
+        promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
+        # An open intent may have been promised by another condition: rather too many rows than too few.
+        lacking = None if promised - {where} else self._chosen(fits, count_rows.Owed(lanes, others, where))
+        if lacking is None:
+            lacking = count_rows.count_owed(fits, count_rows.Owed(lanes, others, None), "true")
+        marks = {s.partition: s.mark for s in standings}
+        return tuple(
+            NewLoss(lane, marks.get(lane, record.planned), c.last, c.rows)
+            for lane, c in lacking.items()
+            if c.rows and c.last is not None
+        )
+
+
+def _fits(df: DataFrame, where: str) -> bool:
+    """Whether the condition can be evaluated again with the answer that it gave when the sink's rows were chosen."""
+    try:
+        return find_instability(df, where) is None
+    except PySparkException:
+        return False
+
+
+def _without_refused(finding: Finding, aside: Sequence[Refused]) -> Finding:
+    """A mark passes rows that were set aside: the sink has not got them."""
+    marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
+    own = [r for r in aside if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
+    passed = sum(r.number <= marks.get(r.partition, 0) for r in own)
+    again = sum(r.may_have_landed for r in own)
+    why = (*finding.why, SENT_AGAIN) if again else finding.why
+    return replace(finding, sent=max(0, finding.sent - passed), may=finding.may + again, why=why)
+
+
+def _with_floor(finding: Finding, floor: Seq | None) -> Finding:
+    return replace(finding, why=(*finding.why, RETAINED)) if began_below(finding.holder, floor) else finding

@@ -1,0 +1,112 @@
+"""Which rows of a table fit, and whose they are: ours and settled, ours and not yet, or nobody's. Counted on the
+executors; nothing here needs the numbers that are ours to be few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.read_token import Bounds
+from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
+from strandline.iceberg.spark.tables import CATALOG, explain
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import blocks, sequence
+from strandline.maintain import count_rows
+from strandline.maintain.context import MaintainContext
+from strandline.maintain.purge.plan import OUT_OF_REACH, Fitting
+from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.read import scan
+
+
+def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
+    """Numbers above the seal that are ours, or will be: whoever sees them under the counter's lock sees all of those
+    that it has given."""
+    staged = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
+    return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
+
+
+@dataclass(frozen=True)
+class RowSearch:
+    context: MaintainContext
+    dataset: Dataset
+    where: str
+
+    def main(self) -> DataFrame:
+        """All of it: rows that are not ours are a person's all the same."""
+        return self.context.tables().spark.table(f"{CATALOG}.{self.dataset.name}")
+
+    def look(self, sealed: Seq | None) -> Fitting:
+        """The table first, the ledger after: what is there was reserved before, and is not taken for foreign."""
+        fitting = self.main().where(F.expr(self.where))
+        with self.context.ledger.read() as connection:
+            above = ours_above(connection, self.dataset, sealed)
+            counter = sequence.read(connection).last
+        number, last = F.col(SEQ_COLUMN), int(sealed or 0)
+        settled = F.when(number.between(1, last), number)
+        # Where they are too many to be named in a condition, all that lies above the seal waits.
+        spans = [number.between(int(r.lo), int(r.hi)) for r in above[:RANGES_MAX]]
+        of_ours = reduce(Column.__or__, spans, F.lit(len(above) > RANGES_MAX))
+        beyond = F.when((number > last) & ~of_ours, number)
+        with _on_every_row():
+            found = fitting.agg(
+                F.count(settled).alias("rows"), F.min(settled).alias("first"), F.max(settled).alias("last"),
+                F.count_if(number < 1).alias("below"), F.count_if(number.isNull()).alias("unnumbered"),
+                F.count_if((number > last) & of_ours).alias("waiting"), F.count(beyond).alias("beyond"),
+                F.max(F.when(beyond <= counter + OUT_OF_REACH, beyond)).alias("near"),
+            ).collect()[0]  # fmt: skip
+        within = None if found["first"] is None else SeqRange(Seq(found["first"]), Seq(found["last"]))
+        return Fitting(
+            sealed, within, found["rows"], self._ours(within, sealed, found["rows"]), found["below"],
+            found["unnumbered"], found["waiting"], found["beyond"], found["near"] or 0, counter + OUT_OF_REACH,
+        )  # fmt: skip
+
+    def _ours(self, within: SeqRange | None, sealed: Seq | None, found: int) -> int:
+        if within is None or sealed is None:
+            return 0
+        df, all_ours = self._settled(sealed)
+        if all_ours:
+            return found
+        with _on_every_row():
+            return min(found, df.where(F.expr(self.where)).count())
+
+    def settled(self, sealed: Seq) -> DataFrame:
+        """Settled rows that are ours."""
+        return self._settled(sealed)[0]
+
+    def _settled(self, sealed: Seq) -> tuple[DataFrame, bool]:
+        """And whether the table has no others."""
+        seen = count_rows.see(self.context, self.dataset, sealed)
+        owned = None if seen.all_ours else seen.owned
+        return scan.settled_rows(seen.tables, self.dataset, seen.view, Bounds(Seq(0), sealed), owned), seen.all_ours
+
+
+@contextmanager
+def _on_every_row() -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        if is_about_values(e):
+            raise UsageError(
+                f"this condition fails on some row: {explain(e, 'rows cannot be counted').message}",
+                hint="Nothing was deleted. Make it one for every row, for instance with try_cast in place of cast.",
+            ) from e
+        if isinstance(e, StrandlineError):
+            raise
+        raise explain(e, "rows cannot be counted") from e
+
+
+def is_about_values(error: BaseException) -> bool:
+    """Whether a condition failed on a value that it did not expect: what SQL calls a data exception."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith("22"):
+            return True
+        cause = cause.__cause__
+    return False

@@ -1,0 +1,140 @@
+"""Whether a table was rolled back behind what was settled: the one place where it is asked.
+
+Read, append, delivery, verify, maintenance and status all ask here. A table that was rolled back is refused by all of
+them until it is set right, or a person accepts it. A deletion, by whomever, refuses nothing. Where snapshots were
+expired so that nothing tells, the work goes on, and the doubt is recorded and shown (docs/adr/0027).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import TableRolledBack
+from strandline.core.types import Dataset
+from strandline.iceberg.metadata.lineage import Memory, NotKnown, RolledBack, Verdict, judge
+from strandline.iceberg.metadata.metadata_peek import earlier_links
+from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.ledger import audit
+from strandline.ledger.deliver import losses
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, table_states
+
+if TYPE_CHECKING:
+    from strandline.iceberg.spark.tables import SparkTables
+
+
+def recall(connection: Connection, dataset: Dataset) -> Memory:
+    """What the ledger knows. Read this first, and the table after."""
+    return Memory(
+        table_states.get(connection, dataset.id).settled,
+        blocks.last_settled(connection, dataset.id),
+        losses.purged(connection, dataset.id),
+    )
+
+
+def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
+    """Refuses a table that was rolled back, or whose dataset is still to be opened, and records a doubt. `memory` is
+    older than `view`."""
+    from strandline.iceberg.spark.settled_tag import judge_table
+
+    with ledger.read() as connection:
+        blocks.check_opened(connection, dataset.id)
+    settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
+
+
+def look(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> TableView:
+    """The table as it is now, if it was not rolled back."""
+    with ledger.read() as connection:
+        memory = recall(connection, dataset)
+    view = tables.view(dataset.name)
+    check(ledger, tables, dataset, view, memory)
+    return view
+
+
+def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory) -> Callable[[TableView], bool]:
+    """Asked by the commit that publishes a block, of the metadata that it replaces. On a table that was rolled back the
+    block is published, and the tag stays: so the rollback is still noticed."""
+    from strandline.iceberg.spark.settled_tag import judge_table
+
+    def may(view: TableView) -> bool:
+        verdict = judge_table(tables, dataset.name, view, memory)
+        record_doubt(ledger, dataset, verdict)
+        return not isinstance(verdict, RolledBack)
+
+    return may
+
+
+def may_move_tag_within(
+    connection: Connection, tables: SparkTables, dataset: Dataset, memory: Memory
+) -> Callable[[TableView], bool]:
+    """The same, for whoever holds the ledger's lock: the doubt is recorded when that transaction ends."""
+    from strandline.iceberg.spark.settled_tag import judge_table
+
+    def may(view: TableView) -> bool:
+        verdict = judge_table(tables, dataset.name, view, memory)
+        _record_doubt(connection, dataset, verdict)
+        return not isinstance(verdict, RolledBack)
+
+    return may
+
+
+def settle_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
+    if isinstance(verdict, RolledBack):
+        raise refusal(dataset, verdict)
+    record_doubt(ledger, dataset, verdict)
+
+
+def record_doubt(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
+    """Before a block is published on top, which would leave no trace of it."""
+    if isinstance(verdict, NotKnown):
+        with ledger.write() as connection:
+            _record_doubt(connection, dataset, verdict)
+
+
+def _record_doubt(connection: Connection, dataset: Dataset, verdict: Verdict) -> None:
+    if isinstance(verdict, NotKnown) and table_states.record_doubt(connection, dataset.id, doubt(dataset, verdict)):
+        audit.record(connection, "rollback_not_known", dataset=dataset.name, snapshot=verdict.snapshot)
+
+
+def refusal(dataset: Dataset, verdict: RolledBack) -> TableRolledBack:
+    name, snapshot = dataset.name, verdict.snapshot
+    back = (
+        f"Set it back to that snapshot (CALL lake.system.set_current_snapshot('{name}', {snapshot}))"
+        if verdict.is_kept
+        else "Restore the newest copy of the catalog"
+    )
+    return TableRolledBack(
+        f"{name} was rolled back: main does not descend from snapshot {snapshot}, which held everything that was "
+        "settled",
+        hint=f"{back}; or, if it is meant to be so, take the table as it is: "
+        f"`strandline dataset accept {name} --reason TEXT`.",
+    )
+
+
+def doubt(dataset: Dataset, verdict: NotKnown) -> str:
+    return (
+        f"the snapshots between {verdict.snapshot}, which held everything settled, and the newest one were expired, "
+        "and rows that were published last are gone: deleted or rolled back, nothing tells which. If it is meant to be "
+        f"so: `strandline dataset accept {dataset.name} --reason TEXT`"
+    )
+
+
+def problem(dataset: Dataset, view: TableView, memory: Memory) -> str | None:
+    """For `status`, which starts no JVM: what is certain without reading rows. Earlier metadata files are read where
+    they are files of this machine."""
+    verdict = judge(view, memory, lambda: earlier_links(view))
+    return refusal(dataset, verdict).message if isinstance(verdict, RolledBack) else None
+
+
+def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
+    """Our own maintenance has changed main, or is about to expire snapshots: the tag follows. Refuses a table that was
+    rolled back."""
+    from strandline.iceberg.spark.settled_tag import move
+
+    with ledger.read() as connection:
+        memory = recall(connection, dataset)
+    at = move(tables, dataset.name, memory, lambda verdict: settle_verdict(ledger, dataset, verdict))
+    if at is not None and at != memory.anchor:
+        with ledger.write() as connection:
+            table_states.raise_settled(connection, dataset.id, at)

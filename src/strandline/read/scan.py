@@ -1,0 +1,208 @@
+"""Bounded reads: the rows between two numbers, none above the seal, none that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import pandas_udf
+
+from strandline.core.errors import DuplicateNumbers, SchemaError
+from strandline.core.read_token import Bounds, Continuation
+from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
+from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.tables import CATALOG, SparkTables, explain
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows as a frame, and where to go on after them. Iterating gives them in sequence order, each with the
+    token that goes on right behind it. Instants then have their zone, UTC: those of `df.collect()` are in the zone
+    of the process, and do not say so."""
+
+    df: DataFrame
+    token: Continuation
+    """Behind the last row."""
+    _ordered: Callable[[], DataFrame] = field(repr=False)
+    """The numbers first, then the same columns."""
+
+    @property
+    def continuation(self) -> str:
+        return self.token.encode()
+
+    def __iter__(self) -> Iterator[tuple[Row, str]]:
+        last = 0
+        fields = self.df.schema.fields
+        named = Row(*(f.name for f in fields))
+        zoned = [_zoned(f.dataType) for f in fields]
+        try:
+            for row in self._ordered().toLocalIterator(prefetchPartitions=True):
+                number = row[0]
+                if number <= last:
+                    raise DuplicateNumbers(f"number {number} stands on two rows", hint=DuplicateNumbers.REMEDY)
+                last = number
+                values = map(_through, zoned, row[1:])
+                yield named(*values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
+        except Exception as e:
+            raise explain(e, "the rows cannot be read") from e
+
+
+def bounded(
+    tables: SparkTables,
+    dataset: Dataset,
+    view: TableView,
+    bounds: Bounds,
+    token: Continuation,
+    *,
+    owned: Sequence[SeqRange] | None,
+    may_stand_twice: bool = False,
+    partition: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    internal: bool = False,
+) -> Rows:
+    """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have. Where a
+    number may stand on two rows, that is looked for now: a frame that was handed out could not refuse any more."""
+    df, behind = settled_rows(tables, dataset, view, bounds, owned), bounds.behind
+    if partition is not None:
+        if PARTITION_COLUMN not in df.columns:
+            raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
+        df = df.where(F.col(PARTITION_COLUMN) == partition)
+    chosen = _chosen(df, columns, internal)
+    if limit is not None:
+        last = _last_of(df, limit)
+        if last is not None:
+            df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
+    if may_stand_twice:
+        _check_once(df)
+    return Rows(
+        df.select(*map(quoted, chosen)),
+        Continuation(token.lake, token.table, behind),
+        lambda: _in_order(df, chosen),
+    )
+
+
+def _check_once(df: DataFrame) -> None:
+    twice = df.groupBy(SEQ_COLUMN).count().where("count > 1").select(SEQ_COLUMN).limit(1)
+    try:
+        found = twice.collect()
+    except Exception as e:
+        raise explain(e, "the rows cannot be read") from e
+    if found:
+        raise DuplicateNumbers(f"number {found[0][0]} stands on two rows", hint=DuplicateNumbers.REMEDY)
+
+
+def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:
+    kinds = {f.name: f.dataType for f in df.schema.fields}
+    return df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
+
+
+def settled_rows(
+    tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds, owned: Sequence[SeqRange] | None
+) -> DataFrame:
+    """All columns, internal ones too, of the rows between the bounds that are ours."""
+    if view.main is None or bounds.empty:
+        return tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
+    df = _between(tables, dataset, view, view.main, bounds)
+    return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+
+
+def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: Bounds) -> DataFrame:
+    if view.main_has_current_schema:
+        df = tables.read(dataset.name, main)
+    else:  # a snapshot is read with the schema it was written with; the newest one came after it
+        df = tables.spark.table(f"{CATALOG}.{dataset.name}")
+    if bounds.after is not None:
+        df = df.where(F.col(SEQ_COLUMN) > bounds.after)
+    return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)
+
+
+def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> list[str]:
+    hidden = () if internal else INTERNAL_COLUMNS
+    if columns is None:
+        return [c for c in df.columns if c not in hidden]
+    if len(set(columns)) != len(columns):
+        raise SchemaError("a column is asked for twice")
+    if unknown := [c for c in columns if c not in df.columns]:
+        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(df.columns)}.")
+    return list(columns)
+
+
+def _last_of(df: DataFrame, limit: int) -> int | None:
+    """The number of the last row that a limit lets through; None if it cuts nothing off."""
+    if limit < 1:
+        raise SchemaError("a limit is at least 1")
+    numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
+    try:
+        found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
+    except Exception as e:
+        raise explain(e, "the rows cannot be read") from e
+    return None if found["n"] < limit else int(found["last"])
+
+
+def _utc(name: str, kind: T.DataType) -> Column:
+    """Instants as wall-clock time of UTC, which Python gets as it is."""
+    value = F.col(name)
+    return value if _zoned(kind) is None else value.cast(_without_zone(kind))
+
+
+def _without_zone(kind: T.DataType) -> T.DataType:
+    match kind:
+        case T.TimestampType():
+            return T.TimestampNTZType()
+        case T.StructType():
+            return T.StructType([T.StructField(f.name, _without_zone(f.dataType), f.nullable) for f in kind.fields])
+        case T.ArrayType():
+            return T.ArrayType(_without_zone(kind.elementType), kind.containsNull)
+        case T.MapType():
+            return T.MapType(_without_zone(kind.keyType), _without_zone(kind.valueType), kind.valueContainsNull)
+    return kind
+
+
+def _zoned(kind: T.DataType) -> Callable[[Any], Any] | None:
+    """What gives the instants in a value their zone back; None where there are none."""
+    match kind:
+        case T.TimestampType():
+            return lambda value: value.replace(tzinfo=UTC)
+        case T.StructType():
+            inner = [_zoned(f.dataType) for f in kind.fields]
+            named = Row(*(f.name for f in kind.fields))
+            return None if not any(inner) else lambda row: named(*map(_through, inner, row))
+        case T.ArrayType():
+            element = _zoned(kind.elementType)
+            return None if element is None else lambda values: [_through(element, v) for v in values]
+        case T.MapType():
+            key, item = _zoned(kind.keyType), _zoned(kind.valueType)
+            return (
+                None
+                if key is None and item is None
+                else lambda entries: {_through(key, k): _through(item, v) for k, v in entries.items()}
+            )
+    return None
+
+
+def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if zone is None or value is None else zone(value)
+
+
+def _is_owned(owned: Sequence[SeqRange]) -> Any:
+    """Only where foreign numbers are about: there may be a hundred thousand ranges, so a search and not a predicate."""
+    los = np.array([r.lo for r in owned], dtype=np.int64)
+    his = np.array([r.hi for r in owned], dtype=np.int64)
+
+    @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
+    def is_owned(numbers: pd.Series) -> pd.Series:
+        values = numbers.to_numpy(dtype=np.int64)
+        at = np.searchsorted(los, values, side="right") - 1
+        inside = (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else np.zeros(len(values), dtype=bool)
+        return pd.Series(inside)
+
+    return is_owned

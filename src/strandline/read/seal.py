@@ -1,0 +1,110 @@
+"""The sealed watermark as a watch: how far a dataset is settled, and a way to wait for it.
+
+Reading it takes no lock and asks nobody. It moves when this process publishes, and when a look into the ledger shows
+that another process did.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from strandline.core.errors import StrandlineError
+from strandline.core.types import Seq
+
+log = logging.getLogger(__name__)
+
+Subscriber = Callable[[Seq], None]
+
+
+class SealedWatermark:
+    """Monotonic: a look that comes back late, or a ledger that was restored, never moves it back."""
+
+    def __init__(self, look: Callable[[], Seq | None], *, poll_seconds: float) -> None:
+        self._look = look
+        self._poll_seconds = poll_seconds
+        self._value: Seq | None = None
+        self._moved = threading.Condition()
+        self._subscribers: list[Subscriber] = []
+        self._poller: threading.Thread | None = None
+        self._telling = threading.RLock()
+        self._told: Seq | None = None
+        self._closed = threading.Event()
+
+    @property
+    def value(self) -> Seq | None:
+        """What is known here and now, without a lock; `refresh` asks the ledger."""
+        return self._value
+
+    def refresh(self) -> Seq | None:
+        found = self._look()
+        if found is not None:
+            self._advance(found)
+        return self._value
+
+    def wait_past(self, seq: Seq | None, timeout_seconds: float) -> Seq | None:
+        """The watermark once it is above `seq` (None: once there is one), or None after the timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            value = self.refresh()
+            if value is not None and (seq is None or value > seq):
+                return value
+            left = deadline - time.monotonic()
+            if left <= 0 or self._closed.is_set():
+                return None
+            with self._moved:
+                if self._value == value:
+                    self._moved.wait(min(left, self._poll_seconds))
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call back with each new value, in order and never twice, from the thread that found it. Returns a function
+        that ends it."""
+        with self._moved:
+            self._subscribers.append(subscriber)
+            if self._poller is None:
+                self._poller = threading.Thread(target=self._poll, name="strandline-seal", daemon=True)
+                self._poller.start()
+
+        def end() -> None:
+            with self._moved:
+                if subscriber in self._subscribers:
+                    self._subscribers.remove(subscriber)
+
+        return end
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._moved:
+            self._moved.notify_all()
+
+    def _advance(self, found: Seq) -> None:
+        with self._moved:
+            if self._value is not None and found <= self._value:
+                return
+            self._value = found
+            self._moved.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Not under the lock that readers' waits use: a subscriber may take its time, or ask this watch something."""
+        with self._telling:
+            with self._moved:
+                value, subscribers = self._value, list(self._subscribers)
+            if value is None or (self._told is not None and value <= self._told):
+                return
+            self._told = value
+            for subscriber in subscribers:
+                try:
+                    subscriber(value)
+                except Exception:
+                    # One that fails must not keep the others, or the watch itself, from going on.
+                    log.exception("a subscriber of the sealed watermark failed")
+
+    def _poll(self) -> None:
+        while not self._closed.wait(self._poll_seconds):
+            try:
+                self.refresh()
+            except StrandlineError as e:
+                log.warning("the sealed watermark could not be read, trying again: %s", e.message)

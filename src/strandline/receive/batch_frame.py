@@ -1,0 +1,107 @@
+"""The bodies of a batch as a frame whose rows stand in the order of the bodies.
+
+A partition is a run of neighbouring bodies, read one after the other by the task that gives them to Spark. A body that
+does not have as many rows as were recorded fails the task. So the place of a row in the frame is its body's place in
+the batch plus its own place in the body, and `append` numbers rows by their place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from strandline.core.errors import FailedError
+from strandline.core.wording import plural
+from strandline.receive.schema_adapt import Fitting
+from strandline.receive.spool import SpoolReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from strandline.ledger.receive.batches import BatchBody
+
+ROWS_PER_TASK_MIN = 50_000
+"""Fewer are not worth a task, and a file, of their own."""
+_SLICE_ROWS = 20_000
+"""What is handed to the JVM at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A body, as a task needs it."""
+
+    spool: str
+    rows: int
+
+
+def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBody], reader: SpoolReader) -> DataFrame:
+    """Every row of the bodies once, in order, with exactly these columns."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    loads = in_order(bodies)
+    edges = cut(loads, spark.sparkContext.defaultParallelism)
+    runs = tuple(tuple(loads[a:b]) for a, b in pairwise(edges))
+    fitting = Fitting(to_arrow_schema(_nullable(fields)), tuple(f.name for f in fields if not f.nullable))
+    task = _Task(runs, fitting, reader)
+    return spark.range(0, len(runs), 1, len(runs)).mapInArrow(task.run, fields)
+
+
+def _nullable(kind: Any) -> Any:
+    match kind:
+        case T.StructType():
+            return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in kind.fields])
+        case T.ArrayType():
+            return T.ArrayType(_nullable(kind.elementType))
+        case T.MapType():
+            return T.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
+
+
+def in_order(bodies: Sequence[BatchBody]) -> list[Load]:
+    """Checked: each body's place is where the ones before it end, or rows would get the numbers of others."""
+    loads, place = [], 0
+    for body in bodies:
+        if body.place != place or body.rows < 1:
+            raise FailedError(f"the record of body {body.id} disagrees with itself: place {body.place}, not {place}")
+        loads.append(Load(body.spool, body.rows))
+        place += body.rows
+    return loads
+
+
+def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
+    """Where the runs begin, and where the last one ends: about the same number of rows in each, none of them empty."""
+    ends = list(accumulate(load.rows for load in loads))
+    tasks = max(1, min(tasks_max, len(loads), ends[-1] // ROWS_PER_TASK_MIN))
+    inner = {bisect_left(ends, ends[-1] * k // tasks) + 1 for k in range(1, tasks)}
+    return sorted({0, *(i for i in inner if i < len(loads)), len(loads)})
+
+
+@dataclass(frozen=True)
+class _Task:
+    runs: tuple[tuple[Load, ...], ...]
+    fitting: Fitting
+    reader: SpoolReader
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for which in batch.column("id").to_numpy().tolist():  # one number: that of the run
+                for load in self.runs[which]:
+                    yield from self._body(load)
+
+    def _body(self, load: Load) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        with self.reader.read(load.spool) as parts:
+            for part in parts:
+                rows += part.num_rows
+                fit: Any = self.fitting.fit(part)
+                for at in range(0, fit.num_rows, _SLICE_ROWS):
+                    yield fit.slice(at, _SLICE_ROWS)
+        if rows != load.rows:
+            received = plural(load.rows, "row", "was")
+            raise FailedError(f"the spool file {load.spool} holds {plural(rows, 'row')}, and {received} received")

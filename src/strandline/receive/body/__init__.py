@@ -1,0 +1,1 @@
+"""Request bodies to typed rows, within bounds."""

@@ -1,0 +1,175 @@
+"""A table's columns as Arrow has them, and what Iceberg keeps narrower: required values, uuids, fixed lengths.
+
+Rows that passed here fit the table to the last value, so that ingest cannot fail on them later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+
+Array = Any
+"""pyarrow's stubs are generic over types that are only known at run time here."""
+pc: Any = pyarrow.compute
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_ARROW: dict[str, Any] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "uuid": pa.string(),
+    "binary": pa.binary(),
+}
+
+
+class Misfit(Exception):
+    """Where in the array, from 0, and why."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(why)
+        self.row = row
+        self.why = why
+
+
+@lru_cache(maxsize=256)
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """As Spark takes it: a uuid is text, a fixed is bytes. Nullable at every level; what is required is checked."""
+    return pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
+
+
+def arrow_type(kind: ColumnType) -> Any:
+    match kind:
+        case Primitive(name) if name.startswith("decimal("):
+            precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
+            return pa.decimal128(int(precision), int(scale))
+        case Primitive(name) if name.startswith("fixed["):
+            return pa.binary()
+        case Primitive(name):
+            return _ARROW[name]
+        case ListOf(element):
+            return pa.list_(arrow_type(element))
+        case MapOf(key, value):
+            return pa.map_(arrow_type(key), arrow_type(value))
+        case Struct(fields):
+            return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in fields])
+
+
+@lru_cache(maxsize=256)
+def width_bytes(columns: tuple[Column, ...]) -> int:
+    """What a row takes in Arrow though it holds nothing but nulls."""
+    return sum(_width(arrow_type(c.type)) for c in columns)
+
+
+def _width(kind: Any) -> int:
+    if pa.types.is_struct(kind):
+        return 1 + sum(_width(f.type) for f in kind)
+    if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 5
+    return 1 + int(kind.bit_width) // 8
+
+
+def check(rows: pa.Table, columns: Sequence[Column]) -> None:
+    """Raises Misfit for the first column that has a value which its table cannot hold."""
+    for column in columns:
+        if not _is_narrow(column):
+            continue
+        before = 0
+        for chunk in rows.column(column.name).chunks:
+            try:
+                _check_required(chunk, None, column.required, column.name)
+                _check(chunk, column.type, column.name)
+            except Misfit as e:
+                raise Misfit(before + e.row, e.why) from e
+            before += len(chunk)
+
+
+def _is_narrow(column: Column) -> bool:
+    return column.required or _needs_check(column.type)
+
+
+def _needs_check(kind: ColumnType) -> bool:
+    match kind:
+        case Primitive(name):
+            return name == "uuid" or name.startswith("fixed[")
+        case ListOf(element, required):
+            return required or _needs_check(element)
+        case MapOf():
+            return True
+        case Struct(fields):
+            return any(map(_is_narrow, fields))
+
+
+def _check(array: Array, kind: ColumnType, path: str) -> None:
+    match kind:
+        case Primitive("uuid"):
+            _demand(pc.match_substring_regex(array, _UUID), f'column "{path}" is not a uuid')
+        case Primitive(name) if name.startswith("fixed["):
+            length = int(name.removeprefix("fixed[").removesuffix("]"))
+            _demand(pc.equal(pc.binary_length(array), length), f'column "{path}" has not {length} bytes')
+        case ListOf(element, required) if required or _needs_check(element):
+            inner = array.flatten()
+            with _owners(array):
+                _check_required(inner, None, required, path + "[]")
+                _check(inner, element, path + "[]")
+        case MapOf(key, value, required):
+            with _owners(array):
+                keys, items = _entries(array)
+                _check_required(keys, None, True, path + "{key}")
+                _check(keys, key, path + "{key}")
+                _check_required(items, None, required, path + "{}")
+                _check(items, value, path + "{}")
+        case Struct(fields):
+            for index, field in enumerate(fields):
+                if _is_narrow(field):
+                    child, name = array.field(index), f"{path}.{field.name}"
+                    _check_required(child, array, field.required, name)
+                    _check(pc.if_else(array.is_valid(), child, None) if array.null_count else child, field.type, name)
+        case _:
+            pass
+
+
+@contextmanager
+def _owners(array: Array) -> Iterator[None]:
+    """A place among the elements of lists, told as the place of the list."""
+    try:
+        yield
+    except Misfit as e:
+        parents = pc.list_parent_indices(_as_list(array))
+        raise Misfit(parents[e.row].as_py(), e.why) from e
+
+
+def _as_list(array: Array) -> Array:
+    """Of a map: its list of entries."""
+    if not pa.types.is_map(array.type):
+        return array
+    return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+
+
+def _entries(array: Array) -> tuple[Array, Array]:
+    entries = _as_list(array).flatten()
+    return entries.field(0), entries.field(1)
+
+
+def _check_required(array: Array, owner: Array | None, required: bool, path: str) -> None:
+    """Of a field of a struct: only where the struct itself is there."""
+    if required and array.null_count:
+        fits = array.is_valid() if owner is None else pc.or_(array.is_valid(), owner.is_null())
+        _demand(fits, f'column "{path}" is null and required')
+
+
+def _demand(fits: Array, why: str) -> None:
+    if pc.all(fits).as_py() is False:
+        raise Misfit(pc.index(fits, False).as_py(), why)

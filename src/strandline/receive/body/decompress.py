@@ -1,0 +1,54 @@
+"""Bodies as they were sent to bodies as they were meant, under a limit: what is beyond it is never in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.core.errors import BadRow
+
+_STEP_BYTES = 1 << 20
+
+
+class TooLarge(Exception):
+    """More bytes than `limit`."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        super().__init__(f"{what}; the limit is {limit:,} bytes")
+        self.limit = limit
+
+
+def unpack(body: bytes, encoding: str, bytes_max: int) -> bytes | memoryview:
+    """All of it, in one piece. A stream that ends too early is an error, several one after another are one body."""
+    if encoding == "identity":
+        return next(unpack_pieces(body, encoding, bytes_max), b"")
+    # Pages of it take memory when they are written, so that it is as large as the body and never copied to grow.
+    whole = np.empty(bytes_max, np.uint8).data
+    size = 0
+    for piece in unpack_pieces(body, encoding, bytes_max):
+        whole[size : size + len(piece)] = piece
+        size += len(piece)
+    return whole[:size]
+
+
+def unpack_pieces(body: bytes, encoding: str, bytes_max: int) -> Iterator[bytes]:
+    """`encoding` is one of wire.ENCODINGS."""
+    if encoding == "identity":
+        if len(body) > bytes_max:
+            raise TooLarge(bytes_max, f"the body has {len(body):,} bytes")
+        yield body
+        return
+    size = 0
+    try:
+        codec = cast("Literal['gzip', 'zstd']", encoding)
+        with pa.CompressedInputStream(cast("Any", pa.BufferReader(body)), codec) as stream:
+            while piece := stream.read(min(_STEP_BYTES, bytes_max + 1 - size)):
+                size += len(piece)
+                if size > bytes_max:
+                    raise TooLarge(bytes_max, "the body has more bytes after decompression")
+                yield piece
+    except OSError as e:
+        raise BadRow(None, f"the body cannot be decompressed as {encoding}: it is damaged or cut") from e

@@ -1,0 +1,174 @@
+"""JSON lines to rows, a few at a time: what a line can become is bounded before it is read.
+
+A few bytes of JSON can stand for very many. A line of two braces is a row of nulls in every column, and a `null` in a
+list is a struct of nulls. So lines are read in slices that are small enough whatever they hold; a line that is too long
+for that is counted value by value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.core.errors import BadRow
+from strandline.core.wording import plural
+from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+from strandline.receive.body.columns import width_bytes
+from strandline.receive.body.decompress import TooLarge
+
+ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
+"""JSON lines to rows, and the line of each; raises BadRow. It is ingest's: a row fits, or does not, by the same rules
+whichever way it comes in."""
+
+_SLICE_BYTES = 1 << 20
+_SLICE_PARTS = 16
+"""A slice, and what it can become, is at most this part of the limit."""
+_LINE_PARTS = 3
+"""So is a line, which cannot be cut: the text of it, and its values, are there at once."""
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_json(
+    pieces: Iterable[bytes], columns: tuple[Column, ...], bytes_max: int, room: int, read_lines: ReadLines
+) -> Iterator[tuple[pa.Table, Any]]:
+    """Rows of at most `bytes_max`, which together with the text read so far take at most `room`; and their lines."""
+    reader = _Reader(columns, bytes_max, room, read_lines)
+    for data in _whole_lines(pieces, min(_SLICE_BYTES, max(1, bytes_max // _SLICE_PARTS)), bytes_max // _LINE_PARTS):
+        yield from reader.read(data)
+
+
+def _whole_lines(pieces: Iterable[bytes], slice_bytes: int, line_bytes_max: int) -> Iterator[bytes]:
+    """Cut behind line ends, about so many bytes at a time; longer only where one line is."""
+    left: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + slice_bytes]
+            at += len(part)
+            end = part.rfind(b"\n") + 1
+            if not end:
+                left.append(part)
+                size += len(part)
+                if size > line_bytes_max:
+                    raise TooLarge(line_bytes_max, "a line has more bytes")
+                continue
+            whole = b"".join((*left, part[:end]))
+            left, size = [part[end:]], len(part) - end
+            yield whole
+    if size:
+        whole = b"".join(left)
+        left.clear()
+        yield whole
+
+
+class _Reader:
+    def __init__(self, columns: tuple[Column, ...], bytes_max: int, room: int, read_lines: ReadLines) -> None:
+        self._columns = columns
+        self._bytes_max = bytes_max
+        self._room = room
+        self._read_lines = read_lines
+        self._width = max(1, width_bytes(columns))
+        self._element = widest_element(columns)
+        self._lines = 0
+        self._text = 0
+        self._rows = 0
+        self._made = 0
+
+    def read(self, data: bytes) -> Iterator[tuple[pa.Table, Any]]:
+        """Whole lines."""
+        may_become = self._may_become(data)
+        if may_become > self._bytes_max // _SLICE_PARTS:
+            middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n") + 1
+            if 0 < middle < len(data):
+                yield from self.read(data[:middle])
+                yield from self.read(data[middle:])
+                return
+            may_become = self._becomes(data)
+        self._text += len(data)
+        self._take(may_become)
+        yield self._read_here(data)
+
+    def _may_become(self, data: bytes) -> int:
+        """At most: each line a row of nulls, and each comma or bracket an element of the widest kind."""
+        rows = data.count(b"\n") + (not data.endswith(b"\n"))
+        elements = 0
+        if self._element:
+            elements = data.count(b",") + data.count(b"[") + data.count(b"{")
+        return rows * self._width + elements * self._element
+
+    def _becomes(self, line: bytes) -> int:
+        """Exactly, of one line; if that can be told without as much memory as it would take."""
+        if not self._element:
+            return self._width
+        if python_bytes(line) > self._bytes_max // _LINE_PARTS:
+            raise TooLarge(self._bytes_max, f"line {self._lines + 1} may take more bytes than that")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return self._width  # the reader says what is wrong with it
+        return self._width + sum(inside(row.get(c.name), c.type) for c in self._columns if isinstance(row, dict))
+
+    def _take(self, may_become: int) -> None:
+        """Before it is made."""
+        if self._made + may_become > self._bytes_max or self._made + self._text + may_become > self._room:
+            raise TooLarge(
+                self._bytes_max, f"{plural(self._rows, 'row')} and those behind them take more bytes than that"
+            )
+
+    def _read_here(self, data: bytes) -> tuple[pa.Table, Any]:
+        before = self._lines
+        if before and data.startswith(_BOM):  # only a body begins with one
+            data, before = b"\n" + data, before - 1
+        try:
+            rows, lines = self._read_lines(data, self._columns)
+        except BadRow as e:
+            raise BadRow(None if e.line is None else e.line + before, e.message) from e
+        self._lines += data.count(b"\n") - (self._lines - before)
+        self._rows += rows.num_rows
+        self._made += rows.nbytes
+        return rows, lines + before
+
+
+@lru_cache(maxsize=256)
+def widest_element(columns: tuple[Column, ...]) -> int:
+    """The bytes of a null in the list, or of an entry in the map, that has the most; 0: there are none."""
+    return max((_widest(c.type) for c in columns), default=0)
+
+
+def _widest(kind: ColumnType) -> int:
+    match kind:
+        case ListOf(element):
+            return max(_width(element), _widest(element))
+        case MapOf(key, value):
+            return max(_width(key) + _width(value) + 1, _widest(value))
+        case Struct(fields):
+            return max((_widest(f.type) for f in fields), default=0)
+        case Primitive():
+            return 0
+
+
+@lru_cache(maxsize=1024)
+def _width(kind: ColumnType) -> int:
+    return width_bytes((Column("", kind),))
+
+
+def inside(value: Any, kind: ColumnType) -> int:
+    """The bytes of the elements of lists and maps in a value, nulls as much as others."""
+    match kind:
+        case ListOf(element) if isinstance(value, list):
+            return len(value) * _width(element) + sum(inside(v, element) for v in value)
+        case MapOf(key, each) if isinstance(value, dict):
+            return len(value) * (_width(key) + _width(each) + 1) + sum(inside(v, each) for v in value.values())
+        case Struct(fields) if isinstance(value, dict):
+            return sum(inside(value.get(f.name), f.type) for f in fields)
+    return 0
+
+
+def python_bytes(text: bytes) -> int:
+    """What Python makes of a JSON text takes about so much."""
+    return len(text) + 64 * text.count(b"[") + 72 * text.count(b"{") + 200 * text.count(b":") + 40 * text.count(b",")

@@ -1,0 +1,92 @@
+"""The body of a request to rows that fit their table exactly, or to the reason why they do not. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.core import forward_protocol
+from strandline.core.errors import BadRow
+from strandline.core.types import SEQ_COLUMN, SeqRange
+from strandline.core.wording import plural
+from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.receive.body.arrow import read_arrow
+from strandline.receive.body.columns import Misfit, arrow_schema, check, width_bytes
+from strandline.receive.body.decompress import TooLarge, unpack, unpack_pieces
+from strandline.receive.body.json_lines import ReadLines, read_json
+
+_NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
+RESERVE = 4
+"""A part of `bytes_max` that is kept free for what comes and goes while rows are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A body as it was sent."""
+
+    data: bytes
+    form: str
+    encoding: str
+    numbers: SeqRange | None
+    """From a sender of Strandline's: its rows carry the numbers that they have there, all of them in this range. They
+    are not ours. None: from anyone else."""
+
+
+def read_body(body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines) -> pa.Table:
+    """With exactly these columns. Raises BadRow or TooLarge.
+
+    The body as it was sent, as it was meant, and its rows take twice `bytes_max` together, at most."""
+    given = (_NUMBER, *columns) if body.numbers is not None else columns
+    wanted = [c.name for c in columns]
+    parts: list[pa.Table] = []
+    after: int | None = None
+    for rows, lines in _parts(body, given, bytes_max, read_lines):
+        if body.numbers is not None:
+            check_numbers(rows.column(SEQ_COLUMN), body.numbers, lines, after)
+            after = rows.column(SEQ_COLUMN)[-1].as_py() if rows.num_rows else after
+        part = rows.select(wanted)
+        if not part.schema.equals(arrow_schema(columns)):
+            raise TypeError("the rows do not have the columns of their table")
+        try:
+            check(part, columns)
+        except Misfit as e:
+            raise BadRow(e.row + 1 if lines is None else int(lines[e.row]), e.why) from e
+        parts.append(part)
+    if body.numbers is not None and after is None:
+        raise BadRow(None, f"the range {body.numbers} has no rows")
+    return pa.concat_tables(parts) if parts else arrow_schema(columns).empty_table()
+
+
+def _parts(
+    body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines
+) -> Iterator[tuple[pa.Table, Any]]:
+    """The rows, and the line of each (None: they have none)."""
+    sent = 0 if body.encoding == "identity" else len(body.data)
+    if body.form == forward_protocol.ARROW:
+        # While it is unpacked, what was unpacked is there twice.
+        data = unpack(body.data, body.encoding, bytes_max - sent // 2)
+        room = 2 * bytes_max - sent - len(data) - bytes_max // RESERVE
+        yield read_arrow(data, columns, bytes_max, min(bytes_max, room)), None
+    else:
+        room = 2 * bytes_max - len(body.data) - bytes_max // RESERVE
+        if not sent and (count := body.data.count(b"\n")) * width_bytes(columns) > bytes_max:
+            raise TooLarge(bytes_max, f"{plural(count, 'row', 'takes')} more bytes than that")
+        pieces = unpack_pieces(body.data, body.encoding, bytes_max)
+        yield from read_json(pieces, columns, bytes_max, room, read_lines)
+
+
+def check_numbers(column: Any, within: SeqRange, lines: Any | None, after: int | None) -> None:
+    """A range is the name of the rows in it: it has some, and their numbers strictly increase inside it, from the one
+    behind `after` on. Anything else would make the rows that belong there a repeat, and they would be answered and
+    thrown away."""
+    numbers = column.fill_null(0).to_numpy()  # 0 is in no range
+    bad = (numbers < within.lo) | (numbers > within.hi)
+    bad[1:] |= numbers[1:] <= numbers[:-1]
+    bad[:1] |= after is not None and numbers[:1] <= after
+    if bad.any():
+        row = int(bad.argmax())
+        why = f"{SEQ_COLUMN} {column[row].as_py()} does not strictly increase inside the range {within}"
+        raise BadRow(row + 1 if lines is None else int(lines[row]), why)

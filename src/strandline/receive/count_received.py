@@ -1,0 +1,232 @@
+"""What is really there of the bodies that a sender's lane brought: counted in the table by the numbers that they got,
+or in the spool. Only aggregates leave the executors: counts per body, and the places of a few rows that are gone or
+stand more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import StrandlineError
+from strandline.core.forward_protocol import LaneName
+from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange
+from strandline.core.wording import agreeing, part, plural
+from strandline.ledger.engine import Ledger
+from strandline.ledger.receive import senders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.iceberg.spark.tables import SparkTables
+    from strandline.ledger.receive.senders import PlacedBody
+    from strandline.receive.spool import SpoolReader
+
+BODIES_MAX = 1000
+_NAMED_MAX = 5
+"""Rows of one body that are named one by one; of the others it is said how many they are."""
+_BAD_ROWS_MAX = 5_000_000
+"""Rows of damaged bodies that are looked at one by one. Beyond it something is wrong that no list of rows explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    rows: SeqRange
+    """The sender's."""
+    count: int
+    """How many are really there."""
+    digest: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    ranges: tuple[Inspected, ...]
+    next: Seq | None
+    """Where to go on, if there is more."""
+
+
+@dataclass(frozen=True)
+class Inspector:
+    ledger: Ledger
+    tables: Callable[[], SparkTables]
+    """Starts Spark, where rows have to be counted in a table."""
+    reader: SpoolReader
+
+    def document(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> dict[str, Any]:
+        """As it is told over HTTP."""
+        found = self.inspect(dataset, lane, SeqRange(lo, hi))
+        ranges = [
+            {"lo": r.rows.lo, "hi": r.rows.hi, "rows": r.count, "digest": r.digest, "problem": r.problem}
+            for r in found.ranges
+        ]
+        return {"ranges": ranges} if found.next is None else {"ranges": ranges, "next": found.next}
+
+    def inspect(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> Inspection:
+        bodies, after = self._bodies(dataset, lane, window)
+        spooled = {b.rows: self._in_spool(b) for b in bodies if b.first is None}
+        if any(found.problem for found in spooled.values()):
+            # It may have been ingested in between, and its file removed: the ledger says so by now.
+            again = {b.rows: b for b in self._bodies(dataset, lane, window)[0]}
+            bodies = [again.get(b.rows, b) for b in bodies]
+        placed = [b for b in bodies if b.first is not None]
+        counted = {found.rows: found for found in self._in_table(dataset, placed)}
+        return Inspection(tuple(counted.get(b.rows) or spooled[b.rows] for b in bodies), after)
+
+    def _bodies(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> tuple[list[PlacedBody], Seq | None]:
+        with self.ledger.read() as connection:
+            found = senders.placed(connection, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
+        more = found[BODIES_MAX].rows.lo if len(found) > BODIES_MAX else None
+        return list(found[:BODIES_MAX]), more
+
+    def _in_spool(self, body: PlacedBody) -> Inspected:
+        if body.is_discarded:
+            given_up = f"its {plural(body.count, 'row', 'was')} given up here by a person"
+            return Inspected(body.rows, 0, body.digest, given_up)
+        if body.spool is None:
+            problem = (
+                None
+                if body.count == 0
+                else f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
+            )
+            return Inspected(body.rows, 0, body.digest, problem)
+        try:
+            rows = self.reader.count(body.spool)
+        except (StrandlineError, OSError, ValueError) as e:
+            return Inspected(body.rows, 0, body.digest, f"its file in the spool cannot be read: {e}")
+        told = f"its file in the spool has {plural(rows, 'row')}, and {plural(body.count, 'row', 'was')} received"
+        return Inspected(body.rows, rows, body.digest, None if rows == body.count else told)
+
+    def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[Inspected]:
+        with_rows = [b for b in bodies if b.count]
+        tallies = count_in_table(self.tables(), dataset, with_rows) if with_rows else {}
+        return [_judge(b, tallies.get(b.rows.lo)) for b in bodies]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of the numbers of one body, in the table."""
+
+    rows: int
+    distinct: int
+    wrong: tuple[tuple[int, int], ...] = ()
+    """Some numbers that do not stand there once, and how often they do."""
+
+
+def count_in_table(tables: SparkTables, dataset: Dataset, bodies: Sequence[PlacedBody]) -> dict[int, Tally]:
+    """By the first number of each body at its sender."""
+    from pyspark.sql import functions as F
+
+    view = tables.view(dataset.name)
+    if view.main is None:
+        return {b.rows.lo: replace(Tally(0, 0), wrong=_first_of(b)) for b in bodies}
+    numbers = tables.read(dataset.name, view.main).select(F.col(SEQ_COLUMN).alias("_number"))
+    sound: dict[int, Tally] = {b.rows.lo: Tally(rows, distinct) for b, rows, distinct in _tallies(numbers, bodies)}
+    bad = [b for b in bodies if (sound[b.rows.lo].rows, sound[b.rows.lo].distinct) != (b.count, b.count)]
+    few = [b for b, rows in zip(bad, accumulate(b.count for b in bad), strict=True) if rows <= _BAD_ROWS_MAX]
+    for at, wrong in _wrong_numbers(numbers, few).items():
+        sound[at] = replace(sound[at], wrong=tuple(wrong))
+    return sound
+
+
+def _first_of(body: PlacedBody) -> tuple[tuple[int, int], ...]:
+    first = body.first or 0
+    return tuple((n, 0) for n in range(first, first + min(_NAMED_MAX, body.count)))
+
+
+def _tallies(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> list[tuple[PlacedBody, int, int]]:
+    """One pass. How many numbers there are, and how many different ones: a bit for each, so that no number is shuffled.
+    A body is found by the bucket of bits that a number falls into."""
+    from pyspark.sql import functions as F
+
+    spans = _spans(numbers, bodies)
+    bucket = F.bitmap_bucket_number("_number")
+    known = spans.select(
+        "*",
+        F.explode(F.sequence(F.bitmap_bucket_number("_from"), F.bitmap_bucket_number("_to"))).alias("_bucket"),
+    )
+    inside = _between(numbers, bodies).withColumn("_bucket", bucket).join(F.broadcast(known), "_bucket")
+    counted = (
+        inside.where(F.col("_number").between(F.col("_from"), F.col("_to")))
+        .groupBy("_body", "_bucket")
+        .agg(
+            F.count("*").alias("rows"),
+            F.bitmap_count(F.bitmap_construct_agg(F.bitmap_bit_position("_number"))).alias("distinct"),
+        )
+        .groupBy("_body")
+        .agg(F.sum("rows").alias("rows"), F.sum("distinct").alias("distinct"))
+    )
+    found = {r["_body"]: (int(r["rows"]), int(r["distinct"])) for r in _collected(counted)}  # a line per body
+    return [(b, *found.get(i, (0, 0))) for i, b in enumerate(bodies)]
+
+
+def _wrong_numbers(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> dict[int, list[tuple[int, int]]]:
+    """Of each body a few numbers that do not stand in the table once, with how often they do."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not bodies:
+        return {}
+    expected = _spans(numbers, bodies).select("_body", F.explode(F.sequence("_from", "_to")).alias("_number"))
+    there = _between(numbers, bodies).groupBy("_number").agg(F.count("*").alias("times"))
+    times = F.coalesce(F.col("times"), F.lit(0))
+    place = F.row_number().over(Window.partitionBy("_body").orderBy("_number"))
+    wrong = (
+        expected.join(there, "_number", "left")
+        .where(times != 1)
+        .select("_body", "_number", times.alias("times"), place.alias("place"))
+        .where(F.col("place") <= _NAMED_MAX)
+    )
+    found: dict[int, list[tuple[int, int]]] = {}
+    for r in sorted(_collected(wrong), key=lambda r: (r["_body"], r["_number"])):  # a few lines per bad body
+        found.setdefault(bodies[r["_body"]].rows.lo, []).append((int(r["_number"]), int(r["times"])))
+    return found
+
+
+def _spans(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
+    spans = [(i, int(b.first or 0), int(b.first or 0) + b.count - 1) for i, b in enumerate(bodies)]
+    return numbers.sparkSession.createDataFrame(spans, "_body int, _from long, _to long")
+
+
+def _between(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
+    """Reaches Iceberg: files without any of these numbers are not opened."""
+    from pyspark.sql import functions as F
+
+    first = min(int(b.first or 0) for b in bodies)
+    last = max(int(b.first or 0) + b.count - 1 for b in bodies)
+    return numbers.where(F.col("_number").between(first, last))
+
+
+def _collected(df: DataFrame) -> list[Any]:
+    from strandline.iceberg.spark.tables import explain
+
+    try:
+        return df.collect()
+    except Exception as e:
+        raise explain(e, "the rows that were received cannot be counted") from e
+
+
+def _judge(body: PlacedBody, tally: Tally | None) -> Inspected:
+    if tally is None:
+        return Inspected(body.rows, 0, body.digest, None)
+    sound = (tally.rows, tally.distinct) == (body.count, body.count)
+    return Inspected(body.rows, tally.rows, body.digest, None if sound else describe(body, tally))
+
+
+def describe(body: PlacedBody, tally: Tally) -> str:
+    """What is wrong, row by row for the first few. Rows count from 1; the number at the sender is known where no number
+    of the range was left out."""
+    dense = body.count == len(body.rows)
+    said = []
+    for number, times in tally.wrong:
+        place = number - (body.first or 0)
+        there = f" (number {body.rows.lo + place} at the sender)" if dense else ""
+        how = {0: "is gone", 2: "stands twice"}.get(times, f"stands {times} times")
+        said.append(f"row {place + 1}{there} {how}")
+    gone, extra = body.count - tally.distinct, tally.rows - tally.distinct
+    if gone + extra > len(said):
+        more = f"{extra:,} {agreeing(extra, 'is')} there once too often"
+        said.append(f"in all, {part(gone, body.count, 'row', 'is')} gone and {more}")
+    return "; ".join(said)

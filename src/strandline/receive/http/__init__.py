@@ -1,0 +1,1 @@
+"""The receiver's HTTP side: server, paths, admission, answers."""

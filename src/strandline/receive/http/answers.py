@@ -1,0 +1,150 @@
+"""What a receiver answers: one status and one outcome for everything that can happen. Nothing here tells a path, a
+secret or a trace; who runs the receiver finds those in its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from strandline.core.forward_protocol import Answer
+from strandline.core.types import SeqRange
+from strandline.ledger.receive.owners import NotClaimed, NotOwner
+from strandline.ledger.receive.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    outcome: Answer
+    why: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        return {"outcome": self.outcome.value, "why": self.why, **self.more}
+
+
+class Turned(Exception):
+    """The request ends here."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.why)
+        self.reply = reply
+
+
+def accepted(rows: int, digest: str) -> Reply:
+    return Reply(202, Answer.ACCEPTED, None, {"rows": rows, "digest": digest, "repeat": False})
+
+
+def decided(decision: Decision, rows: int, digest: str) -> Reply:
+    """Rows and digest are those of the body that was just sent: a repeat is answered with those of the first one."""
+    match decision:
+        case New():
+            return accepted(rows, digest)
+        case Repeat(stored_rows, stored_digest, held):
+            again: dict[str, Any] = {"rows": stored_rows, "digest": stored_digest, "repeat": True}
+            if stored_digest is None:
+                again["held"] = _pairs(held)
+            return Reply(202, Answer.ACCEPTED, None, again)
+        case Overlaps(held):
+            why = "some of these rows are held already and some are not"
+            return Reply(409, Answer.CONFLICT, why, {"held": _pairs(held)})
+        case OtherBody(stored):
+            return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
+        case Gone(what):
+            return no_token() if what == "token" else no_dataset()
+        case OnHold():
+            return on_hold()
+        case NotOwner():
+            return not_owner()
+        case NotClaimed(generation):
+            return not_claimed(generation)
+        case _:
+            assert_never(decision)
+
+
+def _pairs(ranges: Sequence[SeqRange]) -> list[list[int]]:
+    return [[r.lo, r.hi] for r in ranges]
+
+
+def busy(why: str, retry_after_seconds: int, *, status: int = 429) -> Reply:
+    return Reply(status, Answer.BUSY, why, headers={"Retry-After": str(retry_after_seconds)})
+
+
+_HOLD_RETRY_SECONDS = 60
+
+
+def on_hold() -> Reply:
+    why = (
+        "the receiver's ledger was restored from an older copy, and which rows it has is not known: a person has to "
+        "look at it there (`strandline status`). Nothing was taken; send the same request again later"
+    )
+    return busy(why, _HOLD_RETRY_SECONDS, status=503)
+
+
+def behind(retry_after_seconds: int) -> Reply:
+    why = (
+        "the receiver's ledger was restored, or a writer died, and the ledger is not opened yet: an ingesting receiver "
+        "or `strandline ledger open` does that. Nothing was taken; send the same request again later"
+    )
+    return busy(why, retry_after_seconds, status=503)
+
+
+def in_flight(retry_after_seconds: int) -> Reply:
+    return Reply(
+        409,
+        Answer.IN_FLIGHT,
+        "a body with this key is being taken in right now",
+        headers={"Retry-After": str(retry_after_seconds)},
+    )
+
+
+def bad_body(line: int | None, why: str) -> Reply:
+    return Reply(400, Answer.BAD_BODY, why, {"line": line})
+
+
+def bad_digest() -> Reply:
+    return Reply(400, Answer.BAD_DIGEST, "the body is not what Content-Digest says: it was damaged on the way")
+
+
+def bad_request(why: str, *, status: int = 400) -> Reply:
+    return Reply(status, Answer.BAD_REQUEST, why)
+
+
+def too_large(limit: int, why: str) -> Reply:
+    return Reply(413, Answer.TOO_LARGE, why, {"limit": limit})
+
+
+def not_understood(why: str) -> Reply:
+    return Reply(415, Answer.NOT_UNDERSTOOD, why)
+
+
+def no_token() -> Reply:
+    why = "a token is needed: Authorization: Bearer TOKEN"
+    return Reply(401, Answer.NO_TOKEN, why, headers={"WWW-Authenticate": 'Bearer realm="strandline"'})
+
+
+def not_allowed() -> Reply:
+    return Reply(403, Answer.NOT_ALLOWED, "the token is not for this dataset")
+
+
+def not_owner() -> Reply:
+    why = (
+        "these lanes belong to another token or another sink; a new token takes them over with "
+        "`strandline token create NAME --replaces OLD` at the receiver"
+    )
+    return Reply(403, Answer.NOT_ALLOWED, why)
+
+
+def not_claimed(generation: int | None) -> Reply:
+    """The generation that was claimed last."""
+    if generation is None:
+        why = "no sink has claimed these lanes: a sender claims its first generation before it sends"
+    else:
+        why = f"generation {generation} of this sink was claimed last: another one is claimed first, one step at a time"
+    return Reply(409, Answer.NOT_CLAIMED, why, {"generation": generation})
+
+
+def no_dataset() -> Reply:
+    return Reply(404, Answer.NO_DATASET, "there is no such dataset here")

@@ -1,0 +1,249 @@
+"""The receiver as an HTTP application: paths, their description for OpenAPI, and one form of answer for everything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strandline.core import forward_protocol
+from strandline.receive.context import ReceiverContext
+from strandline.receive.http import answers, questions
+from strandline.receive.http.answers import Reply, Turned
+from strandline.receive.http.request_handler import Taking
+
+log = logging.getLogger(__name__)
+
+_ROWS = "/v1/datasets/{dataset}/rows"
+
+_ABOUT = """
+Rows in, exactly once. A body of rows is answered 202 only when it is durable: then it will be in the dataset's table,
+once, whatever happens afterwards. Anything that was not answered 202 can be sent again, the same body under the same
+name; nothing is ever doubled by it.
+
+A body's name is its `Idempotency-Key`, in the scope of the token and the dataset: any text that is the same when the
+body is sent again. Every answer is a JSON object with `outcome` and `why`; one with `Retry-After` asks to send the
+same request again later.
+"""
+
+_SECURITY: list[dict[str, list[str]]] = [{"token": []}]
+
+
+def create_app(parts: ReceiverContext) -> FastAPI:
+    state: dict[str, Taking] = {}
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        state["taking"] = Taking(parts)
+        try:
+            yield
+        finally:
+            state["taking"].close()
+
+    app = FastAPI(
+        title="Strandline receiver",
+        version=forward_protocol.VERSION,
+        description=_ABOUT,
+        lifespan=lifespan,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # these pages load scripts of strangers
+        redoc_url=None,
+    )
+    app.add_middleware(_Marked, retry_after_seconds=parts.config.settings.receive.retry_after_seconds)
+    _handle_failures(app)
+    _add_rows(app, state)
+    _add_questions(app, state)
+
+    @app.get("/v1/health", summary="Whether the receiver answers", tags=["receiver"])
+    async def health() -> dict[str, bool]:
+        return {"ok": True}
+
+    _describe_token(app)
+    return app
+
+
+def _add_rows(app: FastAPI, state: Mapping[str, Taking]) -> None:
+    @app.post(
+        _ROWS,
+        status_code=202,
+        summary="Send rows",
+        description=_SEND,
+        tags=["rows"],
+        responses=_outcomes(),
+        openapi_extra={"requestBody": _BODY, "parameters": _PARAMETERS, "security": _SECURITY},
+    )
+    async def send_rows(request: Request, dataset: str) -> JSONResponse:
+        return _response(await state["taking"].take(request, dataset))
+
+
+def _add_questions(app: FastAPI, state: Mapping[str, Taking]) -> None:
+    @app.post(f"{_ROWS}/claimed", **_question("Which sink feeds this dataset", questions.ClaimedQuestion))
+    async def claimed(request: Request, dataset: str) -> JSONResponse:
+        return _response(await questions.claimed(state["taking"], request, dataset))
+
+    @app.post(f"{_ROWS}/claim", **_question("Feed this dataset from now on", questions.ClaimQuestion))
+    async def claim(request: Request, dataset: str) -> JSONResponse:
+        return _response(await questions.claim(state["taking"], request, dataset))
+
+    @app.post(f"{_ROWS}/held", **_question("Which ranges of a sender are held", questions.HeldQuestion))
+    async def held(request: Request, dataset: str) -> JSONResponse:
+        return _response(await questions.held(state["taking"], request, dataset))
+
+    @app.post(f"{_ROWS}/inspect", **_question("Which rows of a sender are really there", questions.InspectQuestion))
+    async def inspect(request: Request, dataset: str) -> JSONResponse:
+        return _response(await questions.inspect(state["taking"], request, dataset))
+
+
+def _response(reply: Reply) -> JSONResponse:
+    return JSONResponse(reply.body(), reply.status, dict(reply.headers))
+
+
+def _handle_failures(app: FastAPI) -> None:
+    @app.exception_handler(Turned)
+    async def turned(_request: Request, error: Turned) -> JSONResponse:
+        return _response(error.reply)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_path(_request: Request, error: HTTPException) -> JSONResponse:
+        return _response(answers.bad_request("there is nothing at this path and method", status=error.status_code))
+
+
+class _Marked:
+    """The header on every answer, those of the framework too. What fails unforeseen is an answer without a trace."""
+
+    def __init__(self, app: ASGIApp, retry_after_seconds: int) -> None:
+        self._app = app
+        self._retry_after_seconds = retry_after_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        started = False
+
+        async def marked(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)[forward_protocol.RECEIVER] = forward_protocol.VERSION
+            await send(message)
+
+        try:
+            await self._app(scope, receive, marked)
+        except Exception:
+            log.exception("a request failed in a way that nobody foresaw")
+            if not started:
+                failed = answers.busy("the receiver failed; its log says why", self._retry_after_seconds, status=503)
+                await _response(failed)(scope, receive, marked)
+
+
+# The description.
+
+_SEND = """
+JSON lines (a JSON object per line) or an Arrow IPC stream, as it is, gzipped or as zstd. Columns have the types of the
+dataset: dates, times, decimals, uuids and base64 of bytes are text in JSON. A column that is left out is null; an
+unknown column, a null in a required one and a value that does not fit are refused with their line, and nothing of the
+body is taken.
+
+Senders of Strandline name a body by a range of the sequence of one of their lanes instead of a key.
+"""
+_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        forward_protocol.JSON_LINES: {"schema": {"type": "string", "description": "A JSON object per line."}},
+        forward_protocol.ARROW: {
+            "schema": {"type": "string", "format": "binary", "description": "Plain types, not compressed."}
+        },
+    },
+}
+
+
+def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": {"type": "string", **schema}}
+
+
+_PARAMETERS = [
+    _header(
+        forward_protocol.KEY,
+        "The name of this body, the same when it is sent again.",
+        maxLength=forward_protocol.KEY_CHARS_MAX,
+    ),
+    _header("Content-Encoding", "How the body is compressed.", enum=list(forward_protocol.ENCODINGS)),
+    _header(forward_protocol.DIGEST, "RFC 9530; a body that was damaged on the way is told from one that is bad."),
+    _header(forward_protocol.LAKE, "From a Strandline sender: its lake."),
+    _header(forward_protocol.INSTANCE, "From a Strandline sender: its sink."),
+    _header(forward_protocol.GENERATION, "From a Strandline sender: the sink's generation."),
+    _header(forward_protocol.DATASET, "From a Strandline sender: its dataset."),
+    _header(forward_protocol.PARTITION, "From a Strandline sender: the logical partition."),
+    _header(forward_protocol.RANGE, "From a Strandline sender: `lo-hi`, both inclusive."),
+]
+_OUTCOMES = {
+    202: "The rows are durable, or were already (`repeat`).",
+    400: "`bad_body` with `line` and `why`, `bad_digest`, or `bad_request`.",
+    401: "No token, or one that is not known or was revoked.",
+    403: "The token is not for this dataset.",
+    404: "There is no such dataset.",
+    408: "The body took too long.",
+    409: "`conflict` with the ranges that are `held`, or `in_flight`.",
+    413: "Too large, before or after decompression; `limit` in bytes.",
+    415: "A type or an encoding that is not known.",
+    422: "The key was used for another body; its `digest`.",
+    429: "Too busy: send the same request again after `Retry-After` seconds.",
+    503: "Ledger or warehouse are away: send the same request again after `Retry-After` seconds.",
+}
+
+
+class AnswerBody(BaseModel):
+    outcome: forward_protocol.Answer
+    why: str | None = None
+    rows: int | None = None
+    digest: str | None = None
+    repeat: bool | None = None
+    held: list[tuple[int, int]] | None = None
+    line: int | None = None
+    limit: int | None = None
+
+
+def _outcomes(only: tuple[int, ...] | None = None) -> dict[int | str, dict[str, Any]]:
+    return {
+        status: {"description": said, "model": AnswerBody}
+        for status, said in _OUTCOMES.items()
+        if only is None or status in only
+    }
+
+
+def _question(summary: str, model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    inner = schema.pop("$defs", {})
+    content = {"application/json": {"schema": _inlined(schema, inner)}}
+    return {
+        "summary": summary,
+        "tags": ["senders"],
+        "responses": _outcomes((400, 401, 403, 404, 413, 503)),
+        "openapi_extra": {"requestBody": {"required": True, "content": content}, "security": _SECURITY},
+    }
+
+
+def _inlined(schema: Any, inner: Mapping[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(part, inner) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if (ref := schema.get("$ref")) is not None:
+        return _inlined(inner[ref.rpartition("/")[2]], inner)
+    return {key: _inlined(value, inner) for key, value in schema.items()}
+
+
+def _describe_token(app: FastAPI) -> None:
+    described = app.openapi()
+    schemes = described.setdefault("components", {}).setdefault("securitySchemes", {})
+    schemes["token"] = {"type": "http", "scheme": "bearer", "description": "`strandline token create`"}

@@ -1,0 +1,223 @@
+"""What a sender asks a receiver beside sending rows: whose record this is, what is held, what is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from strandline.core.bounded_text import NAME_BYTES_MAX, check_text
+from strandline.core.errors import UsageError
+from strandline.core.forward_protocol import PARTITION_BYTES_MAX, Answer, LaneName
+from strandline.core.types import SEQ_MAX, Seq
+from strandline.ledger.engine import Connection
+from strandline.ledger.receive import senders
+from strandline.ledger.receive.senders import SourceRecord
+from strandline.receive.http import answers
+from strandline.receive.http.answers import Reply, Turned
+from strandline.receive.http.auth_cache import Caller
+from strandline.receive.http.request_handler import Taking
+
+
+def _storable(bytes_max: int) -> AfterValidator:
+    def check(text: str) -> str:
+        try:
+            return check_text("this", text, bytes_max)
+        except UsageError as e:
+            raise ValueError(e.message) from None
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), _storable(NAME_BYTES_MAX)]
+Partition = Annotated[str, Field(max_length=PARTITION_BYTES_MAX), _storable(PARTITION_BYTES_MAX)]
+Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
+
+
+LANES_AT_ONCE_MAX = 1000
+HELD_RANGES_AT_ONCE_MAX = 20_000
+"""In one answer to `held`: about 2 MiB. A sender that has more asks again, behind the last of them."""
+QUESTION_BYTES_MAX = 4 << 20
+"""A thousand lanes, each with the longest name."""
+
+
+class _Question(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+_Asked = TypeVar("_Asked", bound=_Question)
+
+
+class ClaimedQuestion(_Question):
+    lake: Name
+    dataset: Name = Field(description="The dataset's name in the sender's lake.")
+
+
+class ClaimQuestion(ClaimedQuestion):
+    instance: Name
+    table_uuid: Name
+    generation: Number
+
+
+class HeldLane(_Question):
+    partition: Partition
+    after: Annotated[int, Field(ge=0, le=SEQ_MAX)] | None = None
+
+
+class _Sender(_Question):
+    lake: Name
+    instance: Name
+    generation: Number
+    dataset: Name
+
+    def lane(self, partition: str) -> LaneName:
+        return LaneName(self.lake, self.instance, self.generation, self.dataset, partition)
+
+
+class HeldQuestion(_Sender):
+    lanes: Annotated[list[HeldLane], Field(max_length=LANES_AT_ONCE_MAX)]
+
+
+class InspectQuestion(_Sender):
+    partition: Partition
+    lo: Number
+    hi: Number
+
+
+_Ask = Callable[[Taking, Request, str], Awaitable[Reply]]
+
+
+def _through_the_gate(ask: _Ask) -> _Ask:
+    """As bodies are; but rows that wait for ingest hold up no question."""
+
+    @wraps(ask)
+    async def asked(taking: Taking, request: Request, name: str) -> Reply:
+        with taking.gate.entered():
+            return await ask(taking, request, name)
+
+    return asked
+
+
+@_through_the_gate
+async def claimed(taking: Taking, request: Request, name: str) -> Reply:
+    caller = await taking.caller(request, name)
+    asked = await _read(taking, request, ClaimedQuestion)
+
+    def ask() -> SourceRecord | None:
+        with taking.ledger.read() as connection:
+            return senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
+
+    found = await taking.look(ask)
+    if found is None:
+        return _told({"claim": None, "generation": None})
+    return _claim_reply(_own(found, caller))
+
+
+@_through_the_gate
+async def claim(taking: Taking, request: Request, name: str) -> Reply:
+    caller = await taking.caller(request, name)
+    asked = await _read(taking, request, ClaimQuestion)
+
+    def ask() -> SourceRecord | None:
+        with taking.ledger.write() as connection:
+            return senders.claim(
+                connection,
+                caller.dataset.id,
+                asked.lake,
+                asked.dataset,
+                instance=asked.instance,
+                table_uuid=asked.table_uuid,
+                generation=asked.generation,
+                owner=caller.token.owner,
+            )
+
+    found = await taking.look(ask)
+    if found is None:
+        raise Turned(answers.not_claimed(None))
+    mine = (_own(found, caller).instance, found.table_uuid) == (asked.instance, asked.table_uuid)
+    if mine and found.generation < asked.generation:
+        raise Turned(answers.not_claimed(found.generation))
+    if mine:
+        await taking.look(taking.watch.claimed)
+    return _claim_reply(found)
+
+
+def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
+    if record.owner not in (None, caller.token.owner):
+        raise Turned(answers.not_owner())
+    return record
+
+
+def _claim_reply(record: SourceRecord) -> Reply:
+    found = {
+        "lake": record.lake,
+        "instance": record.instance,
+        "dataset": record.dataset,
+        "table_uuid": record.table_uuid,
+    }
+    return _told({"claim": found, "generation": record.generation})
+
+
+@_through_the_gate
+async def held(taking: Taking, request: Request, name: str) -> Reply:
+    caller = await taking.caller(request, name)
+    asked = await _read(taking, request, HeldQuestion)
+    lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
+
+    def ask() -> list[Any]:
+        with taking.ledger.read() as connection:
+            _check_owner(connection, caller, asked)
+            found = senders.held(
+                connection, caller.dataset.id, asked.lane(""), lanes, bodies_max=HELD_RANGES_AT_ONCE_MAX
+            )
+        return [
+            {"ranges": [[b.rows.lo, b.rows.hi, b.count, b.digest, b.size] for b in lane.bodies], "more": lane.more}
+            for lane in found
+        ]
+
+    return _told({"lanes": await taking.look(ask)})
+
+
+@_through_the_gate
+async def inspect(taking: Taking, request: Request, name: str) -> Reply:
+    caller = await taking.caller(request, name)
+    asked = await _read(taking, request, InspectQuestion)
+    if asked.lo > asked.hi:
+        raise Turned(answers.bad_request("lo is above hi"))
+    lane = asked.lane(asked.partition)
+
+    def ask() -> Mapping[str, Any]:
+        with taking.ledger.read() as connection:
+            _check_owner(connection, caller, asked)
+        return taking.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
+
+    with taking.gate.inspecting():
+        return _told(dict(await taking.inspect(ask)))
+
+
+def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
+    """What nobody has claimed holds nothing, and may be asked for."""
+    found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
+    if found is not None:
+        _own(found, caller)
+
+
+def _told(more: dict[str, Any]) -> Reply:
+    return Reply(200, Answer.ACCEPTED, None, more)
+
+
+async def _read(taking: Taking, request: Request, kind: type[_Asked]) -> _Asked:
+    data = await taking.read(request, min(QUESTION_BYTES_MAX, taking.settings.body_bytes_max))
+    return await taking.look(lambda: _parsed(data, kind))
+
+
+def _parsed(data: bytes, kind: type[_Asked]) -> _Asked:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Turned(answers.bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from e

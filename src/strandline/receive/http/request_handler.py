@@ -1,0 +1,289 @@
+"""A request from its first header to its answer. What waits (the network, the ledger, the disk) never holds up what
+others ask for: the event loop only reads bodies, and a bounded number of threads does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from strandline.core import failpoints, forward_protocol
+from strandline.core.bounded_text import check_text
+from strandline.core.errors import BadRow, NoSuchDataset, OpeningNeeded, SchemaError, StrandlineError, UsageError
+from strandline.core.types import Dataset, DatasetId
+from strandline.iceberg.metadata.identifier import full_name
+from strandline.ledger.ingest import datasets
+from strandline.ledger.receive import receive_holds, received, tokens
+from strandline.ledger.receive.received import Body
+from strandline.receive.body.decompress import TooLarge
+from strandline.receive.body.parse import Packed, read_body
+from strandline.receive.committer import Committer
+from strandline.receive.context import ReceiverContext
+from strandline.receive.http import answers
+from strandline.receive.http.admission import Gate
+from strandline.receive.http.answers import Reply, Turned
+from strandline.receive.http.auth_cache import Caller, Callers
+from strandline.receive.ledger_watch import LedgerWatch
+from strandline.receive.record_found import Adoption
+from strandline.receive.schema_cache import Target, Targets
+from strandline.receive.sqlite_lock import Turns
+from strandline.storage.receipts import Note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_LOOKING_THREADS = 4
+_WORKING_THREADS_MIN = 8
+_INSPECTING_THREADS = 2
+"""They wait for Spark most of the time, and must not take the place of bodies."""
+
+_UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the same request can be sent again"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A body that is in memory, with all that its headers say."""
+
+    caller: Caller
+    identity: forward_protocol.Identity
+    packed: Packed
+    digest_header: str | None
+
+
+class Taking:
+    def __init__(self, parts: ReceiverContext) -> None:
+        self.parts = parts
+        self.settings = parts.config.settings.receive
+        self.gate = Gate(self.settings)
+        self.ledger = Turns(parts.ledger)
+        self.committer = Committer(self.ledger, parts.spool)
+        self._targets = Targets(parts.schema_of)
+        self._callers = Callers()
+        adoption = Adoption(parts.ledger, parts.spool, parts.receipts)
+        self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
+        threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
+        self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
+        self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
+        self._inspecting = ThreadPoolExecutor(_INSPECTING_THREADS, "strandline-inspect")
+
+    def close(self) -> None:
+        for pool in (self._looking, self._inspecting, self._working):
+            pool.shutdown(wait=True)
+        self.committer.close()
+        self.parts.close()
+
+    # Who asks, and for what.
+
+    async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
+        """Who was let in a moment ago is taken at their word, where what comes of it is decided by the ledger."""
+        secret = _bearer(request.headers.get("authorization"))
+        if secret is None:
+            raise Turned(answers.no_token())
+        measure = self.gate.wants_measure
+        found = self._callers.find(secret, name) if recently and not measure else None
+        if found is not None:
+            return found
+        caller, waiting_bytes = await self.look(lambda: self._find(secret, name, measure))
+        if waiting_bytes is not None:
+            self.gate.measured(waiting_bytes)
+        self._callers.keep(secret, name, caller)
+        return caller
+
+    def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, dict[DatasetId, int] | None]:
+        try:
+            full = full_name(check_text("the dataset's name", name))
+        except SchemaError:
+            full = name
+        except UsageError as e:
+            raise Turned(answers.bad_request(e.message)) from None
+        self._check_ledger()
+        with self.ledger.read() as connection:
+            token = tokens.find(connection, secret)
+            if token is None:
+                raise Turned(answers.no_token())
+            if not token.allows(full):
+                raise Turned(answers.not_allowed())
+            dataset = datasets.find(connection, full)
+            if dataset is None:
+                raise Turned(answers.no_dataset())
+            if dataset.id in receive_holds.every(connection):
+                raise Turned(answers.on_hold())
+            caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
+            return caller, received.waiting_bytes(connection) if measure else None
+
+    def _check_ledger(self) -> None:
+        try:
+            self.watch.check()
+        except OpeningNeeded as e:
+            log.warning("a request is asked to come again: %s", e.message)
+            raise Turned(answers.behind(self.settings.retry_after_seconds)) from e
+
+    async def look(self, ask: Callable[[], _T]) -> _T:
+        return await self._in(self._looking, ask)
+
+    async def inspect(self, ask: Callable[[], _T]) -> _T:
+        return await self._in(self._inspecting, ask)
+
+    async def _in(self, pool: ThreadPoolExecutor, do: Callable[[], _T]) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, do)
+        except Turned:
+            raise
+        except NoSuchDataset as e:
+            raise Turned(answers.no_dataset()) from e
+        except Exception as e:
+            raise self.unavailable(e) from e
+
+    def unavailable(self, error: Exception) -> Turned:
+        if isinstance(error, StrandlineError):
+            log.warning("a request is asked to come again: %s", error.message)
+        else:
+            log.error("a request failed in a way that nobody foresaw", exc_info=error)
+        return Turned(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
+
+    # A body of rows.
+
+    async def take(self, request: Request, name: str) -> Reply:
+        caller = await self.caller(request, name, recently=True)
+        headers = _headers(request)
+        try:
+            identity = forward_protocol.parse_identity(headers)
+        except UsageError as e:
+            raise Turned(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
+        form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
+        key = (
+            (caller.dataset.id, caller.token.owner, identity.key)
+            if isinstance(identity, forward_protocol.KeyIdentity)
+            else None
+        )
+        with self.gate.entered(caller.dataset.id), self.gate.alone(key):
+            data = await self.read(request, self.settings.body_bytes_max)
+            numbers = identity.rows if isinstance(identity, forward_protocol.RangeIdentity) else None
+            packed = Packed(data, form, encoding, numbers)
+            arrival = Arrival(caller, identity, packed, headers.get(forward_protocol.DIGEST.lower()))
+            made = await self._in(self._working, lambda: self._spooled(arrival))
+            if isinstance(made, Reply):
+                return made
+            return await self._recorded(made, caller)
+
+    async def read(self, request: Request, limit: int) -> bytes:
+        """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
+        said = request.headers.get("content-length", "")
+        large = Turned(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
+        if said.isascii() and said.isdigit() and int(said) > limit:
+            raise large
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.settings.body_seconds_max):
+                async for piece in request.stream():
+                    size += len(piece)
+                    if size > limit:
+                        raise large
+                    pieces.append(piece)
+        except TimeoutError as e:
+            slow = answers.busy("the body takes too long", self.settings.retry_after_seconds, status=408)
+            raise Turned(slow) from e
+        except ClientDisconnect as e:
+            raise Turned(answers.bad_request("the body was cut")) from e
+        return b"".join(pieces)
+
+    def _spooled(self, arrival: Arrival) -> Body | Reply:
+        """In a thread: everything up to the commit point, or an answer that needs none."""
+        data, caller = arrival.packed.data, arrival.caller
+        if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
+            return answers.bad_digest()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        try:
+            rows, dataset = self._rows(arrival)
+        except BadRow as e:
+            return self._known(arrival, digest) or answers.bad_body(e.line, e.message)
+        except TooLarge as e:
+            return self._known(arrival, digest) or answers.too_large(e.limit, str(e))
+        failpoints.hit("receive.before_spool")
+        name, size = None, 0
+        if rows.num_rows:
+            note = Note(arrival.identity, caller.mark, rows.num_rows, digest, len(data))
+            name, size = self.parts.spool.write(dataset.table_uuid, rows, note)
+        failpoints.hit("receive.after_spool")
+        return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
+
+    def _known(self, arrival: Arrival, digest: str) -> Reply | None:
+        """What fitted when it came first, and would not now, is still answered as it was then."""
+        caller = arrival.caller
+        with self.ledger.read() as connection:
+            found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
+        return None if found is None else answers.decided(found, 0, digest)
+
+    def _rows(self, arrival: Arrival) -> tuple[pa.Table, Dataset]:
+        """A table may have got a column since its columns were read: a sender that knows it must not be refused."""
+        arrived_at = monotonic()
+        target = self._targets.of(arrival.caller.dataset)
+        try:
+            return self._read(arrival.packed, target), target.dataset
+        except BadRow:
+            if target.read_at >= arrived_at:
+                raise
+            newer = self._targets.of(arrival.caller.dataset, newer_than=target)
+            if newer.columns == target.columns:
+                raise
+        return self._read(arrival.packed, newer), newer.dataset
+
+    def _read(self, packed: Packed, target: Target) -> pa.Table:
+        return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
+
+    async def _recorded(self, body: Body, caller: Caller) -> Reply:
+        try:
+            decision = await asyncio.wrap_future(self.committer.submit(body))
+        except Exception as e:
+            raise self.unavailable(e) from e
+        if isinstance(decision, received.New):
+            self.gate.added(body.dataset, body.spool_bytes)
+        elif isinstance(decision, received.Gone | received.OnHold):
+            self._callers.forget(caller)
+        return answers.decided(decision, body.rows, body.digest)
+
+
+def _bearer(header: str | None) -> str | None:
+    scheme, _, secret = (header or "").strip().partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Names of lakes and datasets may hold any letter, and come as UTF-8."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.raw:
+        try:
+            text = value.decode("utf-8")
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
+        found.setdefault(name.decode("latin-1").lower(), text.strip())
+    return found
+
+
+def _form(header: str | None) -> str:
+    kind = (header or "").partition(";")[0].strip().lower()
+    if kind not in (forward_protocol.JSON_LINES, forward_protocol.ARROW):
+        raise Turned(
+            answers.not_understood(f"Content-Type is {forward_protocol.JSON_LINES} or {forward_protocol.ARROW}")
+        )
+    return kind
+
+
+def _encoding(header: str | None) -> str:
+    encoding = (header or "").strip().lower() or "identity"
+    if encoding not in forward_protocol.ENCODINGS:
+        raise Turned(answers.not_understood(f"Content-Encoding is one of: {', '.join(forward_protocol.ENCODINGS)}"))
+    return encoding

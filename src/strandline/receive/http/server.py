@@ -1,0 +1,165 @@
+"""The receiver's HTTP server: an address, and requests that are finished before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import ConfigError, FailedError
+from strandline.core.settings import LakeConfig, ReceiveSettings
+from strandline.receive.http.connections import guard
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_BACKLOG = 512
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than senders pause between two chunks, so that a connection is seldom made anew."""
+LAST_REQUESTS_SECONDS_MAX = 30
+"""A client that takes longer to send its body is cut off when the receiver ends: it was told nothing, and repeats."""
+_FAREWELL_SECONDS = 1.0
+"""How long a client that asks for nothing may take to answer the end of its TLS."""
+_START_SECONDS_MAX = 30.0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Taken before anything else is started, so that an address in use is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)
+    except OSError as e:
+        made.close()
+        if e.errno == errno.EADDRINUSE:
+            raise FailedError(
+                f"{host}:{port} is in use", hint="Another receiver may run already; --port gives this one another."
+            ) from e
+        raise ConfigError(f"{host}:{port} cannot be listened on: {e}", hint="See receive.host and receive.port.") from e
+    return made
+
+
+def address(listening: socket.socket, *, tls: bool) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def tls_files(config: LakeConfig) -> tuple[Path, Path] | None:
+    """Certificate and key, if HTTPS is asked for."""
+    settings = config.settings.receive
+    if settings.tls_certificate is None and settings.tls_key is None:
+        return None
+    if settings.tls_certificate is None or settings.tls_key is None:
+        raise ConfigError("receive.tls_certificate and receive.tls_key belong together, and only one is set")
+    found = config.path(settings.tls_certificate), config.path(settings.tls_key)
+    for path in found:
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}", hint="See receive.tls_certificate and receive.tls_key.")
+    return found
+
+
+class Server:
+    """Answers in a thread of its own from `start` to `stop`."""
+
+    def __init__(
+        self, app: Any, listening: socket.socket, tls: tuple[Path, Path] | None, settings: ReceiveSettings
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._socket = listening
+        self._tls = tls
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Returns when requests are answered."""
+        import uvicorn
+
+        server = _ending_in_time()(
+            uvicorn.Config(
+                self._app,
+                log_config=None,
+                access_log=False,
+                ws="none",
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=LAST_REQUESTS_SECONDS_MAX,
+                ssl_certfile=None if self._tls is None else str(self._tls[0]),
+                ssl_keyfile=None if self._tls is None else str(self._tls[1]),
+            )
+        )
+        try:
+            server.config.load()
+        except OSError as e:  # what is wrong with a certificate is told in this class, too
+            raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
+        guard(
+            server.config,
+            connections_max=self._settings.connections_max,
+            head_seconds_max=self._settings.head_seconds_max,
+        )
+        self._server = server
+        self._thread = threading.Thread(target=self._serve, args=(server,), name="strandline-http", daemon=True)
+        self._thread.start()
+        waited = threading.Event()
+        for _ in range(int(_START_SECONDS_MAX / 0.02)):
+            if server.started or not self._thread.is_alive():
+                break
+            waited.wait(0.02)
+        if not server.started:
+            raise FailedError(f"the HTTP server did not start: {self._failure or 'no answer'}")
+
+    def _serve(self, server: uvicorn.Server) -> None:
+        try:
+            with closing(self._socket):
+                server.run(sockets=[self._socket])
+        except BaseException as e:
+            self._failure = e
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it ended by itself."""
+        return self._failure
+
+    def stop(self) -> None:
+        """No more connections; what is under way is answered first."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+
+
+def _ending_in_time() -> type[uvicorn.Server]:
+    """Ends when every request is answered. uvicorn's own waits for every connection, and one with TLS is only closed
+    when its client says farewell, too: senders that keep one for their next chunk do not listen, and the end takes as
+    long as a request may."""
+    import uvicorn
+
+    class EndingInTime(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            cutting = asyncio.create_task(self._cut_off_the_silent())
+            try:
+                await super().shutdown(sockets)
+            finally:
+                cutting.cancel()
+
+        async def _cut_off_the_silent(self) -> None:
+            while True:
+                await asyncio.sleep(_FAREWELL_SECONDS)
+                if not self.server_state.tasks:
+                    for connection in list(self.server_state.connections):
+                        transport: Any = getattr(connection, "transport", None)
+                        if transport is not None and not transport.get_write_buffer_size():
+                            transport.abort()
+
+    return EndingInTime

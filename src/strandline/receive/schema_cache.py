@@ -1,0 +1,53 @@
+"""The columns of the datasets that rows are sent to. The ledger is asked for every request, the table's metadata now
+and then: a body that does not fit what was read before is tried again with what is true now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId
+from strandline.iceberg.schema.columns import Column
+
+READ_AGAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    dataset: Dataset
+    columns: tuple[Column, ...]
+    """Without our own."""
+    read_at: float
+
+
+class Targets:
+    """For many threads."""
+
+    def __init__(self, schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]) -> None:
+        self._schema_of = schema_of
+        self._known: dict[DatasetId, Target] = {}
+        self._lock = threading.Lock()
+
+    def of(self, dataset: Dataset, *, newer_than: Target | None = None) -> Target:
+        found = self._fresh(dataset, newer_than)
+        if found is not None:
+            return found
+        with self._lock:
+            # Whoever waited for another's reading takes it.
+            found = self._fresh(dataset, newer_than)
+            if found is None:
+                at = monotonic()
+                now, columns = self._schema_of(dataset.name)
+                found = Target(now, tuple(c for c in columns if c.name not in INTERNAL_COLUMNS), at)
+                self._known[now.id] = found
+            return found
+
+    def _fresh(self, dataset: Dataset, newer_than: Target | None) -> Target | None:
+        found = self._known.get(dataset.id)
+        if found is None or found.dataset.table_uuid != dataset.table_uuid:
+            return None
+        if newer_than is not None and found.read_at <= newer_than.read_at:
+            return None
+        return found if monotonic() - found.read_at < READ_AGAIN_SECONDS else None

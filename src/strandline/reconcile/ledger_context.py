@@ -1,0 +1,154 @@
+"""What the ledger says before a run looks at storage: how far each dataset is settled and delivered, what is open, and
+whether the catalog is the one that the ledger means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from strandline.core.errors import OpeningNeeded, WitnessUnreadable
+from strandline.core.reconcile_records import Asked
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Published
+from strandline.ledger.deliver import sink_watermarks
+from strandline.ledger.engine import Connection, Ledger, utc_now
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.maintain import runs
+from strandline.ledger.receive import received, spool_files
+from strandline.ledger.reconcile import reconcile_runs, suspect_files
+from strandline.ledger.witness import Witness
+from strandline.reconcile import grace, run_clock
+from strandline.reconcile.compare.guard import is_one_bit_off
+from strandline.reconcile.model import LastPublished, LedgerContext, TableSeal
+from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
+from strandline.reconcile.run_clock import RunClock
+
+_MICROSECOND_NS = 1_000
+
+
+class LakeGround:
+    def __init__(self, config: LakeConfig, ledger: Ledger, witness: Witness) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._witness = witness
+        self._spool = f"{canonical(config.warehouse_url)}/{SPOOL_FOLDER}"
+
+    def ledger_context(self, asked: Asked) -> LedgerContext:
+        settings = self._config.settings.reconcile
+        # The clock first: what is opened after it is younger than whatever is looked at.
+        now_ns = time.time_ns()
+        with self._ledger.read() as connection:
+            clock = self._clock(connection, now_ns)
+        if asked.act and clock.doubt is None:
+            self._close_dead_jobs()
+        with self._ledger.read() as connection:
+            known = datasets.every(connection)
+            seals = {d.name: _seal(connection, d) for d in known}
+            opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
+            oldest_job = runs.oldest_running_since(connection, died_since=utc_now() - runs.DIED_SPARED)
+            before = reconcile_runs.contents_before(connection)
+            sequences_before = reconcile_runs.sequences_before(connection)
+            spooled = spool_files.every_spooled(connection)
+            suspected = frozenset(s.path for s in suspect_files.every(connection) if not s.released)
+        return LedgerContext(
+            now_ns,
+            grace.grace_seconds(settings),
+            settings.clock_skew_seconds,
+            _ns(min(opened, default=None)),
+            _ns(oldest_job),
+            seals,
+            before,
+            sequences_before,
+            clock.remembered(act=asked.act),
+            frozenset(f"{self._spool}/{name}" for name in spooled),
+            frozenset(d.table_uuid for d in known),
+            asked.accept_loss,
+            settings.delete_foreign,
+            suspected,
+            self.own_origin,
+        )
+
+    def _clock(self, connection: Connection, now_ns: int) -> RunClock:
+        settings = self._config.settings
+        return run_clock.look(
+            connection,
+            now_ns,
+            jump=timedelta(seconds=settings.maintain.clock_jump_seconds),
+            skew=timedelta(seconds=settings.reconcile.clock_skew_seconds),
+        )
+
+    def _close_dead_jobs(self) -> None:
+        """Files of a job that died would be spared for ever where nobody ever does maintenance again."""
+        with self._ledger.write() as connection:
+            runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
+
+    @property
+    def own_origin(self) -> bool:
+        """A folder that a catalog beyond this machine speaks of may be another folder on another machine: then only
+        files of tables that are here as a whole are this machine's. A bucket is the same for all."""
+        settings = self._config.settings
+        return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
+
+    def gate(self, tables: Mapping[str, str], unread: Collection[str]) -> str | None:
+        """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references. A
+        ledger that is not the newest knows neither what is open nor what is delivered. A clock that is ahead knows
+        nothing that is old. `tables` by name: their uuid."""
+        if (behind := self.behind()) is not None:
+            return behind
+        with self._ledger.read() as connection:
+            known = datasets.every(connection)
+            clock = self._clock(connection, time.time_ns())
+        if clock.doubt is not None:
+            return f"{clock.doubt}. {'Set it right' if clock.is_settled else 'If the time is right, run it again'}"
+        if not tables and not unread:
+            return "the catalog has no table at all: it is not the catalog of record"
+        for dataset in known:
+            if dataset.name in tables:
+                uuid = tables[dataset.name]
+                # Damage of one table costs that table (`guard.by_identity`); another table in its place costs the run.
+                if uuid != dataset.table_uuid and not is_one_bit_off(uuid, dataset.table_uuid):
+                    return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
+            elif dataset.name not in unread:
+                return f"the catalog does not know the dataset {dataset.name}: it is not the catalog of record"
+        return None
+
+    def behind(self) -> str | None:
+        """Why the ledger cannot be believed, if so: it was restored from an older copy, or nobody can tell."""
+        try:
+            with self._ledger.write() as connection:  # nobody takes a number between the two looks
+                sequence.check(connection, self._witness)
+        except (OpeningNeeded, WitnessUnreadable) as e:
+            return e.message
+        return None
+
+    def spooled(self, paths: Sequence[str]) -> set[str]:
+        names = {name: path for path in paths if (name := below(path, self._spool)) is not None}
+        if not names:
+            return set()
+        with self._ledger.read() as connection:
+            return {names[name] for name in received.spooled(connection, names)}
+
+
+def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
+    last = [
+        LastPublished(block.snapshot, _reserved_ns(block))
+        for block in blocks.last_settled(connection, dataset.id)
+        if block.snapshot is not None
+    ]
+    sealed, holds = blocks.sealed(connection, dataset.id), sink_watermarks.certain(connection, dataset.id)
+    return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
+
+
+def _reserved_ns(block: Published) -> int | None:
+    """A block that a table's history told of was reserved and published in one moment, long after it was committed."""
+    return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
+
+
+def _ns(moment: datetime | None) -> int | None:
+    return None if moment is None else _at_ns(moment)
+
+
+def _at_ns(moment: datetime) -> int:
+    whole = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
+    return whole * _MICROSECOND_NS

@@ -1,0 +1,109 @@
+"""Missing files that are only set aside. The record says where, and what it has forgotten is looked for in quarantine
+itself. Of what cannot be told nothing is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from strandline.core.errors import StorageError
+from strandline.core.reconcile_records import Swept
+from strandline.ledger.reconcile import quarantined_files
+from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
+from strandline.reconcile.model import Protection, Survey
+from strandline.reconcile.paths import first_that_is_no_text, key
+from strandline.reconcile.settle import Seen, looked
+from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
+
+SOUGHT_AT_ONCE = 100_000
+"""The quarantine is searched whole each time."""
+_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
+"""There may be millions of them, and none of them is known to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    path: str
+    """Where it belongs, as storage spells it."""
+    kept_at: str
+    swept: Swept | None
+    """None where no record tells of it."""
+
+
+@dataclass(slots=True)
+class Kept:
+    files: dict[str, KeptFile] = field(default_factory=dict)
+    """By the path that a table has."""
+    untold: dict[str, str] = field(default_factory=dict)
+    """Whether these are set aside could not be seen, and why."""
+    planned: int = 0
+    """Findings among both that nothing else protects."""
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.files or path in self.untold
+
+
+def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> Kept:
+    """Of everything that is missing, whatever protects it; also of the metadata of tables that cannot be read."""
+    kept = Kept()
+    missing = survey.drift.missing()
+    not_recorded: dict[str, bool] = {}
+    """And whether nothing protects them."""
+    while some := list(islice(missing, context.settings.batch_size)):
+        _seek_recorded(context, kept, [f.path for f in some])
+        kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
+        not_recorded |= {
+            f.path: f.protected is None for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY
+        }
+        if len(not_recorded) >= SOUGHT_AT_ONCE:
+            _seek_forgotten(context, kept, not_recorded, check)
+            not_recorded = {}
+    metadata = _metadata_away(context, survey)
+    _seek_recorded(context, kept, metadata)
+    _seek_forgotten(context, kept, not_recorded | {path: False for path in metadata if path not in kept}, check)
+    return kept
+
+
+def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
+    """A table whose newest metadata is set aside cannot say what it references: so nothing of it is called missing."""
+    try:
+        named = context.pointers(survey.references.unread.keys()) if survey.references.unread else ()
+    except StorageError:
+        return []  # that the table cannot be read is said anyway
+    return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
+
+
+def _seek_recorded(context: SweepContext, kept: Kept, paths: Sequence[str]) -> None:
+    wanted = {key(path): path for path in paths} | {path: path for path in paths}
+    # What is no text cannot be on record, and a database cannot be asked for it.
+    wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
+    with context.ledger.read() as connection:
+        recorded = quarantined_files.of_paths(connection, wanted)
+        here = context.here(connection, [file for files in recorded.values() for file in files])
+    for seen in looked(context, here):
+        path, file = wanted[seen.file.path], seen.file
+        if not seen.is_told:
+            kept.untold[path] = _why(seen)
+        elif seen.at_kept is not None and seen.at_path is None:
+            kept.files.setdefault(path, KeptFile(file.path, file.kept_at, file))
+
+
+def _seek_forgotten(context: SweepContext, kept: Kept, paths: Mapping[str, bool], check: Callable[[], None]) -> None:
+    if not paths:
+        return
+    try:
+        found = kept_without_record(context.storage, context.warehouse, list(paths), check)
+    except StorageError as e:
+        kept.untold |= dict.fromkeys(paths, e.message)
+    else:
+        for path, kept_at in found.items():
+            # The table may spell it in another way than storage does.
+            came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
+            kept.files[path] = KeptFile(came_from or path, kept_at, None)
+    kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
+
+
+def _why(seen: Seen) -> str:
+    errors = (stat for stat in (seen.at_kept, seen.at_path) if isinstance(stat, StorageError))
+    return next(errors).message

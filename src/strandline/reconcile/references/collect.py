@@ -1,0 +1,437 @@
+"""Everything that the tables of the catalog reach, read without a JVM.
+
+Of each table: its metadata file and those of its log, statistics, and of every snapshot that its metadata keeps,
+whether main, a branch or a tag leads to it or nothing does, the manifest list, the manifests, and the files of their
+live entries. What cannot be read is said (`unread`); then nobody may say of a file that this table does not reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import (
+    NoSuchDataset,
+    ReferencesTooMany,
+    SchemaError,
+    StorageError,
+    StrandlineError,
+    TableUnfit,
+)
+from strandline.core.wording import plural
+from strandline.reconcile.model import Content, Lineage, TableHead
+from strandline.reconcile.paths import canonical, first_that_is_no_text, key
+from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles, ManifestReading, Unreadable
+from strandline.reconcile.references.metadata_checks import problem_of
+from strandline.reconcile.references.real_paths import RealPaths
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+
+FORMAT_VERSIONS = (1, 2, 3)
+ATTEMPTS_MAX = 4
+_PATH_PROPERTIES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    content: Content
+    path: str
+    """Canonical."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPlace:
+    listed: ListedManifest
+    first_ms: int
+    """When the oldest kept snapshot that has it was made: its entries are at least as old."""
+    in_main: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableReferences:
+    head: TableHead
+    folders: tuple[str, ...]
+    """Keys of the location, and of other places that its properties send writers to."""
+    files: Mapping[str, NamedFile]
+    """Everything but the entries of manifests, by key."""
+    manifests: tuple[ManifestFiles, ...]
+    listed: Mapping[str, ManifestPlace]
+    """What is known of each manifest, by its path."""
+    keys: frozenset[str] | set[str]
+    """Of all files."""
+    gone: Mapping[str, Content]
+    """Manifests and manifest lists that are not there: canonical paths."""
+    problem: str | None
+    """Why not everything could be read."""
+    apart: int = 0
+    """How many more keys there are that this process does not hold: those of all content files, or none."""
+
+    @property
+    def count(self) -> int:
+        return len(self.keys) + self.apart
+
+    @property
+    def content_count(self) -> int:
+        return self.count - len(self.files)
+
+
+@dataclass(frozen=True)
+class LakeReferences:
+    by_name: Mapping[str, TableReferences]
+    unread: Mapping[str, str]
+    also: frozenset[str] = field(default=frozenset())
+    """Where references lead through symbolic links."""
+    links: tuple[str, ...] = ()
+    """The links that were known."""
+
+    @property
+    def tables(self) -> Sequence[TableHead]:
+        return [self.by_name[name].head for name in sorted(self.by_name)]
+
+    def __len__(self) -> int:
+        return sum(table.count for table in self.by_name.values())
+
+    @cached_property
+    def everything(self) -> frozenset[str] | set[str]:
+        tables = list(self.by_name.values())
+        if len(tables) == 1 and not self.also:
+            return tables[0].keys
+        return set().union(self.also, *(table.keys for table in tables))
+
+    def referenced(self, paths: Iterable[str]) -> set[str]:
+        return {path for path in paths if key(path) in self.everything}
+
+
+def references_of(
+    tables: Mapping[TableHead, Mapping[str, Content]], unread: Mapping[str, str] | None = None
+) -> LakeReferences:
+    """Out of plain values: what each table reaches, by path."""
+    unread = unread or {}
+    contents = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES, Content.DELETION_VECTOR)
+    found: dict[str, TableReferences] = {}
+    for head, reached in tables.items():
+        data = [key(path) for path, content in reached.items() if content is Content.DATA]
+        others: dict[str, Content] = {key(p): c for p, c in reached.items() if c in contents and c is not Content.DATA}
+        files = {key(p): NamedFile(c, canonical(p)) for p, c in reached.items() if c not in contents}
+        manifest = ManifestFiles(f"{head.location}/metadata/m0.avro", data, others)
+        keys = {key(path) for path in reached}
+        problem = unread.get(head.name)
+        found[head.name] = TableReferences(
+            head, (key(head.location).rstrip("/"),), files, (manifest,), {}, keys, {}, problem
+        )
+    return LakeReferences(found, unread)
+
+
+class ReferenceReader:
+    def __init__(
+        self,
+        catalog: LightCatalog,
+        reading: ManifestReading,
+        *,
+        references_max: int,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._reading = reading
+        self._references_max = references_max
+        self._check = check or (lambda: None)
+
+    def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> LakeReferences:
+        """Tables whose pointer did not move since `known` are not read again. A table that comes, goes or is renamed
+        while the others are read is noticed: names are listed before and after. One that is always listed and never
+        found is unread."""
+        read: dict[str, TableReferences] = {}
+        unread: dict[str, str] = {}
+        links = links or (() if known is None else known.links)
+        names = self._catalog.table_names()
+        always = set(names)
+        for _ in range(ATTEMPTS_MAX):
+            self._read_tables([name for name in names if name not in read], known, read, unread)
+            before, names = names, self._catalog.table_names()
+            always &= set(names)
+            pending = {name for name in names if name not in read and name not in unread}
+            is_settled = set(names) <= set(before)
+            if is_settled and not pending:
+                return self._gathered(names, known, read, unread, links)
+        if is_settled and pending <= always:
+            # A REST catalog says so of a table whose metadata file it has lost. The other tables can be read.
+            unread |= dict.fromkeys(sorted(pending), "the catalog lists it, and says that there is no such table")
+            return self._gathered(names, known, read, unread, links)
+        raise StorageError(
+            "tables of the catalog come and go faster than they can be read",
+            hint="Try again when fewer tables are made and dropped.",
+        )
+
+    @staticmethod
+    def _gathered(
+        names: Sequence[str],
+        known: LakeReferences | None,
+        read: dict[str, TableReferences],
+        unread: dict[str, str],
+        links: Sequence[str],
+    ) -> LakeReferences:
+        """`known` itself, if nothing changed since."""
+        if known is not None and _is_known(known, read, unread, links):
+            return known
+        real = RealPaths([folder for table in read.values() for folder in table.folders], links)
+        also = real.also(part for table in read.values() for part in _spelled(table))
+        still = {name: why for name, why in unread.items() if name in names}
+        return LakeReferences(read, still, frozenset(also), tuple(links))
+
+    def _read_tables(
+        self,
+        names: Sequence[str],
+        known: LakeReferences | None,
+        read: dict[str, TableReferences],
+        unread: dict[str, str],
+    ) -> None:
+        waiting = list(names)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            tables: dict[str, Table] = {}
+            for name in waiting:
+                self._check()
+                unread.pop(name, None)
+                try:
+                    table = self._catalog.load(name)
+                    _check_format(name, table.metadata)
+                    folders_of(table)
+                except NoSuchDataset:
+                    continue  # Dropped or renamed just now: the names are listed again.
+                except (TableUnfit, StorageError, SchemaError) as e:
+                    unread[name] = e.message
+                    continue
+                before = known.by_name.get(name) if known is not None else None
+                if before is not None and before.problem is None and _is_same(before.head, table):
+                    read[name] = before
+                else:
+                    tables[name] = table
+            found = self._read_manifests(tables)
+            # A file that is gone while the pointer moved on was expired: what the table reaches now is to be read.
+            waiting = [
+                name
+                for name, table in found.items()
+                if table.gone and attempt < ATTEMPTS_MAX and self._moved(name, table.head)
+            ]
+            for name, table_found in found.items():
+                if name not in waiting:
+                    read[name] = table_found
+                    if table_found.problem is not None:
+                        unread[name] = table_found.problem
+            if not waiting:
+                return
+
+    def _moved(self, name: str, head: TableHead) -> bool:
+        try:
+            return self._catalog.load(name).metadata_location != head.metadata_location
+        except StrandlineError:
+            return False
+
+    def _read_manifests(self, tables: Mapping[str, Table]) -> dict[str, TableReferences]:
+        parts = self._read_lists(tables)
+        wanted = {manifest.path: manifest for part in parts.values() for manifest in part.listed()}
+        owners = {manifest.path: tables[name].io for name, part in parts.items() for manifest in part.listed()}
+        self._check_count(wanted.values())
+        files = self._reading.read_manifests(wanted.values(), owners)
+        for part in parts.values():
+            for path in sorted({manifest.path for manifest in part.listed()}):
+                manifest = files[path]
+                if manifest.problem is None:
+                    part.manifests.append(manifest)
+                else:
+                    part.lacks(path, manifest.problem, Content.MANIFEST if manifest.is_missing else None)
+        return {
+            name: references_from(name, table, parts[name], damage=self.damage_of(table))
+            for name, table in tables.items()
+        }
+
+    def damage_of(self, table: Table) -> str | None:
+        return problem_of(table, is_from_file=not self._catalog.is_remote)
+
+    def _read_lists(self, tables: Mapping[str, Table]) -> dict[str, Parts]:
+        answers = self._reading.read_lists(
+            {name: (table.io, [s.manifest_list for s in table.snapshots()]) for name, table in tables.items()}
+        )
+        parts = {name: Parts() for name in tables}
+        for name, table in tables.items():
+            for path in sorted({s.manifest_list for s in table.snapshots()}):
+                listed = answers[path]
+                if isinstance(listed, Unreadable):
+                    parts[name].lacks(path, listed.why, Content.MANIFEST_LIST if listed.is_missing else None)
+                else:
+                    parts[name].lists[path] = listed
+        return parts
+
+    def _check_count(self, manifests: Iterable[ListedManifest]) -> None:
+        counted = sum(manifest.live or 0 for manifest in manifests)
+        if counted > self._references_max:
+            raise references_too_many(counted)
+
+
+def references_too_many(count: int) -> ReferencesTooMany:
+    return ReferencesTooMany(
+        f"the tables reach {plural(count, 'file')}, which is more than one process is to hold",
+        hint="Raise reconcile.references_max, if this machine has the memory.",
+    )
+
+
+@dataclass(slots=True)
+class Parts:
+    """What is gathered of one table."""
+
+    lists: dict[str, list[ListedManifest]] = field(default_factory=dict)
+    manifests: list[ManifestFiles] = field(default_factory=list)
+    gone: dict[str, Content] = field(default_factory=dict)
+    problem: str | None = None
+
+    def listed(self) -> Iterator[ListedManifest]:
+        """Of every snapshot: a manifest as often as it is listed."""
+        for manifests in self.lists.values():
+            yield from manifests
+
+    def lacks(self, path: str, why: str, gone: Content | None) -> None:
+        self.problem = self.problem or f"{canonical(path)} cannot be read: {why}"
+        if gone is not None:
+            self.gone[canonical(path)] = gone
+
+
+def entries_said(snapshot: Snapshot) -> int | None:
+    """How many live entries a snapshot has by its summary: at least, if that tells of some kinds only. None where it
+    tells of none."""
+    said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    counts = [said.get(name, "") for name in ("total-data-files", "total-delete-files")]
+    known = [int(count) for count in counts if count.isdecimal()]
+    return sum(known) if known else None
+
+
+def _check_totals(table: Table, parts: Parts) -> None:
+    """A list that is cut off where a block ends reads well, and names fewer manifests."""
+    counted = {manifest.path: len(manifest.data) + len(manifest.others) for manifest in parts.manifests}
+    for snapshot in table.snapshots():
+        said, listed = entries_said(snapshot), parts.lists.get(snapshot.manifest_list)
+        if said is None or listed is None:
+            continue
+        counts = [counted.get(m.path) if m.live is None else m.live for m in listed]
+        live = sum(count for count in counts if count is not None)
+        if None not in counts and live < said:
+            why = f"its manifests have {plural(live, 'live entry')}, and its snapshot says {said:,}"
+            parts.lacks(snapshot.manifest_list, why, None)
+
+
+def references_from(name: str, table: Table, parts: Parts, *, damage: str | None = None) -> TableReferences:
+    """`damage`: why the table's metadata file is not believed."""
+    _check_totals(table, parts)
+    files = metadata_files(table)
+    places: dict[str, ManifestPlace] = {}
+    current = table.metadata.current_snapshot_id
+    for snapshot in table.snapshots():
+        is_main = snapshot.snapshot_id == current
+        for listed in parts.lists.get(snapshot.manifest_list, ()):
+            before = places.get(listed.path)
+            first_ms = snapshot.timestamp_ms if before is None else min(before.first_ms, snapshot.timestamp_ms)
+            places[listed.path] = ManifestPlace(listed, first_ms, is_main or (before is not None and before.in_main))
+    files |= {key(path): NamedFile(Content.MANIFEST, canonical(path)) for path in places}
+    keys: set[str] = set()
+    for manifest in parts.manifests:
+        keys.update(manifest.data)
+        keys.update(manifest.others)
+    keys.update(files)
+    problem = damage or parts.problem or not_understood(keys)
+    return TableReferences(
+        head_of(name, table),
+        folders_of(table),
+        files,
+        tuple(parts.manifests),
+        places,
+        keys,
+        parts.gone,
+        problem,
+    )
+
+
+def not_understood(keys: Collection[str]) -> str | None:
+    """A path of another kind may mean a file of ours in a way that comparing does not see."""
+    kinds = repeat(("/", "s3://"))
+    if all(map(str.startswith, keys, kinds)):  # no step of ours for each: there may be millions
+        return None
+    odd = next(k for k, is_plain in zip(keys, map(str.startswith, keys, kinds), strict=False) if not is_plain)
+    return f"it references {odd}, which is no path of a folder or of a bucket"
+
+
+def _spelled(table: TableReferences) -> Iterator[Sequence[str]]:
+    yield list(table.files)
+    for manifest in table.manifests:
+        yield manifest.data
+        yield list(manifest.others)
+
+
+def head_of(name: str, table: Table) -> TableHead:
+    metadata = table.metadata
+    lineage = Lineage(
+        None if metadata.format_version == 1 else metadata.last_sequence_number,
+        metadata.last_updated_ms * 1_000_000,
+        metadata.current_snapshot_id,
+        {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
+        None if metadata.format_version == 1 else _proven(metadata),
+    )
+    return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
+
+
+def _proven(metadata: TableMetadata) -> int | None:
+    return max((s.sequence_number for s in metadata.snapshots if s.sequence_number is not None), default=None)
+
+
+def folders_of(table: Table) -> tuple[str, ...]:
+    """Their keys. `TableUnfit` where one of them cannot be a folder."""
+    folders = tuple(key(path).rstrip("/") for path in locations_of(table))
+    odd = first_that_is_no_text((*folders, *locations_of(table)))
+    if odd is not None:
+        raise TableUnfit(f"its metadata is damaged: the location {odd!a} does not decode as text")
+    return folders
+
+
+def locations_of(table: Table) -> list[str]:
+    """Where it lies and writes to, as the table spells it."""
+    return [table.metadata.location, *(table.properties[p] for p in _PATH_PROPERTIES if table.properties.get(p))]
+
+
+def metadata_files(table: Table) -> dict[str, NamedFile]:
+    """What a table's metadata names itself, by key."""
+    metadata = table.metadata
+    named = [(table.metadata_location, Content.METADATA)]
+    named += [(entry.metadata_file, Content.METADATA) for entry in metadata.metadata_log]
+    named += [(snapshot.manifest_list, Content.MANIFEST_LIST) for snapshot in metadata.snapshots]
+    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.statistics]
+    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.partition_statistics]
+    # A path that is no text is damage, which `metadata_checks` tells; nobody can look for such a file.
+    named = [(path, content) for path, content in named if first_that_is_no_text((path, key(path))) is None]
+    return {key(path): NamedFile(content, canonical(path)) for path, content in named}
+
+
+def _check_format(name: str, metadata: TableMetadata) -> None:
+    if metadata.format_version not in FORMAT_VERSIONS:
+        raise TableUnfit(f"{name} has format version {metadata.format_version}: what it references is not known")
+
+
+def _is_known(
+    known: LakeReferences, read: Mapping[str, TableReferences], unread: Mapping[str, str], links: Sequence[str]
+) -> bool:
+    """Nothing moved: what was worked out of it need not be worked out again."""
+    same = read.keys() == known.by_name.keys() and all(table is known.by_name[name] for name, table in read.items())
+    return same and not unread and not known.unread and tuple(links) == known.links
+
+
+def _is_same(head: TableHead, table: Table) -> bool:
+    return head.metadata_location == table.metadata_location and head.uuid == str(table.metadata.table_uuid)

@@ -1,0 +1,154 @@
+"""Which manifests a manifest list names, and which files the live entries of a manifest name.
+
+What is read here decides whether a file is live. A path that is left out would make a live file look like an orphan: so
+whatever is not understood is an error, and whoever asks compares the number of entries with what the list says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from strandline.reconcile.paths import first_that_is_no_text, keys
+from strandline.reconcile.references.avro_reader import AvroUnknown, AvroUnreadable, Wanted, read_records
+
+_DELETED = 2
+_SHARED_FORM = "PUFFIN"
+_ENTRY = Wanted(
+    fields={0: "status", 134: "content", 100: "path", 101: "form"},
+    texts=frozenset((100, 101)),
+    inside=frozenset((2,)),
+    required=frozenset((0, 100)),
+    defaults="content, form = 0, ''",
+    keep="(content or 0, form, path, status)",
+)
+_LISTED = Wanted(
+    fields={500: "path", 501: "length", 502: "spec", 503: "snapshot", 504: "added", 505: "existing"},
+    texts=frozenset((500,)),
+    inside=frozenset(),
+    required=frozenset((500,)),
+    defaults="length, spec, snapshot, added, existing = None, None, None, None, None",
+    keep="(path, spec, snapshot, added, existing, length)",
+)
+
+LivePart = tuple[int, list[str], list[tuple[int, str, str]]]
+"""How many live entries; the keys of those that are data files; content, format and key of the others."""
+Found = tuple[int, str, str, int]
+"""Content, format, path and status of an entry."""
+Listed = tuple[str, int | None, int | None, int | None, int | None, int | None]
+"""Path, partition spec, the snapshot that added it, files added and existing, and how many bytes it has."""
+
+
+def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
+    met: set[str] = set()
+    for found in _listed(content):
+        paths = [manifest[0] for manifest in found]
+        _check_paths(paths)
+        _check_once(paths, met)
+        _check_text(keys(paths))
+        yield found
+
+
+def _listed(content: bytes) -> Iterator[list[Listed]]:
+    try:
+        yield from read_records(content, _LISTED)
+    except AvroUnknown:
+        yield _listed_by_pyiceberg(content)
+
+
+def live_files(content: bytes) -> Iterator[LivePart]:
+    """Of every entry that is not marked as deleted, in order. Those that are must differ from them, too: a manifest in
+    which two entries name one file has lost the name of another."""
+    met: set[str] = set()
+    for found in _entries(content):
+        _check_paths([entry[2] for entry in found])
+        # Deletion vectors share a file.
+        _check_once([path for _, form, path, _ in found if form.upper() != _SHARED_FORM], met)
+        yield _part([entry for entry in found if entry[3] != _DELETED])
+
+
+def _entries(content: bytes) -> Iterator[list[Found]]:
+    try:
+        yield from read_records(content, _ENTRY)
+    except AvroUnknown:
+        # Nothing was given yet: what is not known shows in the head of the file.
+        yield _live_by_pyiceberg(content)
+
+
+def _part(found: list[Found]) -> LivePart:
+    others = [entry for entry in found if entry[0] != 0]
+    data = [path for content, _, path, _ in found if content == 0] if others else [path for _, _, path, _ in found]
+    data_keys, other_keys = keys(data), keys([path for _, _, path, _ in others])
+    _check_text(data_keys)
+    _check_text(other_keys)
+    return len(found), data_keys, [(e[0], e[1].upper(), k) for e, k in zip(others, other_keys, strict=True)]
+
+
+def _check_paths(paths: Sequence[object]) -> None:
+    if not all(isinstance(path, str) and path for path in paths):
+        raise AvroUnreadable("an entry has no path")
+
+
+def _check_once(paths: Sequence[str], met: set[str]) -> None:
+    """`met`: those of the parts before."""
+    before = len(met)
+    met.update(paths)
+    if len(met) - before != len(paths):
+        raise AvroUnreadable("two of its entries name one file")
+
+
+def _check_text(paths: Sequence[str]) -> None:
+    """What is escaped in a path may be no text when the escapes are taken out; nobody writes such a path."""
+    odd = first_that_is_no_text(paths)
+    if odd is not None:
+        raise AvroUnreadable(f"the path {odd!a} does not decode as text")
+
+
+def _live_by_pyiceberg(content: bytes) -> list[Found]:
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.manifest import DEFAULT_READ_VERSION, MANIFEST_ENTRY_SCHEMAS, DataFile, ManifestEntry
+
+    found: list[Found] = []
+    try:
+        with AvroFile[Any](
+            _InMemory(content),  # type: ignore[arg-type]
+            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+        ) as entries:
+            for entry in entries:
+                file = entry.data_file
+                found.append((int(file.content or 0), str(file.file_format), file.file_path, int(entry.status)))
+    except Exception as e:
+        raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
+    return found
+
+
+def _listed_by_pyiceberg(content: bytes) -> list[Listed]:
+    from pyiceberg.manifest import read_manifest_list
+
+    try:
+        return [
+            (
+                m.manifest_path,
+                m.partition_spec_id,
+                m.added_snapshot_id,
+                m.added_files_count,
+                m.existing_files_count,
+                m.manifest_length,
+            )
+            for m in read_manifest_list(_InMemory(content))  # type: ignore[arg-type]
+        ]
+    except Exception as e:
+        raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
+
+
+class _InMemory:
+    """As much of an input file as PyIceberg's reader asks for."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def open(self) -> Any:
+        from io import BytesIO
+
+        return BytesIO(self._content)

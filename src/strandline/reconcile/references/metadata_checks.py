@@ -1,0 +1,96 @@
+"""Whether a table's metadata file is what it was when it was written, as far as it tells itself.
+
+A metadata file is plain JSON without a checksum. A flipped bit in most places makes it unreadable, and that is noticed.
+What is looked for here are the others: a name that changed, so that a list of files seems not to be there; an identity
+that another part of the file contradicts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from strandline.reconcile.paths import canonical, first_that_is_no_text, key
+from strandline.reconcile.references import checksums
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+KNOWN_FIELDS = frozenset(
+    (
+        "format-version", "table-uuid", "location", "last-sequence-number", "last-updated-ms", "last-column-id",
+        "schema", "schemas", "current-schema-id", "partition-spec", "partition-specs", "default-spec-id",
+        "last-partition-id", "properties", "current-snapshot-id", "snapshots", "snapshot-log", "metadata-log",
+        "sort-orders", "default-sort-order-id", "refs", "statistics", "partition-statistics", "next-row-id",
+        "row-lineage", "encryption-keys",
+    )
+)  # fmt: skip
+"""Of format versions 1 to 3. A field that is not among them may name files, and nobody here would know."""
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def problem_of(table: Table, *, is_from_file: bool) -> str | None:
+    """Why what the metadata says is not believed. `is_from_file`: it was read from its file, and not told by a
+    server."""
+    problems = _of_content(table) if is_from_file else iter(())
+    for problem in (*problems, *_of_meaning(table)):
+        return f"its metadata {canonical(table.metadata_location)} is damaged, or not understood: {problem}"
+    return None
+
+
+def _of_content(table: Table) -> Iterator[str]:
+    try:
+        with table.io.new_input(table.metadata_location).open() as file:
+            content = file.read()
+        path = canonical(table.metadata_location)
+        damaged = checksums.damage(path, content) if path.startswith("/") else None
+        if damaged is not None:
+            yield damaged
+        document: Any = json.loads(gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content)
+        unknown = sorted(document.keys() - KNOWN_FIELDS)
+    except Exception as e:
+        # It was read a moment ago; whatever a file that changed since, or a store, makes its readers say.
+        yield f"it cannot be read again: {type(e).__name__}"
+        return
+    if unknown:
+        yield f"it has a field {unknown[0][:60]!a}, which this version does not know"
+
+
+def _of_meaning(table: Table) -> Iterator[str]:
+    metadata = table.metadata
+    kept = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    if len(kept) != len(metadata.snapshots):
+        yield "two snapshots have one id"
+    current = metadata.current_snapshot_id
+    if current is not None and current != -1 and current not in kept:
+        yield f"its current snapshot {current} is not among its snapshots"
+    astray = [name for name, ref in metadata.refs.items() if ref.snapshot_id not in kept]
+    if astray:
+        yield f"its branch or tag {astray[0][:60]!a} leads to a snapshot that is not among its snapshots"
+    if _newest(metadata) > _last(metadata):
+        yield "a snapshot has a sequence number above the table's last one"
+    for what, paths in _named(table):
+        if len({key(path) for path in paths}) != len(paths):
+            yield f"two of its {what} are one file"
+        odd = first_that_is_no_text([*paths, *(key(path) for path in paths)])
+        if odd is not None:
+            yield f"the path {odd!a} does not decode as text"
+
+
+def _named(table: Table) -> Iterator[tuple[str, Sequence[str]]]:
+    metadata = table.metadata
+    yield "metadata files", [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    yield "manifest lists", [snapshot.manifest_list for snapshot in metadata.snapshots]
+    yield "statistics files", [statistics.statistics_path for statistics in metadata.statistics]
+    yield "partition statistics files", [statistics.statistics_path for statistics in metadata.partition_statistics]
+
+
+def _newest(metadata: TableMetadata) -> int:
+    return max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
+
+
+def _last(metadata: TableMetadata) -> int:
+    return _newest(metadata) if metadata.format_version == 1 else metadata.last_sequence_number

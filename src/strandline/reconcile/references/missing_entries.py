@@ -1,0 +1,167 @@
+"""What a table says of files that are gone: size, partition, rows and range, and since when. Read whole, through
+PyIceberg, and only out of the manifests that have such files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import StorageError
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.reconcile.model import Content
+from strandline.reconcile.paths import canonical, key
+from strandline.reconcile.references.collect import ManifestPlace, TableReferences
+from strandline.reconcile.references.manifest_workers import ManifestFiles
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile, ManifestEntry
+    from pyiceberg.table import Table
+    from pyiceberg.types import NestedField
+
+_MS_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Of several entries of one file, what is said by all of them together: in main if one is, as young as the
+    youngest."""
+
+    path: str
+    """Canonical."""
+    content: Content
+    size: int | None = None
+    row_count: int | None = None
+    partition: str | None = None
+    rows: SeqRange | None = None
+    added_ns: int | None = None
+    in_main: bool = False
+
+
+def describe(table: Table, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
+    """By key; of those that are content files of this table."""
+    found: dict[str, Entry] = {}
+    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.snapshots()}
+    field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
+    for manifest in references.manifests:
+        here = set(wanted).intersection(manifest.data) | (wanted & manifest.others.keys())
+        if not here:
+            continue
+        place = references.listed[manifest.path]
+        for entry in _entries(table, manifest):
+            its_key = key(entry.data_file.file_path)
+            if its_key in here:
+                described = _entry(table, entry, manifest, place, times, field)
+                found[its_key] = _together(found.get(its_key), described)
+    return found
+
+
+def _entries(table: Table, manifest: ManifestFiles) -> Iterator[ManifestEntry]:
+    from pyiceberg.manifest import (
+        DEFAULT_READ_VERSION,
+        MANIFEST_ENTRY_SCHEMAS,
+        DataFile,
+        ManifestEntry,
+        ManifestEntryStatus,
+    )
+
+    try:
+        with _checked_file()(
+            table.io.new_input(manifest.path),
+            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+        ) as entries:
+            yield from (entry for entry in entries if entry.status != ManifestEntryStatus.DELETED)
+    except Exception as e:
+        # Whatever a damaged file makes its reader say: it is the trouble of this table, and does not end a run.
+        told = f"{type(e).__name__}: {str(e)[:200]}"
+        raise StorageError(f"the manifest {canonical(manifest.path)} cannot be read again: {told}") from e
+
+
+def _checked_file() -> Any:
+    """PyIceberg's reader, on a decoder that checks where its input ends. Its compiled one does not: a damaged manifest
+    could take this process with it."""
+    from pyiceberg.avro.decoder import StreamingBinaryDecoder
+    from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
+    from pyiceberg.avro.resolver import resolve_reader
+
+    class CheckedFile(AvroFile[Any]):
+        def __enter__(self) -> CheckedFile:
+            with self.input_file.open() as file:
+                self.decoder = StreamingBinaryDecoder(file.read())
+            self.header = self._read_header()
+            self.schema = self.header.get_schema()
+            self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
+            return self
+
+        def _read_block(self) -> int:
+            if self.block and self.decoder.read(SYNC_SIZE) != self.header.sync:
+                raise ValueError("a block does not end with the mark of this file")
+            count, content = self.decoder.read_int(), self.decoder.read_bytes()
+            codec = self.header.compression_codec()
+            unpacked = content if codec is None else codec.decompress(content)
+            self.block = Block(self.reader, count, StreamingBinaryDecoder(unpacked))
+            return count
+
+    return CheckedFile
+
+
+def _entry(
+    table: Table,
+    entry: ManifestEntry,
+    manifest: ManifestFiles,
+    place: ManifestPlace,
+    times: dict[int, int],
+    field: NestedField | None,
+) -> Entry:
+    file = entry.data_file
+    snapshot = entry.snapshot_id if entry.snapshot_id is not None else place.listed.snapshot_id
+    added_ms = times.get(snapshot, place.first_ms) if snapshot is not None else place.first_ms
+    return Entry(
+        canonical(file.file_path),
+        manifest.others.get(key(file.file_path), Content.DATA),
+        file.file_size_in_bytes,
+        file.record_count,
+        _partition(table, file, place.listed.spec_id),
+        None if field is None else _range(file, field),
+        added_ms * _MS_NS,
+        place.in_main,
+    )
+
+
+def _range(file: DataFile, field: NestedField) -> SeqRange | None:
+    """None, too, where rows may have no number: bounds say nothing about those."""
+    id = field.field_id
+    lower, upper = (file.lower_bounds or {}).get(id), (file.upper_bounds or {}).get(id)
+    unnumbered = (file.null_value_counts or {}).get(id, 0 if field.required else None)
+    if unnumbered != 0 or lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
+        return None
+    lo, hi = int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
+    return SeqRange(Seq(lo), Seq(hi)) if 1 <= lo <= hi else None
+
+
+def _partition(table: Table, file: DataFile, spec_id: int | None) -> str | None:
+    spec: Any = table.specs().get(spec_id) if spec_id is not None else None
+    if spec is None or spec.is_unpartitioned():
+        return None
+    try:
+        return str(spec.partition_to_path(file.partition, table.schema()))
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError):
+        return None  # A column that is gone since; nothing but a label depends on it.
+
+
+def _together(before: Entry | None, now: Entry) -> Entry:
+    if before is None:
+        return now
+    times: Iterable[int | None] = (before.added_ns, now.added_ns)
+    known = [t for t in times if t is not None]
+    return Entry(
+        now.path,
+        now.content,
+        now.size,
+        now.row_count,
+        now.partition,
+        now.rows,
+        max(known) if len(known) == 2 else None,
+        before.in_main or now.in_main,
+    )

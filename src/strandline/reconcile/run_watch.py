@@ -1,0 +1,121 @@
+"""Who looks after a run: its time, its lease, whether someone called it off; and how it ends early."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from strandline.core.reconcile_records import AbortReason, SweepLease
+from strandline.jobs.heartbeat import beating
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.reconcile import reconcile_runs
+from strandline.reconcile.model import Phase
+
+OnProgress = Callable[[Phase, int], None]
+TOLD_SECONDS = 0.2
+
+
+class Aborted(Exception):
+    """A run ends here. What it did until now is recorded."""
+
+    def __init__(self, reason: AbortReason, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+        self.why = why
+
+
+class RunWatch:
+    def __init__(
+        self,
+        ledger: Ledger,
+        lease: SweepLease,
+        *,
+        lease_seconds: float,
+        run_seconds_max: float,
+        cancelled: threading.Event | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._lease = lease
+        self._lease_seconds = lease_seconds
+        self._deadline = time.monotonic() + run_seconds_max
+        self._seen_ours = time.monotonic()
+        self._lost = False
+        self._cancelled = cancelled or threading.Event()
+        self._on_progress = on_progress or (lambda phase, count: None)
+        self._phase: Phase | None = None
+        self._count = 0
+        self._told = 0.0
+        self._since = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        """Spent in each phase."""
+
+    def beating(self) -> AbstractContextManager[None]:
+        return beating(self._renew, lease_seconds=self._lease_seconds)
+
+    def _renew(self) -> bool:
+        asked = time.monotonic()
+        if not reconcile_runs.renew(self._ledger, self._lease, seconds=self._lease_seconds):
+            self._lost = True
+            return False
+        self._seen_ours = asked
+        return True
+
+    def phase(self, phase: Phase) -> None:
+        self.end_phase()
+        self._phase, self._count, self._told = phase, 0, time.monotonic()
+        self._on_progress(phase, 0)
+
+    def end_phase(self) -> None:
+        now = time.monotonic()
+        if self._phase is not None:
+            name = self._phase.value
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + now - self._since, 3)
+        self._since, self._phase = now, None
+
+    def progress(self, count: int) -> None:
+        if self._phase is not None:
+            self._on_progress(self._phase, count)
+
+    def advance(self, more: int) -> None:
+        self._count += more
+        now = time.monotonic()
+        if now >= self._told + TOLD_SECONDS:
+            self._told = now
+            self.progress(self._count)
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def check(self) -> None:
+        if self._cancelled.is_set():
+            raise Aborted(AbortReason.CANCELLED, "it was called off")
+        if self._lost:
+            raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
+        if self.seconds_left == 0:
+            raise Aborted(AbortReason.TIMEOUT, "it took longer than reconcile.run_seconds_max")
+
+    def fence(self, connection: Connection) -> None:
+        """In the transaction that records what is about to happen: nobody takes the lease over before it ends."""
+        self.check()
+        self.hold(connection)
+
+    def hold(self, connection: Connection) -> None:
+        """The lease alone. A run that is called off may still say what became of the one before it."""
+        asked = time.monotonic()
+        if not reconcile_runs.holds(connection, self._lease):
+            self._lost = True
+            raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
+        self._seen_ours = max(self._seen_ours, asked)
+
+    def last_word(self) -> None:
+        """Right before something that cannot be fenced. A process that slept since it last saw its lease must not go
+        on: it cannot know how long."""
+        self.check()
+        if time.monotonic() - self._seen_ours < self._lease_seconds / 2:
+            return
+        with self._ledger.write() as connection:
+            self.fence(connection)

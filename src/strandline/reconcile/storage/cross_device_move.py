@@ -1,0 +1,174 @@
+"""A file that goes to another file system, where a rename does not reach.
+
+Copied under a hidden name beside its new place, written through to the disk, given its name without replacing anything,
+and only then taken from where it was. So wherever a process is killed, a name that a table may know leads to the whole
+file or to none, and a whole file is under one of the two names that are on record. Hidden names are foreign to every
+layout: what a kill leaves under one is told by listings, and taken for content by nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from strandline.core import failpoints
+from strandline.reconcile.model import Stat
+from strandline.storage.durable import sync_data, sync_folder
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What a file system says that has no hard links, or that does not make this one."""
+CHANGED = "it is no longer what was listed"
+_CHUNK_BYTES = 1 << 20
+
+
+def take_away(path: str, to: str, expected: Stat) -> str | None:
+    """None once it is at its new place only; else why it stayed."""
+    hidden = _beside(path, "aside")
+    if os.path.lexists(hidden):
+        return f"{hidden} is left of a move that was killed: bring that file back first, or look at it"
+    copied = _copy(path, to, expected)
+    if copied is None:
+        return CHANGED
+    failpoints.hit("reconcile.before_original_goes")
+    # Whoever replaces the file from here on has the new one hidden, not deleted: a look cannot be undone, a rename can.
+    try:
+        Path(path).rename(hidden)
+    except FileNotFoundError:
+        return CHANGED
+    except OSError:
+        os.unlink(to)  # or every run would leave another copy of a file that cannot be taken away
+        raise
+    failpoints.hit("reconcile.after_original_hidden")
+    if _identity(os.lstat(hidden)) == copied:
+        os.unlink(hidden)
+        return None
+    if not _rename_new(hidden, path):
+        return f"it was replaced twice while it was moved; what was there is {hidden}"
+    os.unlink(to)
+    return CHANGED
+
+
+def bring(kept_at: str, to: str) -> bool:
+    """False if something is in its place."""
+    try:
+        if _copy(kept_at, to, None) is None:
+            raise OSError(errno.EBUSY, "it changes while it is copied")
+    except FileExistsError:
+        return False
+    failpoints.hit("reconcile.before_kept_goes")
+    os.unlink(kept_at)
+    return True
+
+
+def put_right(kept_at: str, path: str) -> None:
+    """What `take_away` left under its hidden name when it was killed there: the file whose copy is kept, or one that
+    somebody had put in its place meanwhile, which goes back."""
+    hidden = _beside(path, "aside")
+    if not os.path.lexists(hidden):
+        return
+    if same_bytes(hidden, kept_at):
+        os.unlink(hidden)
+    else:
+        _rename_new(hidden, path)
+
+
+def part_of(path: str) -> str:
+    """What is left beside a place if a copy to it is killed. The next copy to it begins anew."""
+    return _beside(path, "part")
+
+
+def same_bytes(one: str, other: str) -> bool:
+    try:
+        with _opened(one) as a, _opened(other) as b:
+            first, second = os.fstat(a.fileno()), os.fstat(b.fileno())
+            if os.path.samestat(first, second):
+                return True
+            if first.st_size != second.st_size:
+                return False
+            while (chunk := a.read(_CHUNK_BYTES)) == b.read(_CHUNK_BYTES):
+                if not chunk:
+                    return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def make_folder(folder: Path) -> None:
+    """With all that lead to it, on the disk: a file in a folder that a crash takes away would be gone with it."""
+    missing = [folder, *folder.parents]
+    missing = missing[: next(n for n, at in enumerate(missing) if at.is_dir())]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_folder(made.parent)
+
+
+def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | None:
+    """What was copied. None, and there is no copy, if it was not what was expected, or changed meanwhile."""
+    part = part_of(target)
+    try:
+        with _opened(source) as original, open(part, "wb") as copy:
+            before = os.fstat(original.fileno())
+            if not stat.S_ISREG(before.st_mode):
+                return None
+            if expected is not None and Stat(before.st_size, before.st_mtime_ns) != expected:
+                return None
+            shutil.copyfileobj(original, copy, _CHUNK_BYTES)
+            copy.flush()
+            with suppress(PermissionError):
+                os.fchown(copy.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(copy.fileno(), stat.S_IMODE(before.st_mode))
+            os.utime(copy.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
+            sync_data(copy.fileno())
+            after = os.fstat(original.fileno())
+            whole = os.fstat(copy.fileno()).st_size == after.st_size
+            if not whole or _identity(before) != _identity(after):
+                return None
+        link_new(part, target)
+        sync_folder(Path(target).parent)
+        return _identity(before)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def link_new(source: str, target: str) -> None:
+    """A second name, or the new one where there can be no second. `FileExistsError` rather than replace a file."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as e:
+        if e.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from e
+        Path(source).rename(target)
+
+
+def _rename_new(source: str, target: str) -> bool:
+    try:
+        link_new(source, target)
+    except FileExistsError:
+        return False
+    sync_folder(Path(target).parent)
+    Path(source).unlink(missing_ok=True)
+    return True
+
+
+def _opened(path: str) -> BinaryIO:
+    """Neither through a link nor waiting for whoever writes to a pipe."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _beside(path: str, why: str) -> str:
+    """The same each time, so that it is found again; short, because a name may be as long as names can be."""
+    folder, _, name = path.rpartition("/")
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+    return f"{folder}/.strandline-{why}-{digest}"

@@ -1,0 +1,1 @@
+"""The read model behind `status`, `metrics` and their JSON."""

@@ -1,0 +1,85 @@
+"""How maintenance fares: the part of the read model behind `status` that says what it did last and what holds it back.
+
+It asks the ledger and nobody else. What is not known is None, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import datasets
+from strandline.ledger.maintain import floors, retention_holds, runs
+from strandline.ledger.maintain.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest of its kind that was meant; dry runs are not."""
+
+    run: int
+    kind: str
+    by_schedule: bool
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    """None as long as it is under way."""
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """Rows are due and stay, because this sink does not have them yet."""
+
+    sink: str
+    rows: int | None
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetMaintenance:
+    dataset: str
+    floor: int | None
+    """Rows at or below it may have been deleted by retention; None: none was."""
+    held_by: tuple[HeldBy, ...]
+    last: tuple[LastRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    schedules: dict[str, str | None]
+    rules_without_dataset: tuple[str, ...]
+    """Rules of retention that are for no dataset there is."""
+    datasets: tuple[DatasetMaintenance, ...]
+
+
+def look(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
+    settings = config.settings.maintain
+    with ledger.read() as connection:
+        known = datasets.every(connection)
+        found = tuple(_dataset(connection, d) for d in known)
+    schedules = {
+        "retain": settings.retain_schedule,
+        "compact": settings.compact_schedule,
+        "expire": settings.expire_schedule,
+        "number": settings.number_schedule,
+    }
+    unknown = sorted(set(settings.rules()) - {d.name for d in known})
+    return MaintenanceStatus(schedules, tuple(unknown), found)
+
+
+def _dataset(connection: Connection, dataset: Dataset) -> DatasetMaintenance:
+    return DatasetMaintenance(
+        dataset.name,
+        floors.get(connection, dataset.id),
+        tuple(HeldBy(h.name, h.rows, h.since) for h in retention_holds.of_dataset(connection, dataset.id)),
+        tuple(map(_last, runs.last_of_each_kind(connection, dataset.id))),
+    )
+
+
+def _last(r: Run) -> LastRun:
+    outcome = None if r.outcome is None else r.outcome.value
+    return LastRun(r.id, r.kind.value, r.by_schedule, r.started_at, r.ended_at, outcome, r.reason)

@@ -1,0 +1,165 @@
+"""The one read model behind `status`: CLI, JSON and later the API show these values and no others.
+
+It asks the ledger and glances at the tables' metadata; it starts no JVM. What is not known is None, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from strandline.core.errors import StrandlineError, WitnessUnreadable
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Reserved, SeqRange
+from strandline.iceberg.metadata.metadata_peek import TableGlance, is_glanceable, read_pointer
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks, datasets, sequence, table_states
+from strandline.ledger.receive import receive_holds
+from strandline.ledger.witness import Witness
+from strandline.read import foreign_rows, rollback
+from strandline.status import maintenance as maintain_status
+from strandline.status import receive as receive_status
+from strandline.status import reconcile as reconcile_status
+from strandline.status import sinks as sink_status
+from strandline.status.maintenance import MaintenanceStatus
+from strandline.status.receive import ReceiveStatus
+from strandline.status.reconcile import NOT_YET, ReconcileStatus
+from strandline.status.sinks import SinkStatus
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlockStatus:
+    range: str
+    kind: str
+    batch_id: str
+    state: str
+    since: datetime
+    lease_until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatus:
+    name: str
+    allocated: int | None
+    """The highest number that any block of it holds."""
+    sealed: int | None
+    rows: int | None
+    open_blocks: int
+    unnumbered: int | None
+    foreign: int | None
+    """Rows with a number that was given to nobody here, and rows that share a number with another one."""
+    adopted: bool
+    blocks: tuple[OpenBlockStatus, ...]
+    problem: str | None
+    number_twice: int | None = None
+    """The lowest number of ours that stands on two rows: reads and sinks that come to it are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    lake: str
+    sequence: int
+    witness: int | None
+    epoch: int
+    problem: str | None
+    datasets: tuple[DatasetStatus, ...]
+    sinks: tuple[SinkStatus, ...] = ()
+    receive: tuple[ReceiveStatus, ...] | None = None
+    """The datasets that have received rows which are not in their table; None where nothing was ever received."""
+    maintenance: MaintenanceStatus | None = None
+    reconcile: ReconcileStatus = NOT_YET
+
+    def to_json(self) -> dict[str, Any]:
+        document = asdict(replace(self, sinks=()))
+        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": []}
+
+
+def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
+    with ledger.read() as connection:
+        counter = sequence.read(connection)
+        known = datasets.every(connection)
+    highest, problem = _witness(witness, counter.last)
+    return LakeStatus(
+        counter.lake,
+        counter.last,
+        highest,
+        counter.epoch,
+        problem,
+        tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
+        sink_status.look(ledger, counter.lake),
+        receive_status.look(ledger),
+        maintain_status.look(config, ledger),
+        reconcile_status.look(config, ledger),
+    )
+
+
+def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
+    try:
+        highest = witness.read().highest
+    except WitnessUnreadable as e:
+        return None, e.message
+    if highest == counter:
+        return highest, None
+    # A reservation that is under way looks the same for a moment; the next command that starts Spark settles it.
+    return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
+
+
+def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:
+    """A ledger that is not `complete` does not know every number that was given, so not which rows are foreign."""
+    with ledger.read() as connection:
+        allocated = blocks.highest(connection, dataset.id)
+        sealed = blocks.sealed(connection, dataset.id)
+        found = blocks.open_blocks(connection, dataset.id)
+        memory = rollback.recall(connection, dataset)
+        known = table_states.get(connection, dataset.id)
+        hold = receive_holds.every(connection).get(dataset.id)
+    rows = counts = problem = None
+    try:
+        glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)
+        if glance is not None:
+            rows = glance.row_count
+            problem = rollback.problem(dataset, glance.view, memory)
+            counts = foreign_rows.count(config, ledger, dataset, glance.view, lake)
+    except StrandlineError as e:
+        problem = e.message
+    problem = problem or known.trouble or known.doubt or (None if hold is None else f"the receiver holds: {hold}")
+    open_blocks = tuple(
+        OpenBlockStatus(
+            _range(b.head.rows),
+            b.head.kind.value,
+            b.head.batch_id,
+            "reserved" if isinstance(b, Reserved) else "staged",
+            b.head.reserved_at,
+            b.lease_until if isinstance(b, Reserved) else None,
+        )
+        for b in found
+    )
+    return DatasetStatus(
+        dataset.name,
+        allocated,
+        sealed,
+        rows,
+        len(open_blocks),
+        None if counts is None else counts.unnumbered,
+        counts.foreign if counts is not None and counts.twice is not None and complete else None,
+        dataset.adopted,
+        open_blocks,
+        problem,
+        None if counts is None else counts.twice_first,
+    )
+
+
+def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
+    """Slower: the catalog or the metadata is elsewhere, and PyIceberg must be loaded to ask."""
+    from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+    catalog = open_catalog(config)
+    try:
+        return catalog.glance(name)
+    finally:
+        catalog.close()
+
+
+def _range(rows: SeqRange) -> str:
+    return f"{rows.lo}-{rows.hi}"
