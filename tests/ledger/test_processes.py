@@ -23,9 +23,9 @@ RESERVATIONS = scaled(150, 1_000)
 RESERVER = """
 import json, os, sys
 from pathlib import Path
-from strandline import failpoints
+from strandline.core import failpoints
 from strandline.core.settings import load_config
-from strandline.ledger import blocks
+from strandline.ledger.ingest import blocks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import open_witness
 

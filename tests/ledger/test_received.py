@@ -411,7 +411,7 @@ RECORDER = """
 import json, sys
 from pathlib import Path
 from strandline.core.settings import load_config
-from strandline.ledger import received
+from strandline.ledger.receive import received
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive.received import Body, New
 from strandline.core.types import SeqRange
