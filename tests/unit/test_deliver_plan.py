@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.delivery_types import ChunkState, LanePlan
 from strandline.core.types import Seq, SeqRange
+from strandline.deliver.cores import TroubledSinks, tasks_max
 from strandline.deliver.plan.chunking import (
     Found,
     Piece,
@@ -163,3 +167,46 @@ def test_the_same_trouble_is_known_whatever_it_counts() -> None:
     told = "whether chunk 11..20 landed is not known yet: 502 Bad Gateway (and 3 more)"
     assert fails_alike(told, "whether chunk 41..60 landed is not known yet: 503 Bad Gateway")
     assert not fails_alike(told, "no connection to collector: refused")
+
+
+# Cores.
+
+
+@pytest.mark.parametrize(
+    ("cores", "share", "others", "in_trouble", "tasks"),
+    [
+        (2, 0.5, True, False, 1),
+        (2, 0.5, False, False, None),
+        (2, 0.5, False, True, 1),
+        (1, 0.5, True, False, 1),
+        (16, 0.5, True, False, 8),
+        (16, 0.25, True, False, 4),
+        (16, 0.01, True, False, 1),
+        (16, 1.0, True, False, 16),
+        (16, 1.0, True, True, 1),
+    ],
+)
+def test_a_sink_has_its_share_of_the_cores_and_one_in_trouble_has_one(
+    cores: int, share: float, others: bool, in_trouble: bool, tasks: int | None
+) -> None:
+    assert tasks_max(cores=cores, share=share, others=others, in_trouble=in_trouble) == tasks
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (2, 1), (4, 3)])
+def test_sinks_in_trouble_leave_a_core_to_the_others(cores: int, at_once: int) -> None:
+    class CalledOff(Exception):
+        pass
+
+    def call_off() -> None:
+        raise CalledOff
+
+    troubled = TroubledSinks()
+    with ExitStack() as hanging:
+        for _ in range(at_once):
+            hanging.enter_context(troubled.turn(cores, call_off))
+        with pytest.raises(CalledOff), troubled.turn(cores, call_off):
+            raise AssertionError("there is no core for it")
+        waiting = threading.Thread(target=lambda: troubled.turn(cores).__enter__(), daemon=True)
+        waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive(), "it has its turn when another one is through"

@@ -204,7 +204,8 @@ class DeliverSettings(Section):
         gt=0,
         le=1,
         description="In a lake with several sinks, the share of Spark's cores that may send to one of them at once, at "
-        "least one core: while its destination hangs, the others go on.",
+        "least one core: while its destination hangs, the others go on. A sink that failed the last time has one core "
+        "until something lands, and all such sinks together leave one core to the others.",
     )
     retry_seconds_max: int = Field(
         default=60, ge=1, le=86_400, description="The longest wait before a sink that failed is tried again."

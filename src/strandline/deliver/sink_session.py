@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
@@ -13,6 +13,7 @@ from strandline.core.errors import LeaseLost, SinkStopped
 from strandline.core.types import Dataset, Seq
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.cores import TroubledSinks, tasks_max
 from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_common
@@ -65,6 +66,10 @@ class SinkRun:
     """Nothing at the sink is touched, its table neither."""
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
+    troubled: TroubledSinks = field(default_factory=TroubledSinks)
+    """Shared by all runs of a deliverer."""
+    landed: bool = False
+    """A job of this run has landed rows and met no trouble."""
 
     source: Settled | None = None
     """The table as the last plan saw it: what was just planned is read from there."""
@@ -111,22 +116,24 @@ class SinkRun:
         is not known: it is asked for, or sent again under the same identity, by whoever comes next."""
         from strandline.iceberg.session.job_watch import watched
 
-        def check() -> None:
-            if self.stopping.is_set():
-                raise CalledOff
-
-        with watched(self.context.tables().spark, check):
+        with watched(self.context.tables().spark, self._check_stopping):
             yield
 
-    def tasks_max(self) -> int | None:
-        """How many tasks may send to this sink at once, so that others find a free core while it hangs; None where
-        there are no others."""
+    def _check_stopping(self) -> None:
+        if self.stopping.is_set():
+            raise CalledOff
+
+    @contextmanager
+    def tasks_max(self) -> Iterator[int | None]:
+        """How many tasks may send to this sink at once, so that others find a free core while it hangs; None for any
+        number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
         with self.context.ledger.read() as connection:
             active = sum(s.state is SinkState.ACTIVE for s in sinks.every(connection))
-        if active < 2:
-            return None
         cores = self.context.tables().spark.sparkContext.defaultParallelism
-        return max(1, int(cores * self.context.settings.sink_cores_share_max))
+        share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
+        allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
+        with self.troubled.turn(cores, self._check_stopping) if in_trouble else nullcontext():
+            yield allowed
 
     def address(self, partition: str) -> Address:
         return Address(self.context.lake, self.record.instance, self.record.generation, self.dataset.name, partition)

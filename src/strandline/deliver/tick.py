@@ -17,6 +17,7 @@ from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StorageError, StrandlineError
 from strandline.core.types import Dataset, Seq
 from strandline.deliver.context import DeliverContext
+from strandline.deliver.cores import TroubledSinks
 from strandline.deliver.idle_checks import IdleChecks
 from strandline.deliver.plan.chunking import batch_is_ready, fails_alike, retry_wait_seconds
 from strandline.deliver.send.interruption import interrupted_by
@@ -78,6 +79,7 @@ class Deliverer:
         self._running: dict[SinkId, Future[SinkReport]] = {}
         self._suspects: set[SinkId] = set()
         self._served: tuple[str, ...] = ()
+        self._troubled = TroubledSinks()
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
@@ -204,6 +206,7 @@ class Deliverer:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
             run = SinkRun(self.context, record, dataset, lease, self.progress, self.stopping, plans_max)
+            run.troubled = self._troubled
             try:
                 with (
                     interrupted_by(self.stopping),

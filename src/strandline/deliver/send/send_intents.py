@@ -172,6 +172,7 @@ class _Finishing:
             if acks:
                 _acknowledge(self.run, acks)
             self._settle(acks)
+            self.run.landed |= _any_rows(acks) and not troubled
             refusals += refused
             in_doubt = {r.chunk.id for r in refused}
             self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
@@ -311,8 +312,8 @@ def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options:
     sink = run.sink(options)
     cargo = cargo_of(sink.form, fields, parse_common(options))
     sender = sink.sender(run.pass_token)
-    with run.called_off_by_stopping():
-        return ship_either_way(run.context, source, shipments, cargo, sender, run.tasks_max())
+    with run.tasks_max() as tasks_max, run.called_off_by_stopping():
+        return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
 
 
 def _outcome(
