@@ -68,3 +68,21 @@ def test_values_that_a_uuid_or_a_fixed_column_cannot_hold_are_rejected_one_by_on
         (3, 'column "f": 2 bytes, expected 4'),
     ]
     assert_sound(lake, [0, 3], "narrow")
+
+
+def test_columns_that_no_json_line_has_are_named_as_those_that_a_csv_lacks_are(lake: Lake, tmp_path: Path) -> None:
+    columns = {"id": "long", "a": "string", "b": "string", "c": "string"}
+    lake.create_dataset("wide", parse_columns([{"name": n, "type": t} for n, t in columns.items()]))
+    contents = {
+        "some.jsonl": '{"id": 1}\n{"id": 2, "b": null, "c": "x"}\n{"id": "no", "a": "x"}\n',
+        "all.jsonl": '{"id": 3, "a": "x", "b": "x"}\n{"id": 4, "c": "x"}\n',
+        "none.jsonl": "",
+        "some.csv": "id,a\n5,\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    found = lake.ingest("wide", [tmp_path / name for name in contents])
+    assert [(o.error, o.rows) for o in found] == [(None, 2), (None, 2), (None, 0), (None, 1)]
+    assert [o.absent for o in found if o.rows] == [("a", "b"), (), ("b", "c")]
+    [both] = lake.ingest("wide", [tmp_path / "some.jsonl", tmp_path / "some.csv"], batch_id="both")
+    assert both.absent == ("b",)

@@ -345,6 +345,30 @@ def test_a_mixed_column_of_json_can_be_chosen(tmp_path: Path) -> None:
     assert found.guesses == (Guess("d", "date", 3, 1, ((3, "soon"),)),)
 
 
+def test_fields_inside_objects_and_lists_that_became_text_are_told_of_too(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        '{"at": {"day": "2024-01-01", "none": null}, "tags": ["2024-01-01"], "o": {}, "e": []}',
+        '{"at": {"day": "2024-01-02"}, "tags": ["2024-01-02", "soon"], "o": {}, "in": [{"d": "2024-01-01"}]}',
+        '{"at": {"day": "n/a"}, "in": [{"d": "2024-01-01"}, {"d": "never"}]}',
+    ]
+    path.write_text("\n".join(rows))
+    found = infer(path, {})
+    assert found.guesses == (
+        Guess("at.day", "date", 3, 1, ((3, "n/a"),)),
+        Guess("tags.element", "date", 3, 1, ((2, "soon"),)),
+        Guess("in.element.d", "date", 3, 1, ((3, "never"),)),
+    )
+    assert (found.empty, found.empty_objects) == (("at.none", "e.element"), ("o",))
+    chosen: dict[str, ColumnType] = {
+        "at": Struct((Column("day", Primitive("date")),)),
+        "tags": ListOf(Primitive("string")),
+        "o": Primitive("string"),
+    }
+    assert [g.column for g in infer(path, chosen).guesses] == ["in.element.d"]
+    assert not infer(path, chosen).empty_objects
+
+
 def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a\n" + "1\n" * 10_001)

@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from strandline.core.errors import InputError, UsageError
+from strandline.iceberg.schema.infer import infer_schema
 from strandline.ingest.sources.identify import file_batch_id, identify
 
 
@@ -107,6 +108,8 @@ def test_a_folder_is_named_with_the_pattern_of_the_files_in_it(tmp_path: Path) -
         ("a b.csv", "id,name\n1,é\n".encode("utf-16")),
         ("a b.csv", "\ufeffid,name\n1,é\n".encode("utf-16-be")),
         ("a b.csv", b"id,name\r1,\xc3\xa9\r"),
+        ("a b.csv.gz", gzip.compress("id,name\n1,é\n".encode("utf-16"))),
+        ("a b.csv.gz", gzip.compress(b"") + gzip.compress(b"id,name\r1,\xc3\xa9\r")),
     ],
 )
 def test_text_that_is_not_read_here_comes_with_the_command_that_converts_it(
@@ -120,7 +123,32 @@ def test_text_that_is_not_read_here_comes_with_the_command_that_converts_it(
     subprocess.run(command, shell=True, check=True, cwd=tmp_path)
     (converted,) = [p for p in tmp_path.iterdir() if p != path]
     assert identify(converted).format == "csv"
-    assert converted.read_text("utf-8-sig").splitlines() == ["id,name", "1,é"]
+    with (gzip.open if name.endswith(".gz") else open)(converted, "rt", encoding="utf-8-sig") as text:
+        assert text.read().splitlines() == ["id,name", "1,é"]
+
+
+def test_packed_text_that_is_not_read_here_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    lines = b"".join(b'{"n": %d}\r' % n for n in range(100_000))
+    utf16 = lines.decode().encode("utf-16-le")
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"skip"
+    for content, said in ((lines, "carriage returns"), (utf16, "UTF-16")):
+        for name, packed in (
+            ("a.jsonl.gz", gzip.compress(content)),
+            ("a.jsonl.zst", zstandard.compress(content)),
+            ("b.jsonl.zst", skipped + zstandard.compress(content)),
+        ):
+            path = tmp_path / name
+            path.write_bytes(packed)
+            for look in (identify, infer_schema):
+                with pytest.raises(InputError, match=said) as e:
+                    look(path)
+                packer = "gzip" if name.endswith(".gz") else "zstd"
+                assert f"Convert it: {packer} -dc < {path} | " in (e.value.hint or "")
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(gzip.compress(lines.replace(b"\r", b"\n"))[:15])
+    assert identify(path).compression == "gz", "what is damaged is told by whoever reads it"
+    path.write_bytes(gzip.compress(b"{}\n") + b"\0" * 20)
+    assert identify(path).compression == "gz"
 
 
 def test_utf_16_without_a_mark_is_known_by_its_zeros(tmp_path: Path) -> None:

@@ -562,7 +562,7 @@ def test_columns_that_a_file_lacks_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["1"], "more": ["x"]}), tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text("{}\n")
     found = {name: absent_columns(identify(tmp_path / name), fields) for name in ("a.csv", "a.parquet", "a.jsonl")}
-    assert found == {"a.csv": ("id", "more"), "a.parquet": ("name",), "a.jsonl": ()}
+    assert found == {"a.csv": ("id", "more"), "a.parquet": ("name",), "a.jsonl": None}
 
 
 @pytest.mark.parametrize("lines_inside", [True, False])

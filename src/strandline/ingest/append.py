@@ -50,6 +50,8 @@ class Appended:
     duplicate: bool
     """The batch was in already: this is the first one's outcome."""
     rejected: int
+    empty: frozenset[str] = frozenset()
+    """Columns in which no row has a value. Only of rows that were read from files."""
 
 
 def _silent(step: str, rows: int | None) -> None:
@@ -105,10 +107,12 @@ def append(
     wanted = blocks.NewBlock(dataset.id, counted.rows, name, counted.digest, received=received)
     held = _reserve(work, dataset, wanted)
     if isinstance(held, Published):
-        return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
+        rows, count = held.head.rows, held.row_count or 0
+        return Appended(name, rows, count, duplicate=True, rejected=counted.rejected, empty=counted.empty)
     progress("writing", counted.rows)
     published = _write(work, dataset, held, _Prepared(pinned, columns, counted), before_commit, progress)
-    return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
+    rows = published.head.rows
+    return Appended(name, rows, counted.rows, duplicate=False, rejected=counted.rejected, empty=counted.empty)
 
 
 def check_columns(

@@ -64,7 +64,8 @@ class FileOutcome:
     seconds: float
     error: StrandlineError | None
     absent: tuple[str, ...] = ()
-    """Columns of the dataset that no file of the batch has: they are null in all of its rows."""
+    """Columns of the dataset that no file of the batch has: they are null in all of its rows. JSON lines have a column
+    if one of them has a value there."""
 
     @property
     def path(self) -> Path:
@@ -271,7 +272,7 @@ def _read_and_append(
     for more in frames[1:]:
         df = df.unionByName(more)
     reads = list(zip(batch.sources, frames, strict=True))
-    absent = [set(absent_columns(source, fields)) for source in batch.sources]
+    absent = [absent_columns(source, fields) for source in batch.sources]
 
     def on_rejects(_: DataFrame, count: int) -> None:
         if options.strict or count > work.settings.rejects_max:
@@ -311,7 +312,11 @@ def _read_and_append(
         range=done.rows,
         rejected=done.rejected,
         duplicate=done.duplicate,
-        absent=tuple(name for name in fields.fieldNames() if all(name in lacking for lacking in absent)),
+        absent=tuple(
+            name
+            for name in fields.fieldNames()
+            if all(name in (done.empty if lacking is None else lacking) for lacking in absent)
+        ),
     )
     if done.row_count == 0 and done.rejected:
         # Rejected rows are kept all the same: they show what this file is.

@@ -38,6 +38,8 @@ class Counted:
     per_partition: tuple[int, ...]
     rejected: int
     digest: str | None
+    empty: frozenset[str] = frozenset()
+    """Columns in which no row has a value. Only of frames that a reader of files made."""
 
     @property
     def rows(self) -> int:
@@ -129,6 +131,8 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
             # Sums of halves: the rows' order does not matter, equal rows do not cancel out, and no sum overflows.
             measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
+    if source.rejects is not None:
+        measures.append(F.expr(f"array({', '.join(f'bool_or({quoted(c)} IS NOT NULL)' for c in columns)}) AS filled"))
     try:
         found = pinned.groupBy(F.expr("spark_partition_id() AS partition")).agg(*measures).collect()
     except Exception as e:
@@ -142,7 +146,10 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     if digest:
         halves = [sum(r[name] or 0 for r in found) for name in ("low1", "high1", "low2", "high2")]
         text = "".join(f"{h % 2**64:016x}" for h in halves) + f"-{sum(per_partition)}"
-    return Counted(tuple(per_partition), sum(r["rejected"] for r in found), text)
+    empty: set[str] = set() if source.rejects is None else set(columns)
+    for r in found if empty else ():
+        empty -= {column for column, is_filled in zip(columns, r["filled"], strict=True) if is_filled}
+    return Counted(tuple(per_partition), sum(r["rejected"] for r in found), text, frozenset(empty))
 
 
 def _hashable(value: Column, kind: T.DataType) -> Column:

@@ -35,13 +35,21 @@ def _doubts(made: Dataset, found: Inferred) -> Iterator[str]:
         yield f"! {guess.column} is a string: {_misfits(guess)}"
     if found.empty:
         yield f"! {', '.join(found.empty)}: a string, because no row of the file has a value there"
-    if found.guesses or found.empty:
-        name = found.guesses[0].column if found.guesses else found.empty[0]
-        likely = found.guesses[0].likely if found.guesses else "TYPE"
-        yield (
-            f"  To choose otherwise: strandline dataset drop {made.name}, and create it again with "
-            f"--types '{name}:{likely}' (rows that do not fit are then rejected) or with --schema FILE"
+    if found.empty_objects:
+        yield f"! {', '.join(found.empty_objects)}: a map of strings, because every object there is empty"
+    doubted = [*(g.column for g in found.guesses), *found.empty, *found.empty_objects]
+    if not doubted:
+        return
+    # --types knows columns, and no fields inside them.
+    likely = {g.column: g.likely for g in found.guesses}
+    of_columns = [name for name in doubted if name in {c.name for c in found.columns}]
+    chosen = "with --schema FILE"
+    if of_columns:
+        chosen = (
+            f"with --types '{of_columns[0]}:{likely.get(of_columns[0], 'TYPE')}' (rows that do not fit are then "
+            "rejected) or with --schema FILE"
         )
+    yield f"  To choose otherwise: strandline dataset drop {made.name}, and create it again {chosen}"
 
 
 def _misfits(guess: Guess) -> str:
@@ -67,5 +75,6 @@ def document(made: Dataset, found: Inferred, *, inferred_from: Path | None) -> d
             for g in found.guesses
         ],
         "columns_without_values": list(found.empty),
+        "columns_of_empty_objects": list(found.empty_objects),
         "sampled_rows": found.sampled_rows,
     }

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,15 @@ import zstandard
 from strandline.core.errors import InputError, SchemaError
 from strandline.core.wording import nearest, plural
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct, check_columns
-from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder, other_delimiter, wrong_delimiter
+from strandline.iceberg.schema.input_files import (
+    HEAD_BYTES,
+    check_text,
+    how_to_convert,
+    is_folder,
+    other_delimiter,
+    unpacked,
+    wrong_delimiter,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +58,7 @@ class Guess:
     """A column that became text because some of its values are nothing else."""
 
     column: str
+    """Of a field inside it: the whole path, such as `address.zip` or `tags.element`."""
     likely: str
     """The type that most of its values have."""
     values: int
@@ -65,7 +73,9 @@ class Inferred:
     columns: tuple[Column, ...]
     guesses: tuple[Guess, ...] = ()
     empty: tuple[str, ...] = ()
-    """Columns without a value in the sample; they became text."""
+    """Columns, and fields inside them, without a value in the sample; they became text."""
+    empty_objects: tuple[str, ...] = ()
+    """Those that hold only objects without a field; they became maps."""
     sampled_rows: int | None = None
     """How many rows were looked at, where the file has more than these."""
 
@@ -84,13 +94,12 @@ def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
         if kind == "parquet":
             found = Inferred(_from_parquet(path))
         else:
-            if path.suffix.lower() not in (".gz", ".zst"):
-                with path.open("rb") as file:
-                    check_text(path, kind, file.read(HEAD_BYTES))
+            with path.open("rb") as file:
+                check_text(path, kind, unpacked(path, file.read(HEAD_BYTES)))
             with _open_text(path) as lines:
                 found = _from_jsonl(path, lines, types) if kind == "jsonl" else _from_csv(path, lines, types)
     except UnicodeDecodeError as e:
-        hint = f"Convert it: iconv -f ENCODING -t UTF-8 {shlex.quote(str(path))} > NEW"
+        hint = how_to_convert(path, "iconv -f ENCODING -t UTF-8", "NEW")
         raise InputError(f"{path} is not UTF-8 text: {e.reason}", hint=hint) from e
     except (OSError, EOFError, zstandard.ZstdError) as e:
         raise InputError(f"{path} cannot be read: {e}") from e
@@ -183,6 +192,14 @@ class _Seen:
         examples = sorted(e for k, shown in self.examples.items() if k not in kinds for e in shown)
         return Guess(column, likely, values, values - groups[best], tuple(examples[:_EXAMPLES_MAX]))
 
+    def inside(self, name: str) -> Iterator[tuple[str, _Seen]]:
+        """This one, and everything inside it, by path."""
+        yield name, self
+        for field_name, seen in self.fields.items():
+            yield from seen.inside(f"{name}.{field_name}")
+        if self.element is not None:
+            yield from self.element.inside(f"{name}.element")
+
     def take(self, kind: str, where: str) -> None:
         merged = _merge(self.kind, kind)
         if merged is None:
@@ -255,20 +272,19 @@ def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> 
             seen = columns.setdefault(name, _Seen())
             if name in types:
                 continue
-            _see(seen, value, f"{path}, line {number}: column {name}")
-            if isinstance(value, str):
-                seen.note("special" if value in _SPECIAL else _text_kind(value), number, value)
+            _see(seen, value, f"{path}, line {number}: column {name}", number)
     if not columns:
         raise InputError(f"{path} has no rows to learn columns from")
     return _inferred(columns, types, taken if lines.read(1) else None)
 
 
 def _inferred(columns: Mapping[str, _Seen], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
-    guessed = {name: seen for name, seen in columns.items() if name not in types}
+    guessed = [found for name, seen in columns.items() if name not in types for found in seen.inside(name)]
     return Inferred(
         tuple(Column(name, seen.type()) for name, seen in columns.items()),
-        tuple(guess for name, seen in guessed.items() if (guess := seen.guess(name)) is not None),
-        tuple(name for name, seen in guessed.items() if seen.kind is None),
+        tuple(guess for name, seen in guessed if (guess := seen.guess(name)) is not None),
+        tuple(name for name, seen in guessed if seen.kind is None),
+        tuple(name for name, seen in guessed if seen.kind == "struct" and not seen.fields),
         sampled_rows,
     )
 
@@ -288,7 +304,7 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON; write it in quotes")
 
 
-def _see(seen: _Seen, value: Any, where: str) -> None:
+def _see(seen: _Seen, value: Any, where: str, line: int) -> None:
     match value:
         case None:
             return
@@ -299,16 +315,18 @@ def _see(seen: _Seen, value: Any, where: str) -> None:
         case float():
             seen.take("double", where)
         case str():
-            seen.take("special" if value in _SPECIAL else _text_kind(value), where)
+            kind = "special" if value in _SPECIAL else _text_kind(value)
+            seen.take(kind, where)
+            seen.note(kind, line, value)
         case list():
             seen.take("list", where)
             seen.element = seen.element or _Seen()
             for item in value:
-                _see(seen.element, item, f"{where}.element")
+                _see(seen.element, item, f"{where}.element", line)
         case dict():
             seen.take("struct", where)
             for name, item in value.items():
-                _see(seen.fields.setdefault(name, _Seen()), item, f"{where}.{name}")
+                _see(seen.fields.setdefault(name, _Seen()), item, f"{where}.{name}", line)
 
 
 # ---- CSV -----------------------------------------------------------------------------------------------------------

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+import zlib
 from collections import Counter
 from pathlib import Path
+
+import zstandard
 
 from strandline.core.errors import InputError
 
@@ -12,7 +16,8 @@ HEAD_BYTES = 64 * 1024
 """Enough of a file to tell what kind of text it is."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_PACKED = (".gz", ".zst")
+_PACKED = {".gz": "gzip", ".zst": "zstd"}
+"""The command that packs and unpacks each."""
 _READ = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -32,19 +37,54 @@ def is_folder(path: Path) -> InputError:
     return InputError(f"{path} is a folder, not a file", hint=hint)
 
 
+def unpacked(path: Path, head: bytes) -> bytes:
+    """The beginning of the text whose packed beginning `head` is. What is damaged gives less, and whoever reads the
+    whole file says so."""
+    match path.suffix.lower():
+        case ".gz":
+            return _from_gzip(head)
+        case ".zst":
+            try:
+                reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(head), read_across_frames=True)
+                return reader.read(HEAD_BYTES)
+            except zstandard.ZstdError:
+                return b""
+    return head
+
+
+def _from_gzip(head: bytes) -> bytes:
+    text = b""
+    try:
+        while head and len(text) < HEAD_BYTES:  # a file may consist of several members
+            member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            text += member.decompress(head, HEAD_BYTES - len(text))
+            head = member.unused_data
+    except zlib.error:
+        pass
+    return text
+
+
 def check_text(path: Path, format: str, head: bytes) -> None:
-    """Refuses text that others write and that is not read here, with the command that makes it so."""
-    quoted = shlex.quote(str(path))
+    """Refuses text that others write and that is not read here, with the command that makes it so. `head` is
+    unpacked."""
     if head.startswith(_UTF16) or b"\0" in head[:4]:
         raise InputError(
             f"{path} is UTF-16, and only UTF-8 is read",
-            hint=f"Convert it: iconv -f UTF-16 -t UTF-8 {quoted} > utf8-{shlex.quote(path.name)}",
+            hint=how_to_convert(path, "iconv -f UTF-16 -t UTF-8", f"utf8-{shlex.quote(path.name)}"),
         )
     if b"\r" in head and b"\n" not in head and (format == "csv" or b"}\r" in head):
         raise InputError(
             f"{path} has carriage returns as line ends, and only newlines end a line",
-            hint=f"Convert it: tr '\\r' '\\n' < {quoted} > lines-{shlex.quote(path.name)}",
+            hint=how_to_convert(path, "tr '\\r' '\\n'", f"lines-{shlex.quote(path.name)}"),
         )
+
+
+def how_to_convert(path: Path, command: str, to: str) -> str:
+    """A packed file is unpacked for the command, and its result is packed."""
+    packer, source = _PACKED.get(path.suffix.lower()), shlex.quote(str(path))
+    if packer is None:
+        return f"Convert it: {command} < {source} > {to}"
+    return f"Convert it: {packer} -dc < {source} | {command} | {packer} > {to}"
 
 
 def other_delimiter(header: str) -> str | None:
@@ -56,4 +96,5 @@ def other_delimiter(header: str) -> str | None:
 def wrong_delimiter(path: Path, found: str) -> str:
     """A hint: the command that makes commas of what is there."""
     python = f"import csv,sys;csv.writer(sys.stdout).writerows(csv.reader(sys.stdin,delimiter={found!r}))"
-    return f"Only commas are read. Convert it: python3 -c {shlex.quote(python)} < {shlex.quote(str(path))} > NEW.csv"
+    packed = path.suffix if path.suffix.lower() in _PACKED else ""
+    return f"Only commas are read. {how_to_convert(path, f'python3 -c {shlex.quote(python)}', f'NEW.csv{packed}')}"

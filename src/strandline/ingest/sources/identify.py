@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from strandline.core.errors import InputError, UsageError
-from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder
+from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder, unpacked
 
 Format = Literal["jsonl", "csv", "parquet"]
 Compression = Literal["none", "gz", "zst"]
@@ -58,6 +58,8 @@ def identify(path: Path, format: str | None = None) -> SourceFile:
     size_bytes, head = _look(path)
     if size_bytes:
         _check_magic(path, found, compression, head)
+        if found != "parquet":
+            check_text(path, found, unpacked(path, head))
     return SourceFile(path, path.absolute(), found, compression, size_bytes)
 
 
@@ -104,8 +106,6 @@ def _look(path: Path) -> tuple[int, bytes]:
 
 def _check_magic(path: Path, format: Format, compression: Compression, head: bytes) -> None:
     content = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
-    if compression == "none" and format != "parquet" and content not in ("gzip", "zstd", "Parquet"):
-        check_text(path, format, head)
     claimed = {"gz": "gzip", "zst": "zstd", "none": "Parquet" if format == "parquet" else None}[compression]
     if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":
         return  # a zstd stream may begin with a frame to skip

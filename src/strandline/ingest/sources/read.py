@@ -48,16 +48,16 @@ def read_source(
         raise translate(e, source) or InputError(f"{source.path} cannot be read") from e
 
 
-def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...]:
-    """The dataset's columns that the file does not have at all: they are null in each of its rows. JSON lines name
-    their columns in each row, so that nothing is said of them."""
+def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
+    """The dataset's columns that the file does not have at all: they are null in each of its rows. None for JSON lines,
+    which name their columns in each row: only their values tell."""
     match source.format:
         case "csv":
             names = delimited.read_header(source, fields) or tuple(fields.fieldNames())
         case "parquet":
             names = parquet.column_names(source)
         case "jsonl":
-            return ()
+            return None
     return tuple(f.name for f in fields if f.name not in names)
 
 
