@@ -204,7 +204,12 @@ class Lake:
     def _datasets(self) -> DatasetCare:
         from strandline.ingest.datasets import DatasetCare
 
-        return DatasetCare(self.id, self.ledger, self.catalog)
+        return DatasetCare(self.id, self.ledger, self.catalog, self._spooled)
+
+    def _spooled(self, table_uuid: str) -> list[str]:
+        from strandline.receive.spool import open_spool
+
+        return [name for name, _ in open_spool(self.config).bodies(table_uuid)]
 
     def adopt_dataset(
         self,

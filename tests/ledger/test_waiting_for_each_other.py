@@ -165,7 +165,7 @@ def receiving(bench: Bench, catalog: Meddled) -> Receiving:
 
 @pytest.fixture
 def care(bench: Bench, catalog: Meddled) -> DatasetCare:
-    return DatasetCare(LAKE, bench.ledger, cast(LightCatalog, catalog))
+    return DatasetCare(LAKE, bench.ledger, cast(LightCatalog, catalog), lambda table_uuid: [])
 
 
 def is_there(bench: Bench, dataset: Dataset) -> bool:

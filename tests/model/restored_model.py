@@ -35,6 +35,8 @@ class Rules(NamedTuple):
     """Under a name of its own: whoever wrote the file may be about to record it, and removes it as a repeat."""
     leaves_what_may_be_in: bool = True
     """A file that a receipt names, of a batch that nobody knows to be published or not, is set aside."""
+    puts_back_what_is_gone: bool = True
+    """A file whose body is recorded under another name takes the place of that one, if it is gone and needed."""
     reconciler_leaves_bodies: bool = True
     """A file that names its body is the receiver's, even if the ledger does not know it."""
 
@@ -44,6 +46,8 @@ class World(NamedTuple):
     batches: int = 2
     expires: bool = True
     """Then the receiver may hold, until a person who made sure that nobody repeats a body lets it go on."""
+    restores: int = 1
+    """From any copy; there are as many."""
 
 
 class Ledger(NamedTuple):
@@ -61,8 +65,8 @@ class Ledger(NamedTuple):
 
 class State(NamedTuple):
     ledger: Ledger = Ledger()
-    copy: Ledger | None = None
-    restored: bool = False
+    copies: tuple[Ledger, ...] = ()
+    restored: int = 0
     up: bool = False
     """The door is started, and has made sure of its ledger."""
     in_hand: tuple[int, int] | None = None
@@ -103,7 +107,7 @@ def fault(state: State, world: World) -> str:
         return "a body is in the table twice"
     if any(b not in bodies and all(body != b for body, _ in state.files) for b in state.acked - state.unsure):
         return "a body that was acknowledged is gone"
-    if state.ledger.held and not world.expires:
+    if state.ledger.held and not world.expires and world.restores == 1:  # two copies may contradict each other
         return "the receiver holds though everything can be known"
     known = {body for body, _ in state.ledger.recorded} | state.unsure
     if state.up and not state.ledger.held and not set(bodies) <= known:
@@ -222,9 +226,9 @@ def adoption(state: State, rules: Rules) -> Iterator[State]:
     for body, file in state.files:
         if file in known:
             continue
-        if any(recorded == body for recorded, _ in state.ledger.recorded):
+        if (recorded := next((f for f in state.ledger.recorded if f[0] == body), None)) is not None:
             if (body, file) != state.in_hand:
-                yield state._replace(files=state.files - {(body, file)})
+                yield state._replace(files=state.files - {(body, file)} | put_back(state, recorded, rules))
             continue
         if state.ledger.held and body in may_be_in(state):
             continue
@@ -234,9 +238,17 @@ def adoption(state: State, rules: Rules) -> Iterator[State]:
         yield state._replace(ledger=ledger, files=files, made_files=max(name, state.made_files))
 
 
+def put_back(state: State, recorded: tuple[int, int], rules: Rules) -> set[tuple[int, int]]:
+    """The file that the ledger names is gone: another copy of the ledger was in use, and recorded this one instead."""
+    of = {batch for body, batch in state.ledger.placed if body == recorded[0]}
+    needed = not of & (state.ledger.published | state.ledger.blocks) and recorded[0] not in state.unsure
+    return {recorded} if rules.puts_back_what_is_gone and needed and recorded not in state.files else set()
+
+
 def may_be_in(state: State) -> set[int]:
-    """Bodies of batches that the ledger does not know to be published, whether it knows the batch or not."""
-    return {body for batch, bodies in state.receipts if batch not in state.ledger.blocks for body in bodies}
+    """Bodies of batches that the ledger does not have as published, whether it knows the batch or not. By body: another
+    copy of the ledger may have had it in another file."""
+    return {body for batch, bodies in state.receipts if batch not in state.ledger.published for body in bodies}
 
 
 def accepted(state: State, rules: Rules) -> State:
@@ -251,10 +263,10 @@ def accepted(state: State, rules: Rules) -> State:
 
 
 def trouble(state: State, world: World, rules: Rules) -> Iterator[State]:
-    if state.copy is None:
-        yield state._replace(copy=state.ledger)
-    if state.copy is not None and not state.restored:
-        yield state._replace(ledger=state.copy, restored=True, up=False, in_hand=None)
+    if len(state.copies) < world.restores and state.restored < world.restores and state.ledger not in state.copies:
+        yield state._replace(copies=(*state.copies, state.ledger))
+    for copy in state.copies if state.restored < world.restores else ():
+        yield state._replace(ledger=copy, restored=state.restored + 1, up=False, in_hand=None)
     if world.expires and state.expired < len(state.table):
         yield state._replace(expired=len(state.table))  # commits of others are what is left of it
     if state.ledger.held and state.sends == world.sends and state.in_hand is None:

@@ -14,6 +14,16 @@ def test_a_restored_receiver_loses_no_body_takes_none_twice_and_holds_only_if_it
     assert found.states > 10_000
 
 
+@pytest.mark.parametrize("expires", [True, False])
+def test_a_restore_that_is_undone_or_followed_by_another_loses_and_doubles_nothing(expires: bool) -> None:
+    """From two copies, in any order. The world is smaller, so that all of it can be explored."""
+    found = explored(World(sends=1, expires=expires, restores=2), Rules())
+    assert not found.broken, (found.why, found.broken)
+    assert found.states > 5_000
+    found = explored(World(sends=1, expires=expires, restores=2), Rules(puts_back_what_is_gone=False))
+    assert "never gets into the table" in found.why or "gone" in found.why, found
+
+
 @pytest.mark.parametrize(
     ("without", "expires", "why"),
     [

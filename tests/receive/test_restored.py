@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import httpx
@@ -11,22 +13,30 @@ import pyarrow as pa
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import RefusedError
-from strandline.core.forward_protocol import Answer, KeyIdentity
+from strandline.core.errors import ReceiverHolds, RefusedError
+from strandline.core.forward_protocol import Answer, KeyIdentity, RangeIdentity
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.ingest import sequence
-from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
+from strandline.ledger.ingest import datasets, sequence
+from strandline.ledger.receive import (
+    batch_receipts,
+    batches,
+    receive_holds,
+    receive_report,
+    received,
+    spool_files,
+    tokens,
+)
 from strandline.ledger.receive.received import Body
 from strandline.ledger.witness import open_witness
 from strandline.receive import ledger_watch
 from strandline.receive.committer import Committer
 from strandline.receive.facade import Receiver
-from strandline.receive.intake import IntakeContext
+from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.record_found import Adopted, Adoption
 from strandline.receive.spool import open_spool
 from strandline.receive.sqlite_lock import Turns
-from strandline.storage.receipts import Note, open_receipts
+from strandline.storage.receipts import Note, Receipt, open_receipts
 from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
 
 
@@ -115,8 +125,90 @@ def test_a_file_that_a_person_set_aside_is_not_put_back(bench: Bench) -> None:
     [(name, _)] = spool.bodies()
     found, _ = spool.copy(name)
     spool.set_aside(name)
-    assert _adoption(bench).run() == Adopted(0, 0, 0)
+    done = _adoption(bench).run()
+    assert (done.bodies, [(f.name, f.dataset) for f in done.left]) == (0, [(found, "default.events")])
     assert not spool.exists(name) and spool.exists(found)
+
+
+def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool, rows = open_spool(bench.config), pa.table({"id": pa.array([1], pa.int64()), "text": ["a"]})
+    client = bench.serve()
+    assert _said(client.send(some(1), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
+    bench.add_token("another")
+    with bench.ledger.read() as connection:
+        marks = {t.name: tokens.mark_of(connection, t.owner) for t in tokens.every(connection)}
+    mine, other = marks["first"], marks["another"]
+    later = RangeIdentity(replace(LANE, generation=2), span(9, 9))
+    reasons: dict[str, str] = {}
+    for identity, owner, reason in (
+        (KeyIdentity("k1"), mine, "used for another body"),
+        (RangeIdentity(LANE, span(9, 9)), other, "belong to another token"),
+        (RangeIdentity(LANE, span(2, 3)), mine, "some of its sequence numbers"),
+        (later, mine, "has not claimed its lanes"),
+    ):
+        note = Note(identity, owner, 1, "another digest", 1)
+        reasons[spool.write(bench.dataset.table_uuid, rows, note)[0]] = reason
+    damaged = spool.write(bench.dataset.table_uuid, rows, note)[0]
+    reasons[damaged] = "damaged"
+    [path] = [p for p in bench.files() if damaged.endswith(p.name)]
+    path.write_bytes(b"ARROW1 and then nothing")
+    for _ in range(2):
+        done = _adoption(bench).run()
+        assert (done.bodies, done.unclaimed, len(done.left)) == (0, 1, 5)
+    assert all(reasons[file.name] in file.reason for file in done.left), done.left
+    assert len([r for r in caplog.records if "5 bodies in the spool cannot be recorded" in r.getMessage()]) == 1
+    with bench.ledger.read() as connection:
+        left = spool_files.left(connection)
+        assert len([e for e in audit.latest(connection) if e.event == "spool_files_left"]) == 1
+    assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
+    young = _adoption(bench).run(older_than=utc_now() - timedelta(hours=1))
+    assert young.left == () and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
+    gone = _receiver(bench).set_unrecorded_aside("events")
+    assert {f.name for f in gone} == set(reasons) and _receiver(bench).unrecorded().by_dataset == {}
+    assert len([p for p in bench.files() if p.suffix == ".unsure"]) == 5
+
+
+def test_a_hold_that_comes_just_before_the_commit_is_no_failure_of_the_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures divide a batch in the end, and a hold says nothing about the bodies in it."""
+    bench.serve().send(some(3), "k")
+    assert batches.form(bench.ledger, bench.dataset.id, rows_max=1, older_than=utc_now()) is not None
+    monkeypatch.setattr(Intake, "_frame", lambda *_: None)
+
+    def append(name: str, frame: Any, batch_id: str, before_commit: Callable[[], None]) -> Any:
+        with bench.ledger.write() as connection:
+            receive_holds.put(connection, bench.dataset.id, "restored meanwhile")
+        before_commit()
+
+    receiver = _receiver(bench)
+    intake = Intake(replace(receiver.context, append=append))
+    with pytest.raises(ReceiverHolds, match="restored meanwhile"):
+        intake.next_batch(bench.dataset.id)
+    with bench.ledger.write() as connection:
+        [waiting] = receive_report.report(connection)
+        receive_holds.clear(connection, bench.dataset.id)
+    assert [(b.failures, b.reason) for b in waiting.batches] == [(0, None)]
+    assert batches.take(bench.ledger, 60), "and nobody has to wait for its lease"
+
+
+def test_receipts_of_a_dropped_dataset_go_and_others_stay(bench: Bench) -> None:
+    receipts, receiver = open_receipts(bench.config), _receiver(bench)
+    bench.serve().send(some(3), "k")
+    batch = batches.form(bench.ledger, bench.dataset.id, rows_max=1, older_than=utc_now())
+    assert batch is not None
+    with bench.ledger.read() as connection:
+        receipts.write(bench.dataset.table_uuid, batch_receipts.receipt_of(connection, batch))
+    receipts.write("of a table that the ledger does not know", Receipt(batch.batch_id, ()))
+    batches.settle(bench.ledger, batch, span(1, 3))
+    receiver.intake().tidy()
+    assert receipts.tables() == {bench.dataset.table_uuid, "of a table that the ledger does not know"}
+    with bench.ledger.write() as connection:
+        datasets.mark_dropped(connection, bench.dataset.id)
+    receiver.intake().tidy()
+    assert receipts.tables() == {"of a table that the ledger does not know"}
 
 
 @pytest.mark.parametrize("point", ["adopt_body.before_record", "adopt_body.after_record"])
@@ -206,17 +298,19 @@ def test_a_receiver_that_holds_refuses_bodies_and_questions_until_a_person_accep
     assert batch is not None
     with bench.ledger.read() as connection:
         open_receipts(bench.config).write(bench.dataset.table_uuid, batch_receipts.receipt_of(connection, batch))
+    spool = open_spool(bench.config)
+    twin, _ = spool.copy(batch.bodies[0].spool)  # as one who died while it recorded what it found leaves it
     restored = _bench_without_bodies(bench)
     with restored.ledger.write() as connection:
         receive_holds.put(connection, bench.dataset.id, "snapshots have expired")
     held = bench.serve()
     answers = [held.send(some(1, 7), "k"), held.send(some(1, 7), rows=span(1, 1)), _held(held)]
     assert [_said(a) for a in answers] == [BUSY] * 3 and "a person has to look" in answers[0].json()["why"]
-    assert bench.recorded() == [] and len(bench.files()) == 1, "what may be in the table is left where it is"
+    assert bench.recorded() == [] and len(bench.files()) == 2, "what may be in the table is left where it is"
     with pytest.raises(RefusedError, match="nothing that was received is ingested"):
         receiver.intake().next_batch(bench.dataset.id)
-    assert receiver.accept("events", "nobody repeats a body") == [batch.bodies[0].spool]
-    assert [path.suffix for path in bench.files()] == [".unsure"]
+    assert receiver.accept("events", "nobody repeats a body") == sorted([batch.bodies[0].spool, twin])
+    assert [path.suffix for path in bench.files()] == [".unsure", ".unsure"]
     eventually(lambda: _said(held.send(some(1, 7), "k")) == ACCEPTED)
     assert [row["id"] for row in bench.rows()] == [7]
     with bench.ledger.read() as connection:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from strandline.cli.commands.receive import Journal
@@ -28,6 +29,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, ended_batches, receive_holds, received, senders, tokens
 from strandline.ledger.receive.received import Body
 from strandline.receive.intake import BatchReport
+from strandline.storage.receipts import Note
 from tests.unit.test_cli import document, error, plain_error
 
 ROW = '{"id": 1, "who": "ada"}\n'
@@ -277,7 +279,7 @@ def set_aside(home: Path, reason: str) -> list[int]:
 def test_bodies_that_were_set_aside_are_listed_replayed_and_discarded(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert document(capsys, "spool", "list") == {"bodies": []}
+    assert document(capsys, "spool", "list")["bodies"] == []
     receive(home, 5, 7)
     first, second = set_aside(home, "File name too long")
     listed = document(capsys, "spool", "list", "events")["bodies"]
@@ -308,6 +310,29 @@ def test_bodies_that_were_set_aside_are_listed_replayed_and_discarded(
     assert (told["bodies"], told["rows"], told["set_aside"]["bodies"]) == (1, 5, 0)
     events = [e["event"] for e in document(capsys, "ledger", "audit")["events"]]
     assert {"bodies_replayed", "bodies_discarded"} <= set(events)
+
+
+def test_a_body_that_the_ledger_does_not_know_keeps_its_dataset_and_is_told_and_given_up(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a restore: whoever sent it was told that it is safe."""
+    with open_lake(home) as lake:
+        note = Note(KeyIdentity("k"), None, 1, "d", 1)
+        name, _ = lake.receiver.context.spool.write(lake.dataset("events").table_uuid, pa.table({"n": [1]}), note)
+        lake.receiver.adopt()
+    refused = error(capsys, "dataset", "drop", "events", "--yes", code=3)["message"]
+    assert "1 body lies in the spool that the ledger does not know" in refused
+    [told] = document(capsys, "status")["receive"]
+    assert (told["dataset"], told["unrecorded"]["files"]) == ("default.events", 1)
+    assert run(["status"]) == 0 and "1 body lies in the spool and cannot be recorded" in capsys.readouterr().out
+    left = document(capsys, "spool", "list")["unrecorded"]
+    assert (left["files"], left["first"][0]["name"]) == (1, name)
+    assert run(["spool", "list", "events"]) == 0 and "another token" in capsys.readouterr().out
+    metrics = {m["name"]: m["value"] for m in document(capsys, "metrics")["metrics"]}
+    assert metrics["strandline_received_unrecorded_bodies"] == 1
+    assert document(capsys, "spool", "discard", "--unrecorded", "--yes") == {"files_set_aside": [name]}
+    assert document(capsys, "spool", "list")["unrecorded"] == {"files": 0, "first": []}
+    document(capsys, "dataset", "drop", "events", "--yes")
 
 
 def test_what_the_spool_holds_for_a_dropped_dataset_is_told_and_cleared(

@@ -12,6 +12,7 @@ StrandlineError
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
 │   ├── InputRefused      rows that do not fit, and --strict
+│   ├── ReceiverHolds     the receiver of a dataset holds until a person, or a later opening, lets it go on
 │   ├── BadRow            the first row of a body that does not fit
 │   ├── LedgerMissing     no ledger where there should be one
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
@@ -103,6 +104,10 @@ class BatchEnded(RefusedError):
 
 
 class InputRefused(RefusedError):
+    pass
+
+
+class ReceiverHolds(RefusedError):
     pass
 
 

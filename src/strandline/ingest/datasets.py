@@ -4,7 +4,7 @@ between the two does not spoil. No JVM is needed for it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.receive import receive_report
+from strandline.ledger.receive import receive_report, received
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import LightCatalog
@@ -28,6 +28,8 @@ class DatasetCare:
     lake_id: str
     ledger: Ledger
     catalog: LightCatalog
+    spooled: Callable[[str], Collection[str]]
+    """Names of the bodies in the spool for the table of this uuid, whether the ledger knows them or not."""
 
     def create(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str], partition_by: str | None
@@ -70,10 +72,13 @@ class DatasetCare:
         """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken. It is marked
         before anybody looks, so that what is not seen here comes too late for it; the table goes in the middle of that
         transaction, so that one which died is simply done again."""
+        # Before the ledger is locked. A body that comes later is recorded before it is answered, or finds it dropped.
+        spooled = self.spooled(dataset.table_uuid)
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
             _check_unused(connection, dataset)
+            _check_recorded(connection, dataset, spooled)
             audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
             if self.catalog.exists(dataset.name):
                 self.catalog.drop(dataset.name)
@@ -101,4 +106,15 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
         raise RefusedError(
             f"{dataset.name}: {plural(waiting.set_aside.rows, 'received row', 'is')} set aside",
             hint="Give them up first (`strandline spool discard`), or mend the table and replay them.",
+        )
+
+
+def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
+    """A ledger that was restored does not know bodies that were acknowledged since; no receiver would record them."""
+    if unknown := set(spooled) - received.spooled(connection, spooled):
+        raise RefusedError(
+            f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "
+            "though a sender may have been told that its rows are safe",
+            hint="Run `strandline receive` to record and ingest them. `strandline spool list` names what cannot be "
+            "recorded, and `strandline spool discard --unrecorded` gives that up.",
         )

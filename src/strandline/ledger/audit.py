@@ -24,6 +24,14 @@ def record(connection: sa.Connection, event: str, **detail: Any) -> None:
     connection.execute(audit.insert().values(at=utc_now(), event=event, detail=json.dumps(detail, default=str)))
 
 
+def newest(connection: sa.Connection, event: str) -> AuditEvent | None:
+    """The last one of this name."""
+    row = connection.execute(
+        sa.select(audit).where(audit.c.event == event).order_by(audit.c.id.desc()).limit(1)
+    ).one_or_none()
+    return None if row is None else AuditEvent(row.at, row.event, json.loads(row.detail))
+
+
 def latest(connection: sa.Connection, *, events_max: int = 100) -> list[AuditEvent]:
     rows = connection.execute(sa.select(audit).order_by(audit.c.id.desc()).limit(events_max))
     return [AuditEvent(r.at, r.event, json.loads(r.detail)) for r in rows]

@@ -25,10 +25,12 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
     found = Adoption(
         context.ledger, context.spool, context.receipts
     ).run()  # bodies that a restored ledger has forgotten
-    if found.unclaimed:
+    if unrecorded := [f for f in found.left if f.dataset == dataset.name]:
         raise RefusedError(
-            f"{plural(found.unclaimed, 'body', 'waits')} in the spool for the sender to claim its lanes again",
-            hint="Nothing was deleted. Let the senders run once (`strandline tick` in their lakes), and try again.",
+            f"{plural(len(unrecorded), 'body', 'lies')} in the spool and cannot be recorded; the first: "
+            f"{unrecorded[0].reason}",
+            hint="Nothing was deleted. Let the senders run once (`strandline tick` in their lakes), and try again. "
+            "`strandline spool list` names what is left.",
         )
     _check_none_aside(context, dataset)
     with context.ledger.read() as connection:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.errors import FailedError, RefusedError, StrandlineError
@@ -14,9 +14,10 @@ from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.receive import ended_batches, receive_holds, senders, tokens
+from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
+from strandline.receive.doubt import find_doubtful
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.receive.record_found import Adopted, Adoption, doubtful_files
+from strandline.receive.record_found import Adopted, Adoption
 
 if TYPE_CHECKING:
     import socket
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.columns import Column
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
     from strandline.ledger.receive.senders import ClaimOf, Released
+    from strandline.ledger.receive.spool_files import LeftFile, LeftFiles
     from strandline.ledger.receive.tokens import Token
     from strandline.receive.body.json_lines import ReadLines
     from strandline.receive.count_received import Inspector
@@ -122,8 +124,7 @@ class Receiver:
             blocks.check_opened(connection, target.id)
         if hold is None:
             raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
-        doubtful = sorted(doubtful_files(self.context.ledger, self.context.receipts, target))
-        aside = [name for name in doubtful if self.context.spool.exists(name)]
+        aside = find_doubtful(self.context.ledger, self.context.receipts, target).files_in(self.context.spool, target)
         for name in aside:  # before the hold goes: a crash in between leaves it
             self.context.spool.set_aside(name)
         with self.context.ledger.write() as connection:
@@ -149,6 +150,25 @@ class Receiver:
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
         with self.context.ledger.read() as connection:
             return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
+
+    def unrecorded(self) -> LeftFiles:
+        """Files in the spool whose bodies could not be recorded when a receiver looked last."""
+        with self.context.ledger.read() as connection:
+            return spool_files.left(connection)
+
+    def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
+        """Give up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
+        wanted = None if dataset is None else full_name(dataset)
+        self.context.catch_up()
+        gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
+        for file in gone:
+            self.context.spool.set_aside(file.name)
+        if gone:
+            with self.context.ledger.write() as connection:
+                first = [asdict(f) for f in gone[: spool_files.FILES_TOLD_MAX]]
+                audit.record(connection, "spool_files_set_aside", files=len(gone), first=first)
+            self.adopt()
+        return gone
 
     def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
         """Put bodies in line again that were set aside; None: all of them. A receiver ingests them."""

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
-from strandline.core.errors import BlockLost, FailedError, RefusedError, SchemaError, StrandlineError
+from strandline.core.errors import BlockLost, FailedError, ReceiverHolds, RefusedError, SchemaError, StrandlineError
 from strandline.core.settings import LakeConfig, ReceiveSettings
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
 from strandline.core.wording import plural
@@ -227,6 +227,9 @@ class Intake:
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
             raise
+        except ReceiverHolds:  # says nothing about these bodies, so it is no failure of the batch
+            batches.release(ledger, batch)
+            raise
         except Exception as e:
             return self._failed(batch, dataset, _told(e), at_the_door=at_the_door)
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
@@ -352,6 +355,18 @@ class Intake:
             with self.context.ledger.read() as connection:
                 settled = batch_receipts.settled_batches(connection, dataset.id, old)
             self.context.receipts.remove(dataset.table_uuid, settled)
+        self._remove_receipts_of_dropped()
+
+    def _remove_receipts_of_dropped(self) -> None:
+        """No ledger takes their batches back: the table is gone. Datasets without receipts are not looked at."""
+        tables = self.context.receipts.tables()
+        with self.context.ledger.read() as connection:
+            dropped = [d for d in datasets.every_dropped(connection) if d.table_uuid in tables]
+        for dataset in dropped:
+            listed = [batch_id for batch_id, _ in self.context.receipts.listed(dataset.table_uuid)]
+            with self.context.ledger.read() as connection:
+                settled = batch_receipts.settled_batches(connection, dataset.id, listed)
+            self.context.receipts.remove(dataset.table_uuid, settled)
 
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
@@ -363,7 +378,7 @@ def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
     with ledger.read() as connection:
         reason = receive_holds.every(connection).get(dataset)
     if reason is not None:
-        raise RefusedError(
+        raise ReceiverHolds(
             f"nothing that was received is ingested: {reason}",
             hint="See `strandline dataset accept-received --help`, and docs/receive.md.",
         )

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from strandline.core import failpoints
 from strandline.core.errors import StorageError
-from strandline.core.types import Dataset
+from strandline.core.types import Dataset, DatasetId
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, spool_files
-from strandline.ledger.receive.batch_receipts import files_of, finished_batches
-from strandline.ledger.receive.owners import NotClaimed
-from strandline.ledger.receive.received import New, Repeat
+from strandline.ledger.receive.batch_receipts import files_of
+from strandline.ledger.receive.owners import NotClaimed, NotOwner
+from strandline.ledger.receive.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.spool_files import LeftFile
+from strandline.receive.doubt import Doubtful, find_doubtful
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
 from strandline.storage.receipts import Note, Receipts
 
@@ -37,6 +39,18 @@ class Adopted:
     rows: int
     unclaimed: int
     """Bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too."""
+    left: tuple[LeftFile, ...] = ()
+    """Files whose bodies cannot be recorded, with those that are unclaimed."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one look has come to so far."""
+
+    bodies: int = 0
+    rows: int = 0
+    unclaimed: int = 0
+    left: list[LeftFile] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +65,53 @@ class Adoption:
         listed = self.spool.bodies()  # before the ledger is asked: what is recorded meanwhile is known then
         with self.ledger.read() as connection:
             known = spool_files.every_spooled(connection)
+            left_before = spool_files.left(connection).first
             by_uuid = {d.table_uuid: d for d in datasets.every(connection)}
             held = receive_holds.every(connection)
-        found = [name for name, at in listed if name not in known and (older_than is None or at <= older_than)]
-        doubtful: set[str] = set()
-        for dataset in by_uuid.values():
-            if dataset.id in held:
-                doubtful |= doubtful_files(self.ledger, self.receipts, dataset)
-        return self._record([name for name in found if name not in doubtful], by_uuid)
+        unknown = {name: at for name, at in listed if name not in known}
+        found = [name for name, at in unknown.items() if older_than is None or at <= older_than]
+        doubtful = {
+            dataset.id: find_doubtful(self.ledger, self.receipts, dataset)
+            for dataset in by_uuid.values()
+            if dataset.id in held
+        }
+        done = self._record(found, by_uuid, doubtful)
+        # What this look passes over because it is young is as it was.
+        young = [f for f in left_before if f.name in unknown and f.name not in found]
+        spool_files.record_left(self.ledger, [*done.left, *young])
+        return done
 
-    def _record(self, names: list[str], by_uuid: Mapping[str, Dataset]) -> Adopted:
-        bodies = rows = unclaimed = 0
+    def _record(
+        self, names: list[str], by_uuid: Mapping[str, Dataset], doubtful: Mapping[DatasetId, Doubtful]
+    ) -> Adopted:
+        found = _Found()
         for name in names:
             dataset = by_uuid.get(name.partition("/")[0])
             if dataset is None:
                 continue  # the reconciler reports it
             try:
-                decision, count = self._take(name, dataset)
+                reason = self._take(name, dataset, doubtful.get(dataset.id), found)
             except StorageError as e:
-                log.warning("a body in the spool cannot be recorded: %s", e.message)
-                continue
-            if isinstance(decision, New):
-                bodies, rows = bodies + 1, rows + count
-            elif isinstance(decision, NotClaimed):
-                unclaimed += 1
-        if bodies:
-            log.warning("%d bodies (%d rows) in the spool were not in the ledger: they are recorded now", bodies, rows)
+                reason = e.message if self.spool.exists(name) else None  # else it was ingested meanwhile
+            if reason is not None:
+                found.left.append(LeftFile(name, dataset.name, reason))
+        if found.bodies:
+            log.warning(
+                "%d bodies (%d rows) in the spool were not in the ledger: they are recorded now",
+                found.bodies,
+                found.rows,
+            )
             with self.ledger.write() as connection:
-                audit.record(connection, "bodies_found", bodies=bodies, rows=rows)
-        return Adopted(bodies, rows, unclaimed)
+                audit.record(connection, "bodies_found", bodies=found.bodies, rows=found.rows)
+        return Adopted(found.bodies, found.rows, found.unclaimed, tuple(found.left))
 
-    def _take(self, name: str, dataset: Dataset) -> tuple[received.Decision | None, int]:
+    def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: _Found) -> str | None:
+        """Why the file stays and is not recorded; None where it is, or need not be."""
         note = self.spool.note(name)
         if note is None:
-            return None, 0
+            return "it does not say which body it is"
+        if doubtful is not None and (name in doubtful.files or doubtful.has(note)):
+            return None  # the hold says it, and a person decides
         copy, size = self.spool.copy(name)
         self.spool.sync([copy])
         failpoints.hit("adopt_body.before_record")
@@ -92,20 +119,22 @@ class Adoption:
         failpoints.hit("adopt_body.after_record")
         if isinstance(decision, New):
             self.spool.remove([name])
-            return decision, note.rows
+            found.bodies, found.rows = found.bodies + 1, found.rows + note.rows
+            return None
         self.spool.remove([copy])
         if isinstance(decision, Repeat):
-            self._settle_repeat(name, dataset, note)
-        return decision, 0
+            return self._settle_repeat(name, dataset, note)
+        found.unclaimed += isinstance(decision, NotClaimed)
+        return _why_not(decision)
 
-    def _settle_repeat(self, name: str, dataset: Dataset, note: Note) -> None:
+    def _settle_repeat(self, name: str, dataset: Dataset, note: Note) -> str | None:
         """The ledger has the body by another file, so this one is not needed. But that file may be gone: another copy
         of the ledger was in use meanwhile, and its receiver has recorded a copy, as we do, and removed the original.
         Then this file takes its place, unless a person has set that file aside. Otherwise it stays where it is."""
         with self.ledger.write() as connection:
             needed = files_of(connection, dataset.id, note)
         if name in needed:
-            return
+            return None
         gone = [spool for spool in needed if not self.spool.exists(spool)]
         if not gone:
             self.spool.remove([name])
@@ -116,14 +145,19 @@ class Adoption:
             self.spool.remove([name])
             log.warning("%s: its file was gone, and %s has taken its place", gone[0], name)
         else:
-            log.warning("%s stays: other files of its rows are gone, or were set aside: %s", name, ", ".join(gone[:3]))
+            return f"other files of its rows are gone, or were set aside: {', '.join(gone[:3])}"
+        return None
 
 
-def doubtful_files(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> set[str]:
-    """Files of batches that the ledger does not know to be published, whether it knows the batch or not: while the
-    receiver holds, nobody can say whether the table has their rows."""
-    listed = [batch_id for batch_id, _ in receipts.listed(dataset.table_uuid)]
-    with ledger.read() as connection:
-        finished = finished_batches(connection, listed)
-    unknown = (receipts.read(dataset.table_uuid, batch_id) for batch_id in listed if batch_id not in finished)
-    return {body.spool for receipt in unknown if receipt is not None for body in receipt.bodies}
+def _why_not(decision: Decision) -> str | None:
+    match decision:
+        case NotOwner():
+            return "its lanes belong to another token by now"
+        case NotClaimed():
+            return "its sender has not claimed its lanes, or has claimed a later generation of them"
+        case Overlaps():
+            return "the ledger has some of its sequence numbers from another body, and not all of them"
+        case OtherBody():
+            return "its key was used for another body"
+        case New() | Repeat() | Gone() | OnHold():
+            return None  # or its dataset was dropped a moment ago, or its hold says it already

@@ -58,8 +58,8 @@ class Spool(SpoolReader, Protocol):
     def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
         """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
 
-    def bodies(self) -> list[tuple[str, datetime]]:
-        """The files that have a note, and when they were written."""
+    def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
+        """The files that have a note, of this table or of all, and when they were written."""
 
     def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
         """Its content under a new name, or under that of a file that is gone; and its size. As durable as after
@@ -192,10 +192,10 @@ class LocalSpool(_Reading):
         except OSError as e:
             raise StorageError(f"files of the spool cannot be removed: {_said(e)}") from e
 
-    def bodies(self) -> list[tuple[str, datetime]]:
+    def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
         found = []
         try:
-            for path in Path(self.folder).glob(f"*/*{BODY_SUFFIX}"):
+            for path in Path(self.folder).glob(f"{table_uuid or '*'}/*{BODY_SUFFIX}"):
                 with suppress(FileNotFoundError):  # ingested meanwhile
                     found.append((f"{path.parent.name}/{path.name}", _moment(path.stat().st_mtime)))
         except OSError as e:
@@ -285,12 +285,13 @@ class S3Spool(_Reading):
             if keys:
                 obstore.delete(self._store(), keys)
 
-    def bodies(self) -> list[tuple[str, datetime]]:
+    def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
         import obstore
 
         found = []
+        below = f"{self.prefix}/" if table_uuid is None else f"{self.prefix}/{table_uuid}/"
         with _s3_told("the spool cannot be listed"):
-            for some in obstore.list(self._store(), f"{self.prefix}/"):
+            for some in obstore.list(self._store(), below):
                 for meta in some:
                     if meta["path"].endswith(BODY_SUFFIX):
                         found.append((meta["path"].removeprefix(f"{self.prefix}/"), meta["last_modified"]))

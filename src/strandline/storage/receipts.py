@@ -147,6 +147,9 @@ class Receipts(Protocol):
     def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
         """Ids of batches, and when their receipts were written."""
 
+    def tables(self) -> set[str]:
+        """The uuids of tables that have receipts."""
+
     def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None: ...
 
 
@@ -215,6 +218,14 @@ class LocalReceipts:
                 return []
         return sorted(found)
 
+    def tables(self) -> set[str]:
+        with _told("receipts cannot be listed"):
+            try:
+                with os.scandir(Path(self.warehouse, FOLDER)) as entries:
+                    return {e.name for e in entries if e.is_dir() and self.listed(e.name)}
+            except FileNotFoundError:
+                return set()
+
     def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None:
         with _told("receipts cannot be removed"):
             for batch_id in batch_ids:
@@ -269,6 +280,13 @@ class S3Receipts:
                     if (batch_id := _batch_of(meta["path"].rpartition("/")[2])) is not None:
                         found.append((batch_id, meta["last_modified"]))
         return sorted(found)
+
+    def tables(self) -> set[str]:
+        import obstore
+
+        with _told("receipts cannot be listed"):
+            found = obstore.list_with_delimiter(self._store(), f"{self.prefix}/")
+            return {folder.rstrip("/").rpartition("/")[2] for folder in found["common_prefixes"]}
 
     def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None:
         import obstore

@@ -36,6 +36,7 @@ HELP: Mapping[str, str] = {
     "received_waiting_bytes": "Bytes of their files in the spool.",
     "received_oldest_timestamp_seconds": "When the oldest of them was received; absent while there is none.",
     "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
+    "received_unrecorded_bodies": "Bodies in the spool that the ledger cannot record, so that nobody ingests them.",
     "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
     "dataset_floor": "Rows up to this number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
@@ -127,6 +128,7 @@ def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_Told]:
             yield "received_waiting_bytes", labels, r.bytes
             yield "received_oldest_timestamp_seconds", labels, _seconds(r.oldest)
             yield "received_set_aside_bodies", labels, r.set_aside.bodies
+            yield "received_unrecorded_bodies", labels, r.unrecorded.files
     for name in sorted({r.dataset for r in received if r.dropped}):  # several of one name may have been dropped
         size = sum(r.bytes + r.set_aside.bytes for r in received if r.dropped and r.dataset == name)
         yield "received_dropped_bytes", {"dataset": name}, size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,14 @@ from strandline.cli.output import Output
 from strandline.cli.render.common import NOTHING, age, done
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
+from strandline.iceberg.metadata.identifier import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
+    from strandline.ledger.receive.spool_files import LeftFiles
 
 app = typer.Typer(
     help="Bodies that were received and could not be ingested: look at them, try them again, give them up."
@@ -58,11 +62,15 @@ def list_(
     """The bodies that were set aside, each with its reason. Starts no JVM.
 
     They were answered with 202 and could not be ingested, while other bodies of their dataset could. They stay in the
-    spool, and a sender that repeats one is answered as before.
+    spool, and a sender that repeats one is answered as before. Files whose bodies a receiver could not record in the
+    ledger, after it was restored, are listed behind them.
     """
     with opened(config) as lake:
         found = lake.receiver.set_aside(dataset)
-    Output(as_json=json).show({"bodies": [body_document(b) for b in found]}, *listed(found))
+        left = lake.receiver.unrecorded()
+        named = None if dataset is None else full_name(dataset)
+    document = {"bodies": [body_document(b) for b in found], "unrecorded": unrecorded_document(left, named)}
+    Output(as_json=json).show(document, *listed(found), *unrecorded(left, named))
 
 
 @app.command()
@@ -86,12 +94,24 @@ def discard(
     bodies: BodiesArgument = None,
     everything: AllOption = False,
     dataset: DatasetOption = None,
+    not_recorded: Annotated[
+        bool,
+        typer.Option(
+            "--unrecorded",
+            help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
+        ),
+    ] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give bodies up that were set aside: their rows never enter the table, and their files are removed."""
     out = Output(as_json=json)
+    if not_recorded:
+        if bodies or everything:
+            raise UsageError("--unrecorded goes with --dataset only", hint="Those files have no numbers.")
+        _discard_unrecorded(out, dataset, config, yes=yes)
+        return
     chosen = _chosen(bodies, everything=everything, dataset=dataset)
     with opened(config) as lake:
         which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
@@ -105,6 +125,19 @@ def discard(
     rows = sum(b.rows for b in gone)
     document = {"discarded": [b.id for b in gone], "rows": rows}
     out.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
+
+
+def _discard_unrecorded(out: Output, dataset: str | None, config: Path | None, *, yes: bool) -> None:
+    with opened(config) as lake:
+        confirm(
+            out,
+            yes=yes,
+            question="Give up every body that could not be recorded? Its sender may have been told that it is safe.",
+            refusal="nothing is discarded",
+        )
+        gone = lake.receiver.set_unrecorded_aside(dataset)
+    told = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
+    out.show({"files_set_aside": [f.name for f in gone]}, told)
 
 
 @app.command()
@@ -159,6 +192,26 @@ def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[Rend
     if len(found) > LINES_MAX:
         lines.append(Text(f"… and {plural(len(found) - LINES_MAX, 'body')} more; --json has all", "dim"))
     lines.append(Text("`strandline spool replay BODY…` tries them again, `… discard` gives them up", "dim"))
+    return lines
+
+
+def unrecorded_document(left: LeftFiles, dataset: str | None) -> dict[str, Any]:
+    files = sum(n for name, n in left.by_dataset.items() if dataset in (None, name))
+    return {"files": files, "first": [asdict(f) for f in left.first if dataset in (None, f.dataset)]}
+
+
+def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
+    found = unrecorded_document(left, dataset)
+    if not found["files"]:
+        return []
+    lines: list[RenderableType] = [
+        Text(f"{plural(found['files'], 'body', 'lies')} in the spool and could not be recorded", "bold")
+    ]
+    for f in found["first"]:
+        lines += [Text(f"{f['dataset']}  {f['name']}"), Text(f"  {' '.join(f['reason'].split())[:300]}", "red")]
+    if found["files"] > len(found["first"]):
+        lines.append(Text(f"… and {found['files'] - len(found['first']):,} more", "dim"))
+    lines.append(Text("a receiver tries again by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
     return lines
 
 

@@ -186,6 +186,12 @@ def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
                 f"{r.dataset}: {plural(aside.bodies, 'body')} of {plural(aside.rows, 'row')} could not be ingested and "
                 f"{agreeing(aside.bodies, 'waits')} for you; `strandline spool list` says why"
             )
+        if files := r.unrecorded.files:
+            why = "" if r.unrecorded.reason is None else f" ({r.unrecorded.reason})"
+            lines.append(
+                f"{r.dataset}: {plural(files, 'body', 'lies')} in the spool and cannot be recorded{why}, so the rows "
+                "are not ingested; `strandline spool list` names the files"
+            )
     return lines
 
 

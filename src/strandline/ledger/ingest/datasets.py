@@ -68,6 +68,17 @@ def every(connection: sa.Connection) -> list[Dataset]:
     return [_dataset(r) for r in rows]
 
 
+def every_dropped(connection: sa.Connection) -> list[Dataset]:
+    """Except those whose table is a dataset again."""
+    live = sa.select(dataset.c.table_uuid).where(dataset.c.dropped_at.is_(None))
+    rows = connection.execute(
+        sa.select(dataset)
+        .where(dataset.c.dropped_at.is_not(None), dataset.c.table_uuid.not_in(live))
+        .order_by(dataset.c.id)
+    )
+    return [_dataset(r) for r in rows]
+
+
 def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
     """A dataset whose table no longer requires a number: from now on rows without one are looked for."""
     connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))

@@ -1,13 +1,74 @@
-"""The spool files that the ledger knows, all at once: what `received.spooled` answers for a few."""
+"""Spool files: those that the ledger knows, all at once (what `received.spooled` answers for a few), and those whose
+bodies it cannot record. The audit log says which these are whenever that changes."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
 import sqlalchemy as sa
 
+from strandline.core.wording import plural
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger
 from strandline.ledger.schema.receive import HAS_ROWS, received
+
+log = logging.getLogger(__name__)
+
+FILES_TOLD_MAX = 20
+_LEFT = "spool_files_left"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFile:
+    """A spool file whose body cannot be recorded. Its sender may have been told that it is safe."""
+
+    name: str
+    dataset: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFiles:
+    by_dataset: Mapping[str, int]
+    """How many there are; at least one each."""
+    first: tuple[LeftFile, ...]
+    """By name, at most `FILES_TOLD_MAX`."""
+
+    def reason(self, dataset: str) -> str | None:
+        """Of the first file of the dataset, if that is among the first of all."""
+        return next((f.reason for f in self.first if f.dataset == dataset), None)
 
 
 def every_spooled(connection: sa.Connection) -> set[str]:
     """All that belong to a body and were not removed."""
     waiting = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None), HAS_ROWS)
     return set(connection.execute(waiting).scalars())
+
+
+def left(connection: sa.Connection) -> LeftFiles:
+    """What a receiver found when it looked last."""
+    event = audit.newest(connection, _LEFT)
+    if event is None:
+        return LeftFiles({}, ())
+    return LeftFiles(dict(event.detail["datasets"]), tuple(LeftFile(**f) for f in event.detail["first"]))
+
+
+def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
+    """Log and audit the files that are left, unless they are the same as the last time."""
+    ordered = sorted(files, key=lambda f: f.name)
+    found = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_TOLD_MAX]))
+    with ledger.read() as connection:
+        if left(connection) == found:
+            return
+    if ordered:
+        log.warning(
+            "%s in the spool cannot be recorded; the first: %s: %s",
+            plural(len(ordered), "body"),
+            ordered[0].name,
+            ordered[0].reason,
+        )
+    with ledger.write() as connection:
+        audit.record(connection, _LEFT, datasets=found.by_dataset, first=[asdict(f) for f in found.first])
