@@ -48,8 +48,11 @@ class Served:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
+    def connect_plainly(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), timeout=SOON_SECONDS)
+
     def connect(self) -> socket.socket:
-        made = socket.create_connection(("127.0.0.1", self._port), timeout=SOON_SECONDS)
+        made = self.connect_plainly()
         if self._files is None:
             return made
         return ssl.create_default_context(cafile=str(self._files[0])).wrap_socket(made, server_hostname="127.0.0.1")
@@ -139,6 +142,41 @@ def test_a_head_without_end_is_cut_off(impatient: Served) -> None:
                 endless.sendall(b"X-%d: %s\r\n" % (n, b"x" * 1000))
             assert closed(endless)
             raise ConnectionResetError
+
+
+def test_a_client_that_does_not_finish_its_tls_handshake_is_closed_in_the_time_of_a_head(
+    files: tuple[Path, Path],
+) -> None:
+    served = Served(files, head_seconds_max=0.5)
+    try:
+        with served.connect_plainly() as silent, served.connect_plainly() as half, served.connect() as good:
+            half.sendall(bytes.fromhex("160301020001"))  # the beginning of a hello
+            ask(good, "/")
+            assert b" 200 " in answer(good)
+            assert closed(silent) and closed(half)
+    finally:
+        served.server.stop()
+
+
+def test_connections_in_the_tls_handshake_count_and_the_oldest_gives_way(files: tuple[Path, Path]) -> None:
+    served = Served(files, head_seconds_max=600, connections_max=2)
+    try:
+        with served.connect() as slow, served.connect_plainly() as first:
+            ask(slow, "/slow")
+            assert served.asked.wait(SOON_SECONDS)
+            with served.connect_plainly() as second:
+                assert closed(first)
+                with served.connect() as good:
+                    assert closed(second)
+                    ask(good, "/")
+                    assert b" 200 " in answer(good)
+                    served.let.set()
+                    assert b" 200 " in answer(slow), "a request under way is never closed"
+            with served.connect_plainly():
+                assert served.stop() < SOON_SECONDS
+    finally:
+        served.let.set()
+        served.server.stop()
 
 
 @pytest.fixture

@@ -130,6 +130,7 @@ def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: LocalSpool | S
     assert copied == size and spool.note(copy) == NOTE and copy.startswith("table-1/") and copy != name
     listed = spool.bodies()
     assert [found for found, _ in listed] == sorted((name, other, copy))
+    assert [found for found, _ in spool.bodies("table-1")] == sorted((name, copy))
     assert all(abs(at - datetime.now(UTC)) < timedelta(hours=1) for _, at in listed)
     spool.remove([name])
     assert _table(spool, copy).equals(ROWS)
@@ -145,11 +146,14 @@ def test_receipts_are_kept_until_they_are_removed(config: LakeConfig) -> None:
     body = ReceiptBody(NOTE, "table-1/a.body.arrow", 10, 0, datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
     made = Receipt("received-1", (body,))
     assert receipts.read("table-1", "received-1") is None and receipts.listed("table-1") == []
+    assert receipts.tables() == set()
     for receipt in (made, made, Receipt("received-2", ())):
         receipts.write("table-1", receipt)
     assert receipts.read("table-1", "received-1") == made and made.rows == 3
     assert [batch for batch, _ in receipts.listed("table-1")] == ["received-1", "received-2"]
     receipts.remove("table-1", ["received-1", "received-3"])
-    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-2"]
+    assert [batch for batch, _ in receipts.listed("table-1")] == ["received-2"] and receipts.tables() == {"table-1"}
+    receipts.remove("table-1", ["received-2"])
+    assert receipts.tables() == set(), "a folder without receipts does not count"
     with pytest.raises(StorageError):
         receipts.read("table-1", "received-/../../x")

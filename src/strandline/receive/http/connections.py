@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from strandline.receive.handshakes import Handshakes
 
 if TYPE_CHECKING:
     import uvicorn
@@ -16,29 +19,27 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 64 << 10
 
 
-def guard(config: uvicorn.Config, *, connections_max: int, head_seconds_max: float) -> None:
-    """For a configuration that is loaded."""
+def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: int, head_seconds_max: float) -> None:
+    """For a configuration that is loaded. Connections whose TLS handshake is under way count, too."""
     base: Any = config.http_protocol_class
 
     class Guarded(base):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
         _head_bytes: int | None = 0
         """Of a head that is not whole; None where nothing, or a body, is being read."""
+        handshake: asyncio.Task[None] | None = None
+        """That it comes from; None without TLS."""
         idle_since = 0.0
         """Not by the loop's clock: that of uvloop counts milliseconds, too coarse to tell who is idle for longer."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.idle_since = time.monotonic()
-            if len(self.connections) > connections_max:
-                self._make_room()
+            if self.handshake is not None:  # it has made room before its handshake, and is counted once
+                handshakes.end(self.handshake)
+            elif len(self.connections) + len(handshakes) > connections_max:
+                close_longest_idle(self.connections, handshakes, self, self.transport.abort)
             self._start_timer()
-
-        def _make_room(self) -> None:
-            """The one that has asked for nothing for longest gives way: its client makes a new one when it needs it."""
-            idle = [c for c in self.connections if c is not self and c.is_idle]
-            longest = min(idle, key=lambda c: c.idle_since, default=self)
-            longest.transport.abort()
 
         @property
         def is_idle(self) -> bool:
@@ -86,3 +87,15 @@ def guard(config: uvicorn.Config, *, connections_max: int, head_seconds_max: flo
                 self.transport.abort()
 
     config.http_protocol_class = Guarded
+
+
+def close_longest_idle(
+    connections: Iterable[Any], handshakes: Handshakes, new: object, close_new: Callable[[], object]
+) -> None:
+    """The one that has asked for nothing for longest gives way: its client makes a new one when it needs it. If all
+    others are at work, the new one does."""
+    idle = [(c.idle_since, c.transport.abort) for c in connections if c is not new and c.is_idle]
+    if (oldest := handshakes.oldest(but=new)) is not None:
+        idle.append(oldest)
+    _, close = min(idle, key=lambda one: one[0], default=(0.0, close_new))
+    close()

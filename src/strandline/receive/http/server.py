@@ -8,11 +8,12 @@ import socket
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import ConfigError, FailedError
 from strandline.core.settings import LakeConfig, ReceiveSettings
-from strandline.receive.http.connections import guard
+from strandline.receive.handshakes import Handshakes, TlsListener
+from strandline.receive.http.connections import close_longest_idle, guard
 
 if TYPE_CHECKING:
     import uvicorn
@@ -82,7 +83,8 @@ class Server:
         """Returns when requests are answered."""
         import uvicorn
 
-        server = _ending_in_time()(
+        handshakes = Handshakes()
+        server = _our_server(handshakes, self._settings)(
             uvicorn.Config(
                 self._app,
                 log_config=None,
@@ -102,6 +104,7 @@ class Server:
             raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
         guard(
             server.config,
+            handshakes,
             connections_max=self._settings.connections_max,
             head_seconds_max=self._settings.head_seconds_max,
         )
@@ -139,13 +142,42 @@ class Server:
             self._thread.join()
 
 
-def _ending_in_time() -> type[uvicorn.Server]:
+def _our_server(handshakes: Handshakes, settings: ReceiveSettings) -> type[uvicorn.Server]:
     """Ends when every request is answered. uvicorn's own waits for every connection, and one with TLS is only closed
     when its client says farewell, too: senders that keep one for their next chunk do not listen, and the end takes as
-    long as a request may."""
+    long as a request may. And it knows connections whose TLS handshake is under way."""
     import uvicorn
 
-    class EndingInTime(uvicorn.Server):
+    class OurServer(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            context = self.config.ssl
+            if context is None:
+                await super().startup(sockets)
+                return
+            await super().startup([])
+            for listening in sockets or ():
+                listener = TlsListener(
+                    listening,
+                    context,
+                    self._new_protocol,
+                    handshakes,
+                    make_room=self._make_room,
+                    seconds_max=settings.head_seconds_max,
+                )
+                listener.start()
+                self.servers.append(cast("Any", listener))
+
+        def _new_protocol(self, handshake: asyncio.Task[None]) -> asyncio.Protocol:
+            made: Any = self.config.http_protocol_class
+            protocol = made(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            protocol.handshake = handshake
+            return cast("asyncio.Protocol", protocol)
+
+        def _make_room(self, new: asyncio.Task[None]) -> None:
+            connections = self.server_state.connections
+            if len(connections) + len(handshakes) > settings.connections_max:
+                close_longest_idle(connections, handshakes, new, new.cancel)
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             cutting = asyncio.create_task(self._cut_off_the_silent())
             try:
@@ -162,4 +194,4 @@ def _ending_in_time() -> type[uvicorn.Server]:
                         if transport is not None and not transport.get_write_buffer_size():
                             transport.abort()
 
-    return EndingInTime
+    return OurServer

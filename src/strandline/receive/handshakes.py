@@ -1,0 +1,111 @@
+"""A listener for TLS that knows its connections from the moment they are accepted.
+
+An event loop's own listener tells nobody of a connection before its handshake is done, and waits a minute for that. So
+clients that connect and keep silent would not count as connections at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_ACCEPT_AGAIN_SECONDS = 1.0
+
+
+class Handshakes:
+    """Those that are under way, and since when. Used from one event loop only."""
+
+    def __init__(self) -> None:
+        self._since: dict[asyncio.Task[None], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def begin(self, task: asyncio.Task[None]) -> None:
+        self._since[task] = time.monotonic()
+        task.add_done_callback(self.end)
+
+    def end(self, task: asyncio.Task[None]) -> None:
+        self._since.pop(task, None)
+
+    def oldest(self, *, but: object) -> tuple[float, Callable[[], object]] | None:
+        """Since when it is under way, and what closes its connection; None where there is no other."""
+        others = (task for task in self._since if task is not but)
+        found = next(others, None)  # in the order in which they began
+        return None if found is None else (self._since[found], found.cancel)
+
+    def close(self) -> None:
+        for task in list(self._since):
+            task.cancel()
+
+
+class TlsListener:
+    """From `start` to `close`; what uvicorn needs of a server."""
+
+    def __init__(
+        self,
+        listening: Any,
+        context: ssl.SSLContext,
+        new_protocol: Callable[[asyncio.Task[None]], asyncio.Protocol],
+        handshakes: Handshakes,
+        *,
+        make_room: Callable[[asyncio.Task[None]], None],
+        seconds_max: float,
+    ) -> None:
+        """`new_protocol` is told which handshake its connection comes from, and `make_room` who is new."""
+        listening.setblocking(False)
+        self._listening = listening
+        self._context = context
+        self._new_protocol = new_protocol
+        self._handshakes = handshakes
+        self._make_room = make_room
+        self._seconds_max = seconds_max
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self._handshakes.close()
+
+    async def wait_closed(self) -> None:
+        if self._accepting is not None:
+            await asyncio.gather(self._accepting, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listening)
+            except OSError as e:  # no file descriptors are left, say
+                log.warning("a connection could not be accepted: %s", e)
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                continue
+            task = loop.create_task(self._shake_hands(connection))
+            self._handshakes.begin(task)
+            await asyncio.sleep(0)  # it has begun before anybody cancels it, and so closes its connection
+            self._make_room(task)
+
+    async def _shake_hands(self, connection: Any) -> None:
+        this = asyncio.current_task()
+        if this is None:
+            raise RuntimeError("a handshake is a task")
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._new_protocol(this),
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._seconds_max,
+            )
+        except OSError as e:  # what goes wrong in TLS is one, and so is being late
+            log.debug("a TLS handshake failed: %s", e)
+        finally:
+            self._handshakes.end(this)
