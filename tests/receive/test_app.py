@@ -608,6 +608,33 @@ def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench
     assert len(waiting) == 8
 
 
+@pytest.mark.parametrize("what", ["claimed", "claim", "held", "inspect"])
+def test_others_are_answered_while_a_question_is_parsed(
+    client: Client, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The event loop parses nothing: this parser ends only when another request was answered."""
+    parse, parsing, go_on = questions._parsed, threading.Event(), threading.Event()
+
+    def slowly(data: bytes, kind: Any) -> Any:
+        if b"slow" in data:
+            parsing.set()
+            assert go_on.wait(60)
+        return parse(data, kind)
+
+    monkeypatch.setattr(questions, "_parsed", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.ask, what, lake="slow" + "x" * (3 << 20))
+        try:
+            assert parsing.wait(60)
+            with httpx.Client(timeout=30) as other:  # less than the parser waits
+                assert other.get(f"{client.base}/v1/health").json() == {"ok": True}
+                sent = other.post(client.url, content=lines(some(1)), headers=client.headers("beside"))
+            _said(sent, 202, Answer.ACCEPTED)
+        finally:
+            go_on.set()
+        _said(asked.result(), 400, Answer.BAD_REQUEST)
+
+
 def test_health_needs_no_token_and_every_path_is_described(client: Client) -> None:
     health = client.http.get(f"{client.base}/v1/health")
     assert health.json() == {"ok": True} and health.headers[forward_protocol.RECEIVER] == forward_protocol.VERSION
