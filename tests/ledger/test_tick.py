@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -73,17 +75,43 @@ def fail_since(delivery: Delivery, age: timedelta) -> None:
     delivery.refresh()
 
 
-def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_status_says_so(
-    shared: Bench, bench: DeliverContext
+def serve_garbage(listening: socket.socket) -> None:
+    """Another kind of nonsense for each connection, with other words in it each time."""
+    dice = random.Random(26)
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s"
+    for kind in itertools.cycle([b"%s", b"HTTP/1.1 %s", b"HTTP/1.1 500 %s\r\n\r\n", chunked, b""]):
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            words = bytes(dice.choices(range(33, 127), k=dice.randint(5, 60)))
+            connection.sendall(kind % words if kind else b"")
+
+
+@pytest.mark.parametrize("destination", ["refuses connections", "answers garbage"])
+def test_a_sink_that_fails_for_long_is_tried_less_often_and_status_says_so(
+    shared: Bench, bench: DeliverContext, destination: str
 ) -> None:
-    delivery = forwarding_to(shared, free_port())
+    with ExitStack() as stack:
+        port = free_port()
+        if destination == "answers garbage":
+            garbage = stack.enter_context(closing(socket.create_server(("127.0.0.1", port))))
+            threading.Thread(target=serve_garbage, args=(garbage,), daemon=True).start()
+        _fail_for_long(shared, bench, port)
+
+
+def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
+    delivery = forwarding_to(shared, port)
     name = delivery.sink.name
     before = utc_now()
     assert did(Deliverer(bench).tick(name), delivery) == "waiting"
     first = delivery.sink.failing_since
     assert first is not None and first >= before and delivery.sink.failures == 1
-    assert did(Deliverer(bench).tick(name), delivery) == "waiting", "whoever names it does not wait"
-    assert (delivery.sink.failing_since, delivery.sink.failures) == (first, 2)
+    for failures in range(2, 7):
+        assert did(Deliverer(bench).tick(name), delivery) == "waiting", "whoever names it does not wait"
+        assert (delivery.sink.failing_since, delivery.sink.failures) == (first, failures), delivery.sink.reason
 
     fail_since(delivery, 10 * HOUR)
     now = utc_now()
@@ -91,16 +119,14 @@ def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_often_and_stat
     assert delivery.sink.retry_at is not None and delivery.sink.retry_at >= now + HOUR / 2
     assert did(Deliverer(bench).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
     [told] = problems(sink_status.look(shared.ledger, LAKE, name))
-    assert "in the same way for 10 h" in told and f"strandline tick --sink {name}" in told
+    assert "has failed for 10 h" in told and f"strandline tick --sink {name}" in told
 
     with shared.ledger.write() as connection:
         sinks.set_options(connection, delivery.sink.id, delivery.sink.options, delivery.sink.destination)
     delivery.refresh()
     assert delivery.sink.retry_at is None, "a person may have mended it"
-    with shared.ledger.write() as connection:
-        sinks.failed(connection, delivery.sink.id, "something else", None, utc_now() - 10 * HOUR)
     assert did(Deliverer(bench).tick(name), delivery) == "waiting"
-    assert delivery.sink.failing_since is not None and delivery.sink.failing_since >= now, "another trouble is young"
+    assert delivery.sink.failing_since is not None and delivery.sink.failing_since >= now, "it counts from there"
     with shared.ledger.write() as connection:
         assert sinks.went_well(connection, delivery.sink.id)
         sinks.pause(connection, delivery.sink.id)

@@ -20,7 +20,6 @@ from strandline.deliver.plan.chunking import (
     batch_is_ready,
     cut,
     cut_around,
-    fails_alike,
     keep_to,
     lacking,
     pinned_part,
@@ -154,19 +153,13 @@ def test_pieces_of_a_file_hold_every_row_once_and_a_heavy_row_alone(rows: list[t
     assert all(p.rows <= 50 and (p.rows == 1 or p.size <= 100) for p in pieces)
 
 
-def test_a_sink_that_fails_in_the_same_way_for_long_is_tried_less_and_less_often() -> None:
+def test_a_sink_that_fails_for_long_is_tried_less_and_less_often() -> None:
     def wait(hours: float, asked: float | None = None) -> float:
         seconds = 3600 * hours
-        return retry_wait_seconds(99, asked, 60, 1.0, alike_seconds=seconds, long_seconds_max=3600)
+        return retry_wait_seconds(99, asked, 60, 1.0, failing_seconds=seconds, long_seconds_max=3600)
 
     assert [wait(hours) for hours in (0, 0.1, 1, 5, 10, 1000)] == [60, 60, 360, 1800, 3600, 3600]
-    assert retry_wait_seconds(3, None, 60, 1.0, alike_seconds=36_000, long_seconds_max=3600) == 8, "few tries so far"
-
-
-def test_the_same_trouble_is_known_whatever_it_counts() -> None:
-    told = "whether chunk 11..20 landed is not known yet: 502 Bad Gateway (and 3 more)"
-    assert fails_alike(told, "whether chunk 41..60 landed is not known yet: 503 Bad Gateway")
-    assert not fails_alike(told, "no connection to collector: refused")
+    assert retry_wait_seconds(3, None, 60, 1.0, failing_seconds=36_000, long_seconds_max=3600) == 8, "few tries so far"
 
 
 # Cores.

@@ -214,7 +214,7 @@ class DeliverSettings(Section):
         default=3600,
         ge=1,
         le=86_400,
-        description="The longest wait where a sink fails in the same way for long: a tenth of that time, up to this. "
+        description="The longest wait where a sink has failed for long: a tenth of that time, up to this. "
         "`strandline tick --sink NAME` tries at once.",
     )
     idle_check_seconds: int = Field(

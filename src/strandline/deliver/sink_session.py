@@ -68,6 +68,8 @@ class SinkRun:
     prepared: set[tuple[object, ...]] = field(default_factory=set)
     troubled: TroubledSinks = field(default_factory=TroubledSinks)
     """Shared by all runs of a deliverer."""
+    landed_any: bool = False
+    """A job of this run has landed rows."""
     landed: bool = False
     """A job of this run has landed rows and met no trouble."""
 

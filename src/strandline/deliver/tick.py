@@ -19,7 +19,7 @@ from strandline.core.types import Dataset, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.cores import TroubledSinks
 from strandline.deliver.idle_checks import IdleChecks
-from strandline.deliver.plan.chunking import batch_is_ready, fails_alike, retry_wait_seconds
+from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
 from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, Progress, SinkRun
@@ -312,15 +312,17 @@ class Deliverer:
         return self._can_plan(found, utc_now())
 
     def _waits(self, run: SinkRun, report: SinkReport, reason: str, asked: float | None) -> SinkReport:
+        """What kind of trouble it is does not count: a peer that answers nonsense says something else each time. Only
+        rows that land show that trying again helps, and only where they prove something of the rows that did not."""
         settings, record, now = self.context.settings, run.record, utc_now()
-        alike = record.reason is not None and fails_alike(record.reason, reason)
-        since = record.failing_since if alike and record.failing_since is not None else now
+        helped = run.landed_any and not run.dataset.deliver_by  # one partition says nothing about another
+        since = now if helped or record.failing_since is None else record.failing_since
         seconds = retry_wait_seconds(
             record.failures,
             asked,
             settings.retry_seconds_max,
             random.random(),
-            alike_seconds=(now - since).total_seconds(),
+            failing_seconds=(now - since).total_seconds(),
             long_seconds_max=settings.retry_long_seconds_max,
         )
         with self.context.ledger.write() as connection:

@@ -61,7 +61,7 @@ class SinkStatus:
     """Of the whole sink: ranges of numbers in which rows were deleted while nobody knew how far it was. `verify` says
     what it has of them."""
     failing_since: datetime | None = None
-    """Since when every try has failed in the same way."""
+    """Since when every try has failed."""
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch

@@ -144,7 +144,7 @@ def _next_try(one: SinkStatus, now: datetime) -> str:
     if failing < _LONG_SECONDS:
         return again
     return (
-        f"it has failed in the same way for {duration(failing)} and is tried less and less often: {again}; "
+        f"it has failed for {duration(failing)} and is tried less and less often: {again}; "
         f"`strandline tick --sink {one.name}` tries at once"
     )
 

@@ -6,7 +6,6 @@ pieces as fit into it. What the sink was found to hold is never cut again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -49,13 +48,7 @@ def batch_is_ready(
 
 ASKED_SECONDS_MAX = 3600.0
 _TRIES_PER_AGE = 10
-"""A sink that has failed in the same way for ten hours is tried once an hour."""
-_DETAILS = re.compile(r"\(and [0-9]+ more\)|[0-9]+")
-
-
-def fails_alike(one: str, other: str) -> bool:
-    """Whether two reasons tell of the same trouble: ranges and counts differ from one try to the next."""
-    return _DETAILS.sub("", one).split() == _DETAILS.sub("", other).split()
+"""A sink that has failed for ten hours is tried once an hour."""
 
 
 def retry_wait_seconds(
@@ -64,12 +57,12 @@ def retry_wait_seconds(
     seconds_max: float,
     jitter: float,
     *,
-    alike_seconds: float = 0,
+    failing_seconds: float = 0,
     long_seconds_max: float = 0,
 ) -> float:
-    """Doubling from one second up to a bound, which grows while the sink fails in the same way (`alike_seconds`); what
-    the sink asked for counts if it is longer, but not for ever. `jitter` is in 0..1."""
-    bound = max(seconds_max, min(alike_seconds / _TRIES_PER_AGE, long_seconds_max))
+    """Doubling from one second up to a bound, which grows while the sink does nothing but fail (`failing_seconds`).
+    What the sink asked for counts if it is longer, but not for ever. `jitter` is in 0..1."""
+    bound = max(seconds_max, min(failing_seconds / _TRIES_PER_AGE, long_seconds_max))
     ladder = min(bound, 2.0 ** min(failures, 16)) * (0.5 + jitter / 2)
     wanted = asked if asked is not None and asked > 0 else 0.0
     return max(ladder, min(wanted, ASKED_SECONDS_MAX))

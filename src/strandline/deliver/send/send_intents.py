@@ -172,6 +172,7 @@ class _Finishing:
             if acks:
                 _acknowledge(self.run, acks)
             self._settle(acks)
+            self.run.landed_any |= _any_rows(acks)
             self.run.landed |= _any_rows(acks) and not troubled
             refusals += refused
             in_doubt = {r.chunk.id for r in refused}

@@ -143,10 +143,11 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
 
 def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
     """For the next intent: an open one keeps those that it was planned with. Whoever changed them may have mended what
-    the sink waits for: it is tried at once."""
+    the sink waits for: it is tried at once, and how long it has failed counts from there."""
     if any(s.destination == destination and s.id != id for s in every(connection)):
         raise _taken(connection, destination)
-    return _change(connection, id, options=options_text(options), destination=destination, retry_at=None)
+    text = options_text(options)
+    return _change(connection, id, options=text, destination=destination, retry_at=None, failing_since=None)
 
 
 def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
@@ -180,7 +181,7 @@ def stop(connection: sa.Connection, id: SinkId, reason: str) -> bool:
 def failed(
     connection: sa.Connection, id: SinkId, reason: str, retry_at: datetime | None, since: datetime | None = None
 ) -> bool:
-    """A tick that did not get through; `since` when ticks fail in this way. Why a sink was stopped is never
+    """A tick that did not get through; `since` when no tick does. Why a sink was stopped is never
     overwritten."""
     not_stopped = sink.c.state != SinkState.STOPPED.value
     more = sink.c.failures + 1

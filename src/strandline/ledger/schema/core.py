@@ -232,7 +232,7 @@ sink = Table(
     Column("created_at", UtcMicros, nullable=False),
     Column("removed_at", UtcMicros),
     Column("peer", Text),  # what answered when the destination was claimed; NULL where that makes no difference
-    Column("failing_since", UtcMicros),  # of the first of its latest failures that were all alike
+    Column("failing_since", UtcMicros),  # of the first failure since it last went well
     CheckConstraint("peer IN ('receiver', 'other')", name="peer_known"),
     CheckConstraint("generation >= 1", name="generation_positive"),
     CheckConstraint("start >= 1", name="start_positive"),
