@@ -190,7 +190,7 @@ def test_a_bucket_that_never_answers_holds_the_ledger_no_longer_than_others_wait
         since = time.monotonic()
         with pytest.raises(WitnessUnreadable):
             open_witness(config).raise_to(2, expected=1)
-        assert time.monotonic() - since < 60, "obstore's own patience is three minutes"
+        assert time.monotonic() - since < 30, "a request to any other object may take a minute with its repeats"
 
 
 def test_an_error_of_the_store_repeats_no_parameter(bench: Bench) -> None:

@@ -15,7 +15,8 @@ from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
-from strandline.receive.spool import LocalSpool, S3Spool, open_spool
+from strandline.receive.spool import FOLDER, WarehouseSpool, open_spool
+from strandline.storage.objects import LocalObjects
 from strandline.storage.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
 from tests.conftest import MakeHome
 
@@ -37,8 +38,12 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, make_home: MakeHome) 
 
 
 @pytest.fixture
-def spool(config: LakeConfig) -> Iterator[LocalSpool | S3Spool]:
+def spool(config: LakeConfig) -> Iterator[WarehouseSpool]:
     yield open_spool(config)
+
+
+def local_spool(warehouse: Path) -> WarehouseSpool:
+    return WarehouseSpool(LocalObjects(warehouse))
 
 
 def _table(spool: Any, name: str) -> pa.Table:
@@ -46,7 +51,7 @@ def _table(spool: Any, name: str) -> pa.Table:
         return pa.Table.from_batches(list(parts))
 
 
-def test_what_was_written_is_read_back_by_its_name(spool: LocalSpool | S3Spool) -> None:
+def test_what_was_written_is_read_back_by_its_name(spool: WarehouseSpool) -> None:
     name, size = spool.write("table-1", ROWS, NOTE)
     other, _ = spool.write("table-1", ROWS.slice(0, 1), NOTE)
     spool.sync([name, other])
@@ -55,13 +60,13 @@ def test_what_was_written_is_read_back_by_its_name(spool: LocalSpool | S3Spool) 
     assert spool.count(name) == 3 and spool.exists(name)
 
 
-def test_a_task_elsewhere_can_read_it(spool: LocalSpool | S3Spool) -> None:
+def test_a_task_elsewhere_can_read_it(spool: WarehouseSpool) -> None:
     name, _ = spool.write("table-1", ROWS, NOTE)
     sent = pickle.loads(pickle.dumps(spool.reader()))
     assert _table(sent, name).equals(ROWS)
 
 
-def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: LocalSpool | S3Spool) -> None:
+def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: WarehouseSpool) -> None:
     names = [spool.write("table-1", ROWS, NOTE)[0] for _ in range(3)]
     spool.remove(names[:2])
     spool.remove(names[:2])
@@ -74,7 +79,7 @@ def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: LocalSpoo
 @pytest.mark.parametrize("name", ["../x.arrow", "a/../../x.arrow", "/etc/x.arrow", "a/b/c.arrow", "a/b", "x.arrow", ""])
 def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError):
-        LocalSpool(str(tmp_path), str(tmp_path / "spool")).remove([name])
+        local_spool(tmp_path).remove([name])
 
 
 def test_secrets_are_not_shown(tmp_path: Path, make_home: MakeHome) -> None:
@@ -84,22 +89,22 @@ def test_secrets_are_not_shown(tmp_path: Path, make_home: MakeHome) -> None:
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
-    spool = LocalSpool(str(tmp_path), str(tmp_path / "spool"))
+    spool = local_spool(tmp_path)
     name, _ = spool.write("t", ROWS, NOTE)
-    path = tmp_path / "spool" / name
+    path = tmp_path / FOLDER / name
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(StorageError, match="damaged"):
         spool.count(name)
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = LocalSpool(str(tmp_path), str(tmp_path / "spool"))
+    spool = local_spool(tmp_path)
     spool.write("t", ROWS, NOTE)
     monkeypatch.setattr("os.fdatasync", _full)
     with pytest.raises(StorageError, match="No space") as found:
         spool.write("t", ROWS, NOTE)
     assert str(tmp_path) not in found.value.message
-    assert len(list((tmp_path / "spool" / "t").iterdir())) == 1
+    assert len(list((tmp_path / FOLDER / "t").iterdir())) == 1
 
 
 def _full(_fd: int) -> None:
@@ -108,19 +113,19 @@ def _full(_fd: int) -> None:
 
 def test_a_folder_that_was_taken_away_is_made_again_but_never_the_warehouse(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
-    spool = LocalSpool(str(warehouse), str(warehouse / "_strandline" / "spool"))
+    spool = local_spool(warehouse)
     with pytest.raises(StorageError):
         spool.write("t", ROWS, NOTE)
     assert not warehouse.exists()
     warehouse.mkdir()
     name, _ = spool.write("t", ROWS, NOTE)
-    (warehouse / "_strandline" / "spool" / name).unlink()
-    (warehouse / "_strandline" / "spool" / "t").rmdir()
+    (warehouse / FOLDER / name).unlink()
+    (warehouse / FOLDER / "t").rmdir()
     name, _ = spool.write("t", ROWS, NOTE)
     assert spool.count(name) == 3
 
 
-def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: LocalSpool | S3Spool) -> None:
+def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: WarehouseSpool) -> None:
     name, size = spool.write("table-1", ROWS, NOTE)
     identity = RangeIdentity(LaneName("lake", "sink", 2, "ns.ö", "p=1"), SeqRange(Seq(1), Seq(9)))
     by_range = Note(identity, NOTE.owner, 3, "d", 1)

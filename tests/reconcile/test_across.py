@@ -196,6 +196,7 @@ def test_the_copy_is_on_the_disk_under_its_name_before_the_original_goes(
     file: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from strandline.reconcile.storage import cross_device_move as across
+    from strandline.storage import durable
 
     steps: list[str] = []
 
@@ -210,6 +211,7 @@ def test_the_copy_is_on_the_disk_under_its_name_before_the_original_goes(
 
     noted(across, "sync_data", lambda fd: "")
     noted(across, "sync_folder", lambda folder: Path(folder).name)
+    noted(durable, "sync_folder", lambda folder: Path(folder).name)
     noted(os, "link", lambda source: "")
     noted(os, "unlink", lambda path: Path(path).parent.name)
     assert aside(file, kept) is None

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from botocore.exceptions import ClientError
 
 from strandline.core.errors import CommitUnknown, StorageError
 from strandline.core.settings import WarehouseSettings
@@ -23,8 +21,11 @@ from strandline.reconcile.model import Move, Stat, Storage
 from strandline.reconcile.storage import s3_copy
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.local_store import LocalStore
-from strandline.reconcile.storage.object_inventory import Bucket, list_prefixes
+from strandline.reconcile.storage.object_inventory import list_prefixes
 from strandline.reconcile.storage.s3_store import S3Store
+from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_settings import S3Settings
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake
 from tests.servers import S3, Toxiproxy
@@ -126,15 +127,32 @@ def test_every_file_under_a_folder_is_told_and_none_of_its_neighbours(place: tup
     assert list(store.files_under(f"{folder}/none")) == []
 
 
-class _CutShort:
-    """A client of a store that forgets the end of a page, and that there is one."""
+Answer = Callable[[str, dict[str, Any], Callable[..., Any]], Any]
+"""An operation, its parameters, and the request itself."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
 
-    def list_objects_v2(self, **asked: Any) -> Any:
-        page = self._client.list_objects_v2(**asked)
-        return page if "StartAfter" in asked else page | {"Contents": page["Contents"][:-1]}
+class _Client(S3Client):
+    """One that lets a test come in between, and notes what is asked of the store."""
+
+    def __init__(self, plain: S3Client, answer: Answer) -> None:
+        super().__init__(plain.settings, plain.limits)
+        self._answer = answer
+        self.asked: list[str] = []
+
+    def call(self, operation: str, /, **parameters: Any) -> Any:
+        answer = self._answer(operation, parameters, super().call)
+        self.asked.append(operation)
+        return answer
+
+
+def _plain(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
+    return call(operation, **asked)
+
+
+def _cut_short(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
+    """A store that forgets the end of a page, and that there is one."""
+    page = call(operation, **asked)
+    return page if "StartAfter" in asked else page | {"Contents": page["Contents"][:-1]}
 
 
 def test_files_that_a_page_leaves_out_are_noticed(s3: S3) -> None:
@@ -143,7 +161,7 @@ def test_files_that_a_page_leaves_out_are_noticed(s3: S3) -> None:
         put_object(s3, bucket, f"lake/a/{n}", b"x")
     store = S3Store(settings_of(s3, bucket), requests_at_once=1)
     assert len(list(store.files_under(f"s3://{bucket}/lake/a"))) == 3
-    store._client = _CutShort(store._client)
+    store._client = _Client(store._client, _cut_short)
     with pytest.raises(StorageError, match="ends early"):
         list(store.files_under(f"s3://{bucket}/lake/a"))
 
@@ -153,46 +171,40 @@ def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
         S3Store(settings_of(s3, "none"), requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
 
 
-class _WithoutConditions:
-    """A client of a store that does not take a condition for a copy."""
+def _without_conditions(status: int) -> Answer:
+    """A store that does not take a condition for a copy."""
 
-    def __init__(self, client: Any, status: int) -> None:
-        self._client, self._status = client, status
+    def answer(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
+        if operation == "copy_object" and "CopySourceIfMatch" in asked:
+            raise RequestFailed(Failure.OTHER, "no", status=status)
+        return call(operation, **asked)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def copy_object(self, **asked: Any) -> Any:
-        if "CopySourceIfMatch" in asked:
-            raise ClientError({"ResponseMetadata": {"HTTPStatusCode": self._status}}, "CopyObject")
-        return self._client.copy_object(**asked)
+    return answer
 
 
 @pytest.mark.parametrize("status", [400, 412, 501])
-def test_a_store_that_copies_without_conditions_does_as_well(
-    s3: S3, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_copies_without_conditions_does_as_well(s3: S3, status: int) -> None:
     bucket = s3.make_bucket()
     store = S3Store(settings_of(s3, bucket), requests_at_once=2)
-    monkeypatch.setattr(store, "_client", _WithoutConditions(store._client, status), raising=False)
+    store._client = _Client(store._client, _without_conditions(status))
     path = put_object(s3, bucket, "lake/a", b"content")
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
     assert store.look(path) is None and store.bring_back(f"{path}.kept", path) and stat(store, path).size == 7
 
 
-def test_what_changes_during_the_copy_stays_without_conditions_too(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_during_the_copy_stays_without_conditions_too(s3: S3) -> None:
     bucket = s3.make_bucket()
     store = S3Store(settings_of(s3, bucket), requests_at_once=1)
-    refusing = _WithoutConditions(store._client, 501)
+    refusing = _without_conditions(501)
     path = put_object(s3, bucket, "lake/a", b"content")
     before = stat(store, path)
 
-    class Meanwhile(_WithoutConditions):
-        def copy_object(self, **asked: Any) -> Any:
+    def meanwhile(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
+        if operation == "copy_object":
             put_object(s3, bucket, "lake/a", b"another")
-            return refusing.copy_object(**asked)
+        return refusing(operation, asked, call)
 
-    monkeypatch.setattr(store, "_client", Meanwhile(store._client, 501), raising=False)
+    store._client = _Client(store._client, meanwhile)
     assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
     assert stat(store, path).size == 7
 
@@ -215,22 +227,6 @@ def test_objects_without_the_same_tag_are_compared_by_their_bytes(s3: S3) -> Non
     assert not store.same_content(f"s3://{bucket}/a", f"s3://{bucket}/c")
 
 
-class _Counting:
-    """A client that counts what is asked of it, and lets a test come in between."""
-
-    def __init__(self, client: Any, before: Callable[[str], None] = lambda operation: None) -> None:
-        self._client, self._before = client, before
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def ask(**parameters: Any) -> Any:
-            self._before(name)
-            self.asked.append(name)
-            return getattr(self._client, name)(**parameters)
-
-        return ask
-
-
 LARGE = bytes(range(256)) * (11 << 12)
 """11 MiB: more than two of the smallest parts that a store takes."""
 
@@ -242,14 +238,11 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts(
-    s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts(s3: S3) -> None:
     bucket = s3.make_bucket()
     store = S3Store(settings_of(s3, bucket), requests_at_once=2)
     path = put_object(s3, bucket, "lake/large", LARGE)
-    client = _Counting(store._client)
-    monkeypatch.setattr(store, "_client", client, raising=False)
+    store._client = client = _Client(store._client, _plain)
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
     assert client.asked.count("upload_part_copy") == 3 and "copy_object" not in client.asked
     assert store.look(path) is None and store.bring_back(f"{path}.kept", path)
@@ -259,24 +252,22 @@ def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_large_object_that_changes_while_its_parts_are_copied_stays_and_leaves_no_upload(
-    s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_object_that_changes_while_its_parts_are_copied_stays_and_leaves_no_upload(s3: S3) -> None:
     bucket = s3.make_bucket()
     store = S3Store(settings_of(s3, bucket), requests_at_once=1)
     path = put_object(s3, bucket, "lake/large", LARGE)
     before, plain = stat(store, path), store._client
 
-    def meanwhile(operation: str) -> None:
+    def meanwhile(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
         if operation == "upload_part_copy" and client.asked.count(operation) == 1:
             put_object(s3, bucket, "lake/large", LARGE[::-1])
+        return call(operation, **asked)
 
-    client = _Counting(plain, meanwhile)
-    monkeypatch.setattr(store, "_client", client, raising=False)
+    store._client = client = _Client(plain, meanwhile)
     assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
     assert store.look(f"{path}.kept") is None
     assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE[::-1]
-    assert not plain.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    assert not plain.call("list_multipart_uploads", Bucket=bucket).get("Uploads")
 
 
 def test_a_link_is_not_a_file(tmp_path: Path) -> None:
@@ -342,7 +333,7 @@ def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3
             (folder / f"{n:05}.parquet").write_bytes(b"x")
 
     def listed(port: int) -> Listing:
-        address = Bucket(bucket, s3.region, f"http://127.0.0.1:{port}", s3.access_key, s3.secret_key)
+        address = Bucket(bucket, S3Settings(f"http://127.0.0.1:{port}", s3.region, s3.access_key, s3.secret_key))
         roots = [f"s3://{bucket}/wh/ns/{table}" for table in ("a", "b")]
         return list_prefixes(address, roots, timeout_seconds=60)
 
@@ -388,22 +379,22 @@ class _Forgetful(BaseHTTPRequestHandler):
 def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        bucket = Bucket("b", "us-east-1", f"http://127.0.0.1:{server.server_port}", "k", "s")
+        bucket = Bucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
         listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=30)
         server.shutdown()
     assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]
     assert len(listing) == 3
 
 
-def test_one_key_that_cannot_be_deleted_does_not_fail_the_others(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_key_that_cannot_be_deleted_does_not_fail_the_others(s3: S3) -> None:
     store = S3Store(WarehouseSettings(url="s3://b/lake", endpoint=s3.endpoint), requests_at_once=1)
     asked: list[int] = []
 
-    def delete_objects(Bucket: str, Delete: dict[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:
-        asked.append(len(Delete["Objects"]))
-        held = [o["Key"] for o in Delete["Objects"] if o["Key"] == "lake/7"]
-        return {"Errors": [{"Key": key, "Code": "AccessDenied"} for key in held]}
+    def delete(operation: str, parameters: dict[str, Any], call: Callable[..., Any]) -> Any:
+        objects = parameters["Delete"]["Objects"]
+        asked.append(len(objects))
+        return {"Errors": [{"Key": o["Key"], "Code": "AccessDenied"} for o in objects if o["Key"] == "lake/7"]}
 
-    monkeypatch.setattr(store, "_client", SimpleNamespace(delete_objects=delete_objects), raising=False)
+    store._client = _Client(store._client, delete)
     failed = store.delete([f"s3://b/lake/{n}" for n in range(2_500)])
     assert failed == {"s3://b/lake/7": "AccessDenied"} and asked == [1_000, 1_000, 500]

@@ -21,7 +21,8 @@ from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile import quarantine
-from strandline.reconcile.storage.object_inventory import Bucket, list_prefixes
+from strandline.reconcile.storage.object_inventory import list_prefixes
+from strandline.storage.s3_listing import Bucket
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3

@@ -27,6 +27,7 @@ from strandline.deliver.sink import Address, Conflict, Landed, Sink, SinkContext
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.files import folder as folder_module
+from strandline.storage import durable
 from tests.sinks.contract import ADDRESS, COLUMNS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 
 FORMATS = [
@@ -164,7 +165,7 @@ def test_without_hard_links_nothing_is_replaced_either(made: Made, monkeypatch: 
 
     monkeypatch.setattr(os, "link", no_links)
     if not rename_works:
-        monkeypatch.setattr(folder_module, "_renameat2", lambda: None)
+        monkeypatch.setattr(durable, "_renameat2", lambda: None)
         outcome = sink.sender(TOKEN).send(parcel(sink.form, ADDRESS, 1, 10))
         assert isinstance(outcome, TryLater) and "neither hard links" in outcome.why
         with pytest.raises(StorageError, match="neither hard links"):
@@ -196,8 +197,7 @@ def test_a_disk_that_refuses_is_tried_later_and_leaves_nothing(
 
     with monkeypatch.context() as patched:
         sender = sink.sender(TOKEN)
-        patched.setattr(folder_module, "sync_folder", lambda _: None)
-        patched.setattr(os, "fsync", refuses)
+        patched.setattr(durable, "sync_data", refuses)
         outcome = sender.send(parcel(sink.form, ADDRESS, 1, 10))
     assert isinstance(outcome, TryLater) and words in outcome.why
     assert objects(sink) == []

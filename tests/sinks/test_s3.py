@@ -21,13 +21,13 @@ from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Pinning, 
 from strandline.deliver.sink import Cut as PinnedCut
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.s3.bucket import Patience
+from strandline.storage.s3_settings import RequestLimits
 from tests.servers import S3, Toxiproxy
 from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
 from tests.sinks.http_faults import Answer, Cut, FaultyStore, faulty_store
 from tests.sinks.test_files import numbers_in
 
-PATIENT = Patience(
+PATIENT = RequestLimits(
     attempts_max=3, total_seconds_max=300, first_pause_seconds=0.01, connect_timeout_seconds=60, read_timeout_seconds=60
 )
 HURRIED = replace(PATIENT, total_seconds_max=9, connect_timeout_seconds=3, read_timeout_seconds=3)
@@ -64,7 +64,7 @@ class Store:
         }  # fmt: skip
         resolved = resolve(kind, {**given, **self.options, **options})
         sink = kind.open(SinkContext(None, DATASET, generation, resolved))  # type: ignore[arg-type]
-        sink._place = sink._bucket = replace(sink._bucket, patience=PATIENT)  # type: ignore[attr-defined]
+        sink._place = sink._bucket = replace(sink._bucket, limits=PATIENT)  # type: ignore[attr-defined]
         return sink
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -198,7 +198,7 @@ def test_of_two_uploads_in_parts_one_delivers(s3: S3, faulty: FaultyStore) -> No
 
 
 def _uploads(sink: Any) -> list[str]:
-    return [u["Key"] for u in sink._bucket.ask("list_multipart_uploads").get("Uploads", ())]
+    return [u["Key"] for u in sink._bucket.retry("list_multipart_uploads").get("Uploads", ())]
 
 
 def test_a_fence_calls_off_uploads_in_parts(s3: S3, faulty: FaultyStore) -> None:
@@ -398,7 +398,7 @@ def test_a_store_that_does_not_answer_is_tried_later_within_bounds(s3: S3, toxip
     store = Store(s3, f"http://127.0.0.1:{proxy.port}")
     sink = ready(store.made)
     sender = sink.sender(TOKEN)
-    sender.bucket = replace(sender.bucket, patience=HURRIED)  # type: ignore[attr-defined]
+    sender.bucket = replace(sender.bucket, limits=HURRIED)  # type: ignore[attr-defined]
     proxy.enable(False)
     outcome = sender.send(parcel(sink.form, ADDRESS, 1, 10))
     assert isinstance(outcome, TryLater), outcome
@@ -412,7 +412,7 @@ def test_a_store_that_does_not_answer_is_tried_later_within_bounds(s3: S3, toxip
     proxy.toxic("reset_peer", timeout=0)
     assert isinstance(sender.send(parcel(sink.form, ADDRESS, 1, 10)), TryLater | Unknown)
     proxy.heal()
-    sender.bucket = replace(sender.bucket, patience=PATIENT)  # type: ignore[attr-defined]
+    sender.bucket = replace(sender.bucket, limits=PATIENT)  # type: ignore[attr-defined]
     assert landed(sender, parcel(sink.form, ADDRESS, 1, 10)).count == 10
     assert store.numbers(sink, ADDRESS) == list(range(1, 11))
 

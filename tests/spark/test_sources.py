@@ -32,7 +32,7 @@ from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 from strandline.ingest.sources.failures import translate
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.read import read_source
-from strandline.ingest.sources.rejects import write_rejects
+from strandline.ingest.sources.rejects import rejected_rows
 
 UTC = dt.UTC
 SIMPLE = t.StructType([t.StructField("id", t.LongType(), False), t.StructField("name", t.StringType())])
@@ -513,20 +513,10 @@ def test_damaged_pages_of_parquet_are_named(spark: SparkSession, tmp_path: Path)
 # Rejects
 
 
-def test_rejects_are_one_file_sorted_by_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_rejected_rows_come_by_line_and_no_more_than_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     text = "".join(f'{{"id": {n if n % 3 else chr(34) + "é" + chr(34)}}}\n' for n in range(1, 301))
     df = read(spark, write(tmp_path, "a.jsonl", text), SIMPLE)
-    out = tmp_path / "a.rejects.jsonl"
-    assert write_rejects(df, out, 1000) == 100
-    found = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    found = list(rejected_rows(df, 1000))
     assert [r["line"] for r in found] == list(range(3, 301, 3))
     assert found[0] == {"line": 3, "reason": 'column "id": "é" is not a long', "raw": '{"id": "é"}'}
-    assert write_rejects(df, out, 7) == 7
-    assert len(out.read_text("utf-8").splitlines()) == 7
-    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
-
-
-def test_without_rejects_there_is_no_file(spark: SparkSession, tmp_path: Path) -> None:
-    df = read(spark, write(tmp_path, "a.jsonl", '{"id": 1}\n'), SIMPLE)
-    assert write_rejects(df, tmp_path / "r.jsonl", 10) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl"]
+    assert list(rejected_rows(df, 7)) == found[:7]

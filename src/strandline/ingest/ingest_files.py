@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from strandline.ingest.sources.positions import Positions, watched
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
+from strandline.storage.durable import make_folders, whole_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -361,33 +360,22 @@ def _ending(batch_id: str) -> str:
 
 def _keep_rejects(reads: Sequence[tuple[SourceFile, DataFrame]], path: Path, expected: int) -> None:
     """One file for the batch, whole or not there, each line with the file that it comes from."""
-    from strandline.ingest.sources.rejects import write_rejects
+    from strandline.ingest.sources.rejects import rejected_rows
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=path.parent) as scratch:
-            whole = Path(scratch) / "whole"
+        make_folders(path.parent)
+        with whole_file(path) as out:
             written = 0
-            with whole.open("x", encoding="utf-8") as out:
-                for source, frame in reads:
-                    part = Path(scratch) / "part"
-                    part.unlink(missing_ok=True)
-                    if not write_rejects(frame, part, expected):
-                        continue
-                    with part.open(encoding="utf-8") as lines:
-                        for line in lines:
-                            entry = {"file": str(source.path)} | json.loads(line)
-                            out.write(json.dumps(entry, ensure_ascii=False) + "\n")
-                            written += 1
-                out.flush()
-                os.fsync(out.fileno())
+            for source, frame in reads:
+                for row in rejected_rows(frame, expected):
+                    out.write(json.dumps({"file": str(source.path)} | row, ensure_ascii=False).encode() + b"\n")
+                    written += 1
             if written != expected:
                 raise StorageError(
                     f"{reads[0][0].path} changed while it was read "
                     f"({plural(expected, 'rejected row')}, then {written:,})",
                     hint="Ingest a file when nobody writes to it any more.",
                 )
-            whole.replace(path)
     except OSError as e:
         raise StorageError(f"the reject file {path} cannot be written: {e.strerror or e}") from e
 

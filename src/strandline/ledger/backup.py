@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strandline.core.errors import LedgerUnreadable, StorageError
-from strandline.storage.durable import sync_folder
+from strandline.storage.durable import link_new, sync_data, sync_folder
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
@@ -38,7 +38,7 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
                 return False
         shutil.copymode(path, part)
         with part.open("rb") as handle:
-            os.fsync(handle.fileno())
+            sync_data(handle.fileno())
         if replace:
             part.replace(target)
         else:
@@ -64,7 +64,7 @@ def _unnamed_copy(target: Path) -> Iterator[Path]:
 
 def _name(part: Path, target: Path) -> None:
     try:
-        os.link(part, target)  # unlike a rename, a link never replaces
+        link_new(part, target)
     except FileExistsError as e:
         raise StorageError(f"there is something at {target} already") from e
 

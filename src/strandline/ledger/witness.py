@@ -16,17 +16,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
 from strandline.core.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
-from strandline.core.settings import LakeConfig, resolve_key
+from strandline.core.settings import LakeConfig
 from strandline.ledger.lock_holder import find_holder
-from strandline.storage.durable import sync_data, sync_folder
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
+from strandline.storage.durable import make_folders, sync_data, write_file
+from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_settings import S3Settings, split_url, witness_limits
 
 VERSION = 1
 WITNESS_HINT = (
@@ -126,30 +124,17 @@ class LocalWitness:
             return self._newest(self._slots(fd))
 
     def create(self, mark: Mark) -> None:
-        with self._written(mark) as temporary:
-            try:
-                os.link(temporary, self.path)  # unlike a rename, a link never replaces
-            except FileExistsError as e:
-                raise StorageError(f"there is a witness already at {self.path}") from e
+        try:
+            self._write(mark, replace=False)
+        except FileExistsError as e:
+            raise StorageError(f"there is a witness already at {self.path}") from e
 
     def replace(self, mark: Mark) -> None:
-        with self._written(mark) as temporary:
-            temporary.rename(self.path)
+        self._write(mark, replace=True)
 
-    @contextmanager
-    def _written(self, mark: Mark) -> Iterator[Path]:
-        """A new file beside the witness, whole and durable before it gets its name."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            os.pwrite(fd, _encode(mark) * 2, 0)
-            os.fsync(fd)
-            yield temporary
-        finally:
-            os.close(fd)
-            temporary.unlink(missing_ok=True)
-        sync_folder(self.path.parent)
+    def _write(self, mark: Mark, *, replace: bool) -> None:
+        make_folders(self.path.parent)
+        write_file(self.path, _encode(mark) * 2, replace=replace)
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         with self._locked() as fd:
@@ -200,86 +185,60 @@ class S3Witness:
 
     def __init__(self, config: LakeConfig) -> None:
         warehouse = config.settings.warehouse
-        bucket, _, prefix = warehouse.url.removeprefix("s3://").partition("/")
+        self._bucket, prefix = split_url(warehouse.url)
         self._key = "/".join(filter(None, (prefix.strip("/"), "_strandline/witness")))
-        self._store = _s3_store(config, bucket)
+        limits = witness_limits(config.settings.ledger.busy_timeout_seconds)
+        self._client = S3Client(S3Settings.of_warehouse(warehouse), limits)
 
     def read(self) -> Mark:
         body, _ = self._get()
         return _mark_of(body)
 
     def _get(self) -> tuple[bytes, str]:
-        import obstore
-        from obstore.exceptions import BaseError
-
         try:
-            found = obstore.get(self._store, self._key)
-            tag = found.meta["e_tag"]
-            return bytes(found.bytes()), str(tag)
-        except (BaseError, FileNotFoundError) as e:
-            raise WitnessUnreadable(f"the witness cannot be read: {type(e).__name__}", hint=WITNESS_HINT) from e
+            body, answer = self._client.get(self._bucket, self._key)
+        except RequestFailed as e:
+            raise WitnessUnreadable(f"the witness cannot be read: {e.message}", hint=WITNESS_HINT) from e
+        return body, str(answer["ETag"])
 
     def create(self, mark: Mark) -> None:
-        self._put(mark, "create")
+        mine = self._body(mark)
+        try:
+            self._put(mine, IfNoneMatch="*")
+        except RequestFailed as e:
+            if e.failure is not Failure.CONDITION:
+                raise StorageError(f"the witness cannot be written: {e.message}") from e
+            # Another attempt of ours may have landed, and its answer may have been lost.
+            if self._get()[0] != mine:
+                raise StorageError("there is a witness already in this bucket and prefix") from e
 
     def replace(self, mark: Mark) -> None:
-        self._put(mark, "overwrite")
-
-    def _put(self, mark: Mark, mode: Literal["create", "overwrite"]) -> None:
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
         try:
-            obstore.put(self._store, self._key, self._body(mark, uuid.uuid4().hex), mode=mode)
-        except AlreadyExistsError as e:
-            raise StorageError("there is a witness already in this bucket and prefix") from e
-        except BaseError as e:
-            raise StorageError(f"the witness cannot be written: {type(e).__name__}") from e
+            self._put(self._body(mark))
+        except RequestFailed as e:
+            raise StorageError(f"the witness cannot be written: {e.message}") from e
 
     def raise_to(self, highest: int, *, expected: int) -> None:
-        import obstore
-        from obstore.exceptions import BaseError
-
         body, tag = self._get()
         found = _mark_of(body)
         if found.highest != expected:
             raise behind(found.highest, expected)
-        mine = self._body(Mark(found.lake, highest), uuid.uuid4().hex)
+        mine = self._body(Mark(found.lake, highest))
         try:
-            obstore.put(self._store, self._key, mine, mode={"e_tag": tag})
-        except BaseError as e:
+            self._put(mine, IfMatch=tag)
+        except RequestFailed as e:
             # Lost against another, or landed and the answer was lost: only the object itself can tell.
             now, _ = self._get()
             if now == mine:
                 return
             if now != body:
                 raise behind(_mark_of(now).highest, expected) from e
-            raise StorageError(f"the witness cannot be written: {type(e).__name__}") from e
+            raise StorageError(f"the witness cannot be written: {e.message}") from e
+
+    def _put(self, body: bytes, **condition: str) -> None:
+        self._client.retry("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
 
     @staticmethod
-    def _body(mark: Mark, nonce: str) -> bytes:
-        return json.dumps({"version": VERSION, "lake": mark.lake, "highest": mark.highest, "nonce": nonce}).encode()
-
-
-def _s3_store(config: LakeConfig, bucket: str) -> S3Store:
-    from obstore.store import S3Store
-
-    warehouse = config.settings.warehouse
-    options: dict[str, str] = {"region": warehouse.region}
-    for name, value in (
-        ("endpoint", warehouse.endpoint),
-        ("access_key_id", resolve_key(warehouse.access_key)),
-        ("secret_access_key", resolve_key(warehouse.secret_key)),
-    ):
-        if value is not None:
-            options[name] = value
-    # The witness is read and written while others wait for the ledger's lock. The look at it, the request, and the look
-    # whether it landed fit into the time that they wait, with the last repeat of each.
-    wait_seconds = config.settings.ledger.busy_timeout_seconds
-    return S3Store(
-        bucket,
-        client_options={"allow_http": True, "timeout": timedelta(seconds=wait_seconds / 6)},
-        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=wait_seconds / 12)},
-        virtual_hosted_style_request=False,
-        **options,  # type: ignore[arg-type]
-    )
+    def _body(mark: Mark) -> bytes:
+        value = {"version": VERSION, "lake": mark.lake, "highest": mark.highest, "nonce": uuid.uuid4().hex}
+        return json.dumps(value).encode()

@@ -42,8 +42,9 @@ from strandline.reconcile.storage.discovery import Discovery, discover
 from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
 from strandline.reconcile.storage.inventory_file import read_inventory
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
-from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
+from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
+from strandline.storage.s3_listing import Bucket
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -1,10 +1,23 @@
-"""What has to be on the disk, and not only on its way there."""
+"""Durable writes on a local disk: a file is whole or not there, and what was written survives a power cut."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
+
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What a file system answers that has no hard links, or that does not make this one."""
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_BUFFER_BYTES = 1 << 20
 
 
 def sync_data(fd: int) -> None:
@@ -22,3 +35,101 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that must not be there yet. Its content is durable at the end, its name after `sync_folder`; where the
+    block fails, the file is removed."""
+    with path.open("xb", buffering=_BUFFER_BYTES) as file:
+        try:
+            yield file
+            file.flush()
+            sync_data(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def whole_file(path: Path, *, replace: bool = True, sync_name: bool = True) -> Iterator[BinaryIO]:
+    """Written under a temporary name beside `path`, and given its name at the end of the block. With `replace=False`,
+    raises `FileExistsError` where the name is taken. With `sync_name=False`, the caller syncs the folder."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    with new_file(temporary) as file:
+        yield file
+    try:
+        if replace:
+            temporary.replace(path)
+        else:
+            link_new(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if sync_name:
+        sync_folder(path.parent)
+
+
+def write_file(path: Path, body: bytes, *, replace: bool = True) -> None:
+    with whole_file(path, replace=replace) as file:
+        file.write(body)
+
+
+def make_folders(folder: Path) -> None:
+    """The folder and those above it, durably: a file in a folder that a crash takes away would be gone with it."""
+    if not folder.is_dir():
+        make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def make_folders_in(base: Path, inside: str) -> None:
+    """The folders that lead from `base` to `inside`, durably, even where another process made them and died before it
+    synced them. Never `base` itself: if it is away (a disk that is not mounted), a folder in its place would hide it.
+    """
+    at = base
+    for part in Path(inside).parts:
+        above, at = at, at / part
+        at.mkdir(exist_ok=True)
+        sync_folder(above)
+
+
+def link_new(source: Path, target: Path) -> None:
+    """Gives `source` a second name, or moves it where the file system has no hard links. Raises `FileExistsError`
+    rather than replace a file, and `OSError` with ENOTSUP where that cannot be ruled out."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as e:
+        if e.errno not in NO_LINKS:
+            raise
+        _rename_new(source, target)
+
+
+def _rename_new(source: Path, target: Path) -> None:
+    number = errno.ENOSYS
+    if (rename := _renameat2()) is not None:
+        if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+            return
+        number = ctypes.get_errno()
+    if number == errno.EINVAL or number in NO_LINKS:
+        number = errno.ENOTSUP
+    raise OSError(number, os.strerror(number), str(target))
+
+
+@cache
+def _renameat2() -> ctypes._NamedFuncPointer | None:
+    try:
+        found = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found
+
+
+def describe(error: OSError, place: Path | str) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"there is no space left on the disk of {place}"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"permission denied: {error.filename or place} cannot be read or written"
+        case _:
+            return f"{error.filename or place}: {error.strerror or type(error).__name__}"

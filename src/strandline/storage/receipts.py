@@ -8,24 +8,17 @@ published, and names them all: with the table's history, it says which bodies th
 from __future__ import annotations
 
 import json
-import os
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
-from strandline.core.settings import LakeConfig, resolve_secret
+from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
-from strandline.storage.bucket import bucket_store
-from strandline.storage.durable import sync_data, sync_folder
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
+from strandline.storage.objects import ObjectStore, explained, open_objects
 
 FOLDER = "_strandline/received"
 VERSION = 1
@@ -137,186 +130,58 @@ def _note(document: dict[str, Any]) -> Note:
 # --- where receipts lie ---
 
 
-class Receipts(Protocol):
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    objects: ObjectStore
+
     def write(self, table_uuid: str, receipt: Receipt) -> None:
         """Durable when it returns; one that is there already is replaced by the same."""
+        with _explained("a receipt cannot be written"):
+            self.objects.put(_name(table_uuid, receipt.batch_id), receipt.to_bytes())
 
     def read(self, table_uuid: str, batch_id: str) -> Receipt | None:
         """None where there is none, or none that can be understood. `StorageError` where that cannot be told."""
+        with _explained("a receipt cannot be read"):
+            found = self.objects.get(_name(table_uuid, batch_id))
+        return None if found is None else parse_receipt(found)
 
     def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
         """Ids of batches, and when their receipts were written."""
+        with _explained("receipts cannot be listed"):
+            found = self.objects.list_below(_folder(table_uuid))
+        named = ((_batch_of(stored.name.rpartition("/")[2]), stored.modified) for stored in found)
+        return sorted((batch_id, modified) for batch_id, modified in named if batch_id is not None)
 
     def tables(self) -> set[str]:
         """The uuids of tables that have receipts."""
+        with _explained("receipts cannot be listed"):
+            return self.objects.folders(FOLDER)
 
-    def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None: ...
+    def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None:
+        with _explained("receipts cannot be removed"):
+            self.objects.remove([_name(table_uuid, batch_id) for batch_id in batch_ids])
 
 
 def open_receipts(config: LakeConfig) -> Receipts:
-    folder = config.warehouse_folder
-    if folder is not None:
-        return LocalReceipts(str(folder))
-    w = config.settings.warehouse
-    bucket, _, prefix = w.url.removeprefix("s3://").partition("/")
-    folder_key = "/".join(filter(None, (prefix.strip("/"), FOLDER)))
-    access, secret = resolve_secret(w.access_key), resolve_secret(w.secret_key)
-    return S3Receipts(bucket, folder_key, w.region, w.endpoint, access, secret)
+    return Receipts(open_objects(config))
 
 
-def _file_name(batch_id: str) -> str:
+def _explained(what: str) -> AbstractContextManager[None]:
+    return explained(what, hint="Check the warehouse.")
+
+
+def _folder(table_uuid: str) -> str:
+    if not table_uuid or "/" in table_uuid or table_uuid.startswith("."):
+        raise StorageError(f"not a table's uuid: {table_uuid!r}")
+    return f"{FOLDER}/{table_uuid}"
+
+
+def _name(table_uuid: str, batch_id: str) -> str:
     if not batch_id.startswith(BATCH_PREFIX) or not batch_id.replace("-", "").replace(".", "").isalnum():
         raise StorageError(f"not the id of a received batch: {batch_id!r}")
-    return f"{batch_id}.json"
+    return f"{_folder(table_uuid)}/{batch_id}.json"
 
 
 def _batch_of(name: str) -> str | None:
     is_receipt = name.startswith(BATCH_PREFIX) and name.endswith(".json")
     return name.removesuffix(".json") if is_receipt else None
-
-
-@dataclass(frozen=True, slots=True)
-class LocalReceipts:
-    warehouse: str
-
-    def write(self, table_uuid: str, receipt: Receipt) -> None:
-        folder = self._folder(table_uuid)
-        path = folder / _file_name(receipt.batch_id)
-        temporary = folder / f".{uuid.uuid4().hex}.tmp"
-        with _told("a receipt cannot be written"):
-            if not folder.is_dir():
-                self._make(folder)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            try:
-                with os.fdopen(os.dup(fd), "wb") as file:
-                    file.write(receipt.to_bytes())
-                sync_data(fd)
-                temporary.rename(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            finally:
-                os.close(fd)
-            sync_folder(folder)
-
-    def read(self, table_uuid: str, batch_id: str) -> Receipt | None:
-        with _told("a receipt cannot be read"):
-            try:
-                return parse_receipt((self._folder(table_uuid) / _file_name(batch_id)).read_bytes())
-            except FileNotFoundError:
-                return None
-
-    def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
-        found = []
-        with _told("receipts cannot be listed"):
-            try:
-                with os.scandir(self._folder(table_uuid)) as entries:
-                    for entry in entries:
-                        if (batch_id := _batch_of(entry.name)) is not None:
-                            found.append((batch_id, datetime.fromtimestamp(entry.stat().st_mtime, UTC)))
-            except FileNotFoundError:
-                return []
-        return sorted(found)
-
-    def tables(self) -> set[str]:
-        with _told("receipts cannot be listed"):
-            try:
-                with os.scandir(Path(self.warehouse, FOLDER)) as entries:
-                    return {e.name for e in entries if e.is_dir() and self.listed(e.name)}
-            except FileNotFoundError:
-                return set()
-
-    def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None:
-        with _told("receipts cannot be removed"):
-            for batch_id in batch_ids:
-                (self._folder(table_uuid) / _file_name(batch_id)).unlink(missing_ok=True)
-
-    def _folder(self, table_uuid: str) -> Path:
-        return Path(self.warehouse, FOLDER, _plain(table_uuid))
-
-    def _make(self, folder: Path) -> None:
-        """Durably. Not the warehouse itself: where that is away, a folder in its place would hide it."""
-        at = Path(self.warehouse)
-        for part in folder.relative_to(at).parts:
-            above, at = at, at / part
-            at.mkdir(exist_ok=True)
-            sync_folder(above)
-
-
-@dataclass(frozen=True, slots=True)
-class S3Receipts:
-    bucket: str
-    prefix: str
-    region: str
-    endpoint: str | None
-    access_key: str | None = field(repr=False)
-    secret_key: str | None = field(repr=False)
-
-    def write(self, table_uuid: str, receipt: Receipt) -> None:
-        import obstore
-
-        with _told("a receipt cannot be written"):
-            key = self._key(table_uuid, _file_name(receipt.batch_id))
-            obstore.put(self._store(), key, receipt.to_bytes(), use_multipart=False)
-
-    def read(self, table_uuid: str, batch_id: str) -> Receipt | None:
-        import obstore
-        from obstore.exceptions import NotFoundError
-
-        with _told("a receipt cannot be read"):
-            try:
-                found = obstore.get(self._store(), self._key(table_uuid, _file_name(batch_id)))
-                return parse_receipt(bytes(found.bytes()))
-            except (NotFoundError, FileNotFoundError):
-                return None
-
-    def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
-        import obstore
-
-        found = []
-        with _told("receipts cannot be listed"):
-            for some in obstore.list(self._store(), self._key(table_uuid, "")):
-                for meta in some:
-                    if (batch_id := _batch_of(meta["path"].rpartition("/")[2])) is not None:
-                        found.append((batch_id, meta["last_modified"]))
-        return sorted(found)
-
-    def tables(self) -> set[str]:
-        import obstore
-
-        with _told("receipts cannot be listed"):
-            found = obstore.list_with_delimiter(self._store(), f"{self.prefix}/")
-            return {folder.rstrip("/").rpartition("/")[2] for folder in found["common_prefixes"]}
-
-    def remove(self, table_uuid: str, batch_ids: Iterable[str]) -> None:
-        import obstore
-
-        keys = [self._key(table_uuid, _file_name(batch_id)) for batch_id in batch_ids]
-        with _told("receipts cannot be removed"):
-            if keys:
-                obstore.delete(self._store(), keys)
-
-    def _key(self, table_uuid: str, name: str) -> str:
-        return f"{self.prefix}/{_plain(table_uuid)}/{name}"
-
-    def _store(self) -> S3Store:
-        return bucket_store(self.bucket, self.region, self.endpoint, self.access_key, self.secret_key)
-
-
-def _plain(table_uuid: str) -> str:
-    if not table_uuid or "/" in table_uuid or table_uuid.startswith("."):
-        raise StorageError(f"not a table's uuid: {table_uuid!r}")
-    return table_uuid
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Without paths: what is said here may reach a client."""
-    try:
-        yield
-    except OSError as e:
-        raise StorageError(f"{what}: {e.strerror or type(e).__name__}", hint="Check the warehouse.") from e
-    except Exception as e:
-        if type(e).__module__.startswith("obstore"):
-            raise StorageError(f"{what}: {type(e).__name__}", hint="Check the warehouse.") from e
-        raise

@@ -37,7 +37,7 @@ from strandline.core.errors import (
     UsageError,
     WrongLake,
 )
-from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_key
+from strandline.core.settings import LakeConfig, resolve_catalog_options
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import check_new_name, full_name, name_of, parse_identifier
@@ -56,6 +56,7 @@ from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
 from strandline.iceberg.pyiceberg.schema import dataset_schema, fit_own_columns, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.partitioning import parse_partition_by
+from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -130,16 +131,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     options = {"warehouse": config.warehouse_url, "py-io-impl": files}
     if settings.warehouse.is_s3:
         send_no_trailers(config)
-        found = {
-            "s3.endpoint": settings.warehouse.endpoint,
-            "s3.region": settings.warehouse.region,
-            "s3.access-key-id": resolve_key(settings.warehouse.access_key),
-            "s3.secret-access-key": resolve_key(settings.warehouse.secret_key),
-            # Not the client's own second for a connection and three for an answer: a store that is busy takes longer.
-            "s3.connect-timeout": "10",
-            "s3.request-timeout": "60",
-        }
-        options |= {key: value for key, value in found.items() if value is not None}
+        options |= S3Settings.of_warehouse(settings.warehouse).pyiceberg_options()
     if settings.catalog.kind == "rest":
         further = resolve_catalog_options(settings.catalog.options)
         return options | {"type": "rest", "uri": settings.catalog.uri or ""} | further

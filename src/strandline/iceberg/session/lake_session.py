@@ -16,11 +16,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from strandline.core.errors import ConfigError, RuntimeMissing
-from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_key, resolve_secret
+from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_secret
 from strandline.iceberg.session.class_archive import use_flags
 from strandline.iceberg.session.jars import needed_jars
 from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
 from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
+from strandline.storage.s3_settings import S3Settings
 
 CATALOG = "lake"
 """The catalog's name in Spark, and in the rows of the SQLite catalog: every program that opens it must say the same."""
@@ -102,7 +103,12 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
     else:
         options |= {".type": "rest", ".uri": catalog.uri or ""}
         options |= {f".{key}": value for key, value in resolve_catalog_options(catalog.options).items()}
-    return options | (_s3_options(config) if config.settings.warehouse.is_s3 else {})
+    if config.settings.warehouse.is_s3:
+        # Credentials are catalog options: from the environment, executors on other machines would not have them. They
+        # are set on the session, never on the context, and Spark redacts them wherever it prints settings.
+        store = S3Settings.of_warehouse(config.settings.warehouse)
+        options |= {f".{key}": value for key, value in store.spark_options().items()}
+    return options
 
 
 def sqlite_jdbc_url(path: Path) -> str:
@@ -110,24 +116,6 @@ def sqlite_jdbc_url(path: Path) -> str:
     if "?" in str(path):
         return "jdbc:sqlite:file:" + quote(str(path))
     return f"jdbc:sqlite:{path}"
-
-
-def _s3_options(config: LakeConfig) -> dict[str, str]:
-    """Credentials are catalog options: from the environment, executors on other machines would not have them.
-    They are set on the session, never on the context, and Spark redacts them wherever it prints settings."""
-    warehouse = config.settings.warehouse
-    options = {".io-impl": "org.apache.iceberg.aws.s3.S3FileIO", ".client.region": warehouse.region}
-    if warehouse.endpoint:
-        options |= {".s3.endpoint": warehouse.endpoint, ".s3.path-style-access": "true"}
-    access, secret = resolve_key(warehouse.access_key), resolve_key(warehouse.secret_key)
-    if (access is None) != (secret is None):
-        raise ConfigError(
-            "warehouse.access_key and warehouse.secret_key belong together, and only one is set",
-            hint="Set both, or none to use the usual chain of AWS.",
-        )
-    if access is not None and secret is not None:
-        options |= {".s3.access-key-id": access, ".s3.secret-access-key": secret}
-    return options
 
 
 def _start(config: LakeConfig, *, s3: bool, progress: Callable[[str], None] | None) -> SparkContext:

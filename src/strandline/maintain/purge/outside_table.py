@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,13 +26,13 @@ from strandline.ledger.ingest import reject_folders
 from strandline.maintain.context import MaintainContext, Progress, RefusedRow
 from strandline.maintain.purge.sinks import Refused
 from strandline.maintain.purge.table_rows import is_about_values
-from strandline.storage.durable import sync_folder
+from strandline.storage.durable import sync_folder, whole_file
 
 _AT, _TEXT, _IS_JSON = "_sl_at", "_sl_text", "_sl_is_json"
 _LINES_AT_ONCE_MAX = 10_000
 _BYTES_AT_ONCE_MAX = 64 << 20
-_SCRATCH_SECONDS_MAX = 3600.0
-"""A folder in which an ingest that still runs gathers rejected rows is younger: it writes without a pause."""
+_TEMPORARY_SECONDS_MAX = 3600.0
+"""The file in which an ingest that still runs gathers rejected rows is younger: it writes without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,40 +164,34 @@ class RejectFiles:
             self.progress("looking into reject files", n, len(paths))
             gone, unclear = self._file(path, dry_run=dry_run)
             removed, not_judged = removed + gone, not_judged + unclear
-        young = [] if dry_run else [f for f in folders.here if not _remove_scratch(f)]
+        young = [] if dry_run else [f for f in folders.here if not _remove_temporary(f)]
         return RejectsFound(removed, not_judged, tuple(young))
 
     def _file(self, path: Path, *, dry_run: bool) -> tuple[int, int]:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with path.open(encoding="utf-8", newline="\n") as lines:
                 if dry_run:
                     return self._sift(lines, None)[1:]
-                with temporary.open("w", encoding="utf-8", newline="\n") as out:
+                with suppress(_Unchanged), whole_file(path) as out:
                     kept, removed, not_judged = self._sift(lines, out)
-                    out.flush()
-                    os.fsync(out.fileno())
-            if removed:  # whole, or as it was; a file without a line goes
-                if kept:
-                    temporary.replace(path)
-                else:
-                    path.unlink()
+                    if not kept or not removed:
+                        raise _Unchanged
+            if removed and not kept:  # a file without a line goes
+                path.unlink()
                 sync_folder(path.parent)
         except (OSError, UnicodeError) as e:
             said = e.strerror if isinstance(e, OSError) and e.strerror else type(e).__name__
             raise StorageError(f"the reject file {path} cannot be read or written: {said}") from e
-        finally:
-            temporary.unlink(missing_ok=True)
         return removed, not_judged
 
-    def _sift(self, lines: TextIO, out: TextIO | None) -> tuple[int, int, int]:
+    def _sift(self, lines: TextIO, out: BinaryIO | None) -> tuple[int, int, int]:
         """How many lines stay and go, and of how many nobody can tell: those stay."""
         kept = removed = not_judged = 0
         while some := list(islice(lines, _LINES_AT_ONCE_MAX)):
             verdicts = judge(self.main, self.where, [_raw(line) for line in some])
             staying = [line for line, v in zip(some, verdicts, strict=True) if not v]
             if out is not None:
-                out.writelines(staying)
+                out.writelines(line.encode() for line in staying)
             kept += len(staying)
             removed += len(some) - len(staying)
             not_judged += sum(v is None for v in verdicts)
@@ -213,16 +206,17 @@ def _raw(line: str) -> str | None:
         return None
 
 
-def _remove_scratch(folder: Path) -> bool:
+class _Unchanged(Exception):
+    """The file is not to be replaced by what was written."""
+
+
+def _remove_temporary(folder: Path) -> bool:
     """What an ingest that was killed had begun to write: nobody comes back to it. False where one may be at it."""
     young = False
-    for scratch in folder.glob(".part-*"):
-        try:
-            newest = max(p.stat().st_mtime for p in (scratch, *scratch.rglob("*")))
-        except FileNotFoundError:
-            continue
-        if time.time() - newest > _SCRATCH_SECONDS_MAX:
-            shutil.rmtree(scratch, ignore_errors=True)
-        else:
-            young = True
+    for path in folder.glob("*.jsonl.*.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _TEMPORARY_SECONDS_MAX:
+                path.unlink()
+            else:
+                young = True
     return not young

@@ -24,8 +24,9 @@ from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.storage.inventory import list_local, list_local_level
 from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows
 from strandline.reconcile.storage.listing import Folder, Listing
-from strandline.reconcile.storage.object_inventory import Bucket, list_level, list_prefixes
+from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
+from strandline.storage.s3_listing import Bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,9 +37,9 @@ from strandline.reconcile.on_spark.watch import watched
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.listing import Listing
-from strandline.reconcile.storage.object_inventory import Bucket
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.survey import Known, LakeSurveyor
+from strandline.storage.s3_listing import Bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa

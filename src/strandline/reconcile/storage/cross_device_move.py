@@ -19,10 +19,9 @@ from typing import BinaryIO
 
 from strandline.core import failpoints
 from strandline.reconcile.model import Stat
+from strandline.storage import durable
 from strandline.storage.durable import sync_data, sync_folder
 
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What a file system says that has no hard links, or that does not make this one."""
 CHANGED = "it is no longer what was listed"
 _CHUNK_BYTES = 1 << 20
 
@@ -99,15 +98,6 @@ def same_bytes(one: str, other: str) -> bool:
     return False
 
 
-def make_folder(folder: Path) -> None:
-    """With all that lead to it, on the disk: a file in a folder that a crash takes away would be gone with it."""
-    missing = [folder, *folder.parents]
-    missing = missing[: next(n for n, at in enumerate(missing) if at.is_dir())]
-    folder.mkdir(parents=True, exist_ok=True)
-    for made in reversed(missing):
-        sync_folder(made.parent)
-
-
 def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | None:
     """What was copied. None, and there is no copy, if it was not what was expected, or changed meanwhile."""
     part = part_of(target)
@@ -139,9 +129,9 @@ def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | 
 def link_new(source: str, target: str) -> None:
     """A second name, or the new one where there can be no second. `FileExistsError` rather than replace a file."""
     try:
-        os.link(source, target, follow_symlinks=False)
+        durable.link_new(Path(source), Path(target))
     except OSError as e:
-        if e.errno not in NO_LINKS:
+        if e.errno != errno.ENOTSUP:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from e

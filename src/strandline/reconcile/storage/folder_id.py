@@ -3,13 +3,13 @@ machine; a file in the folder says which one is looked at. Where machines share 
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from strandline.core.errors import StorageError
 from strandline.reconcile.paths import OWN_FOLDER
-from strandline.storage.durable import sync_data, sync_folder
+from strandline.storage.durable import make_folders, write_file
 
 NAME = "folder-id"
 
@@ -30,19 +30,10 @@ def take_folder_id(warehouse: Path) -> str:
     if found is not None:
         return found
     folder = warehouse / OWN_FOLDER
-    part = folder / f".{NAME}.{uuid4().hex}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with part.open("x", encoding="utf-8") as file:
-            file.write(uuid4().hex)
-            file.flush()
-            sync_data(file.fileno())
-        try:
-            os.link(part, folder / NAME)
-        except FileExistsError:
-            pass
-        part.unlink()
-        sync_folder(folder)
+        make_folders(folder)
+        with suppress(FileExistsError):
+            write_file(folder / NAME, uuid4().hex.encode(), replace=False)
     except OSError as e:
         raise StorageError(f"{folder / NAME} cannot be written: {e.strerror or e}") from e
     return read_folder_id(warehouse) or ""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import Roots
 
-NANOSECONDS = 1_000_000_000
-
 OnFound = Callable[[int], None]
 """Told of so many more."""
 

@@ -15,7 +15,7 @@ from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.storage import cross_device_move
 from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.walk import is_gone, scan
-from strandline.storage.durable import sync_folder
+from strandline.storage.durable import make_folders, sync_folder
 
 
 class LocalStore:
@@ -55,7 +55,7 @@ class LocalStore:
 
     def _set_aside(self, file: Move) -> str | None:
         target = Path(file.to)
-        cross_device_move.make_folder(target.parent)
+        make_folders(target.parent)
         if os.path.lexists(target):
             return "there is a file in quarantine already where it was to go"
         if self.look(file.path) != file.expected:
@@ -76,7 +76,7 @@ class LocalStore:
 
     def bring_back(self, kept_at: str, to: str) -> bool:
         try:
-            cross_device_move.make_folder(Path(to).parent)
+            make_folders(Path(to).parent)
             cross_device_move.put_right(kept_at, to)
             back = self._bring_back(kept_at, to)
         except OSError as e:

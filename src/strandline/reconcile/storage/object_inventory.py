@@ -8,10 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from strandline.reconcile.storage.bucket import CUT_SHORT, Allowance, Bucket, Check, Found, PagesEnd
 from strandline.reconcile.storage.listing import Folder, Listing, OnFound
-
-__all__ = ["CUT_SHORT", "Bucket", "list_level", "list_prefixes"]
+from strandline.storage.s3_listing import Allowance, Bucket, Check, Found, PagesEnd
 
 PREFIXES_AT_ONCE = 8
 SPLIT_LEVELS = 2

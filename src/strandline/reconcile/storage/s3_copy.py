@@ -9,6 +9,8 @@ from typing import Any
 
 from strandline.core.errors import StorageError
 from strandline.reconcile.storage.cross_device_move import CHANGED
+from strandline.storage.s3_client import RequestFailed
+from strandline.storage.s3_settings import split_url
 
 COPY_BYTES_MAX = 5 << 30
 """What stores copy by one request."""
@@ -23,17 +25,6 @@ Ask = Callable[..., Any]
 Condition = Mapping[str, str]
 
 
-class Refused(StorageError):
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def place(path: str) -> tuple[str, str]:
-    bucket, _, key = path.removeprefix("s3://").partition("/")
-    return bucket, key
-
-
 def tag(head: Mapping[str, Any]) -> str:
     """What tells one content from another. A gateway over a folder has none for a file that was put there past it."""
     return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
@@ -45,7 +36,7 @@ def copy(ask: Ask, source: str, target: str, head: Mapping[str, Any]) -> None:
         try:
             way(ask, source, target, head, {"CopySourceIfMatch": etag}, lambda: None)
             return
-        except Refused as e:
+        except RequestFailed as e:
             if e.status not in _NO_CONDITIONS:
                 raise
 
@@ -53,7 +44,7 @@ def copy(ask: Ask, source: str, target: str, head: Mapping[str, Any]) -> None:
     # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
     # metadata file of a table twice under one name, and whatever is that young is not touched at all.
     def check() -> None:
-        bucket, key = place(source)
+        bucket, key = split_url(source)
         now = ask("head_object", source, missing_ok=True, Bucket=bucket, Key=key)
         if now is None or tag(now) != tag(head):
             raise StorageError(f"{source}: {CHANGED}")
@@ -94,10 +85,10 @@ def _in_parts(
 
 
 def _to(target: str) -> dict[str, str]:
-    bucket, key = place(target)
+    bucket, key = split_url(target)
     return {"Bucket": bucket, "Key": key}
 
 
 def _from(source: str) -> dict[str, Any]:
-    bucket, key = place(source)
+    bucket, key = split_url(source)
     return {"CopySource": {"Bucket": bucket, "Key": key}}

@@ -1,21 +1,23 @@
 """A bucket, as the sweep acts on it. Setting aside is a copy within the store, and then a delete; times are whole
-seconds. Nothing that botocore says is passed on as it is: its texts may hold signed headers."""
+seconds."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.errors import StorageError
 from strandline.core.reconcile_records import StorageKind
-from strandline.core.settings import WarehouseSettings, resolve_key
+from strandline.core.settings import WarehouseSettings
 from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.storage.cross_device_move import CHANGED
-from strandline.reconcile.storage.s3_copy import Refused, copy, place, tag
+from strandline.reconcile.storage.s3_copy import copy, tag
+from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_settings import RECONCILE_LIMITS, S3Settings, split_url
 
 DELETES_AT_ONCE_MAX = 1_000
 _COMPARED_BYTES = 8 << 20
@@ -27,36 +29,13 @@ _T = TypeVar("_T")
 
 class S3Store:
     def __init__(self, warehouse: WarehouseSettings, *, requests_at_once: int) -> None:
-        self._warehouse = warehouse
+        self._client = S3Client(S3Settings.of_warehouse(warehouse), RECONCILE_LIMITS)
         self._at_once = requests_at_once
         self._buckets: dict[str, float] = {}
 
     @property
     def kind(self) -> StorageKind:
         return StorageKind.S3
-
-    @cached_property
-    def _client(self) -> Any:
-        import botocore.session
-        from botocore.config import Config
-
-        w = self._warehouse
-        return botocore.session.get_session().create_client(
-            "s3",
-            endpoint_url=w.endpoint,
-            region_name=w.region,
-            aws_access_key_id=resolve_key(w.access_key),
-            aws_secret_access_key=resolve_key(w.secret_key),
-            config=Config(
-                connect_timeout=5,
-                read_timeout=60,
-                retries={"total_max_attempts": 4, "mode": "standard"},
-                max_pool_connections=max(self._at_once, 10),
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                s3={"addressing_style": "path" if w.endpoint else "auto"},
-            ),
-        )
 
     def look(self, path: str) -> Stat | None:
         found = self._head(path)
@@ -112,7 +91,7 @@ class S3Store:
         failed: dict[str, str] = {}
         by_bucket: dict[str, list[str]] = {}
         for path in paths:
-            by_bucket.setdefault(place(path)[0], []).append(place(path)[1])
+            by_bucket.setdefault(split_url(path)[0], []).append(split_url(path)[1])
         for bucket, keys in by_bucket.items():
             for start in range(0, len(keys), DELETES_AT_ONCE_MAX):
                 failed |= self._delete(bucket, keys[start : start + DELETES_AT_ONCE_MAX])
@@ -144,36 +123,24 @@ class S3Store:
         return self._get(path, f"bytes={start}-{start + _COMPARED_BYTES - 1}")
 
     def _get(self, path: str, span: str) -> bytes:
-        from botocore.exceptions import BotoCoreError
-
-        bucket, key = place(path)
-        try:
-            body: bytes = self._ask("get_object", path, Bucket=bucket, Key=key, Range=span)["Body"].read()
-        except BotoCoreError as e:
-            raise StorageError(f"{path}: it cannot be read ({type(e).__name__})") from None
-        return body
+        bucket, key = split_url(path)
+        with _about(path):
+            return self._client.get(bucket, key, Range=span)[0]
 
     def files_under(self, folder: str) -> Iterator[str]:
-        bucket, key = place(folder)
-        asked: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key.rstrip('/')}/"}
-        after: dict[str, Any] = {}
-        last = ""
-        while True:
-            page = self._ask("list_objects_v2", folder, **asked, **after)
-            found = [one["Key"] for one in page.get("Contents", ())]
-            last = max(last, *found, "")
-            yield from (f"s3://{bucket}/{name}" for name in found)
-            if not page.get("IsTruncated"):
-                break
-            if not page.get("NextContinuationToken"):
-                raise StorageError(f"{folder}: the listing ends early, and does not say where it goes on")
-            after = {"ContinuationToken": page["NextContinuationToken"]}
-        # A page that was cut may call itself the last: then something comes after it.
-        if last and self._ask("list_objects_v2", folder, **asked, StartAfter=last, MaxKeys=1).get("Contents"):
-            raise StorageError(f"{folder}: the listing ends early")
+        bucket, key = split_url(folder)
+        prefix, last = f"{key.rstrip('/')}/", ""
+        with _about(folder):
+            for found in self._client.list_objects(bucket, prefix):
+                last = max(last, found["Key"])
+                yield f"s3://{bucket}/{found['Key']}"
+            # A page that was cut may call itself the last: then something comes after it.
+            asked = {"Bucket": bucket, "Prefix": prefix, "StartAfter": last, "MaxKeys": 1}
+            if last and self._client.retry("list_objects_v2", **asked).get("Contents"):
+                raise StorageError(f"{folder}: the listing ends early")
 
     def _head(self, path: str) -> Mapping[str, Any] | None:
-        bucket, key = place(path)
+        bucket, key = split_url(path)
         found: Mapping[str, Any] | None = self._ask("head_object", path, missing_ok=True, Bucket=bucket, Key=key)
         if found is None:
             self._check_bucket(bucket)
@@ -187,22 +154,25 @@ class S3Store:
             self._buckets[bucket] = now
 
     def _ask(self, operation: str, what: str, /, *, missing_ok: bool = False, **parameters: Any) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return getattr(self._client, operation)(**parameters)
-        except ClientError as e:
-            status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            code = str(e.response.get("Error", {}).get("Code", ""))
-            if missing_ok and status == 404:
-                return None
-            raise Refused(f"{what}: the store refused ({status} {code})", status) from None
-        except BotoCoreError as e:
-            raise StorageError(f"{what}: the store cannot be reached ({type(e).__name__})") from None
+        with _about(what):
+            try:
+                return self._client.retry(operation, **parameters)
+            except RequestFailed as e:
+                if missing_ok and e.failure is Failure.NOT_FOUND:
+                    return None
+                raise
 
     def _each(self, items: Sequence[_S], work: Callable[[_S], _T]) -> list[_T]:
         with ThreadPoolExecutor(self._at_once) as pool:
             return list(pool.map(work, items))
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RequestFailed as e:
+        raise RequestFailed(e.failure, f"{what}: {e.message}", status=e.status) from e
 
 
 def _stat(head: Mapping[str, Any]) -> Stat:

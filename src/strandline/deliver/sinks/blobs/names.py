@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from strandline.core.partition import encode_part
 from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import Address
+from strandline.storage.s3_settings import store_name
 
 NOT_PARTITIONED_FOLDER = "all"
 """Encoded partitions always contain `=`, so none of them is called this."""
@@ -124,17 +125,12 @@ def file_destination(folder: str, dataset: str) -> str:
 
 def s3_destination(bucket: str, prefix: str, dataset: str, endpoint: str | None) -> str:
     inside = "/".join(filter(None, (bucket, prefix, dataset_folder(dataset))))
-    return f"s3://{inside}@{endpoint_name(endpoint)}"
-
-
-def endpoint_name(endpoint: str | None) -> str:
-    """Two spellings of one address are one."""
-    return "aws" if endpoint is None else endpoint.rstrip("/").partition("://")[2].lower()
+    return f"s3://{inside}@{store_name(endpoint)}"
 
 
 def place_of(url: str, endpoint: str | None) -> str:
     """The URL of a folder or bucket, such as the warehouse's, in the same words as a destination."""
-    return f"{url.rstrip('/')}@{endpoint_name(endpoint)}" if url.startswith("s3://") else url
+    return f"{url.rstrip('/')}@{store_name(endpoint)}" if url.startswith("s3://") else url
 
 
 def overlaps(a: str, b: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
@@ -10,22 +9,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from strandline.core.errors import StorageError
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, Look, looked
-from strandline.storage.durable import sync_folder
+from strandline.storage.durable import describe, link_new, make_folders, make_folders_in, new_file, sync_folder
 
 TEMPORARY = "_tmp"
 _AWAY = "~"
 """Begins the name of a folder that is being removed."""
-
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,8 @@ class Folder:
             self.make(f"{self.home}/{TEMPORARY}")
             temporary = self.temporary(uuid.uuid4().hex)
             try:
-                write_new(temporary, body)
+                with new_file(temporary) as file:
+                    file.write(body)
                 self.make(name.rpartition("/")[0])
                 return give_name(temporary, path)
             except FileNotFoundError as e:
@@ -93,12 +88,8 @@ class Folder:
 
     def make(self, folder: str) -> None:
         """The folder and those above it, durably, even where another made them and died."""
-        path = Path(self.base)
-        _make(path)
-        for part in folder.split("/"):
-            above, path = path, path / part
-            path.mkdir(exist_ok=True)
-            sync_folder(above)
+        make_folders(Path(self.base))
+        make_folders_in(Path(self.base), folder)
 
     def make_lane(self, lane: str) -> None:
         self.make(lane)
@@ -134,72 +125,23 @@ class Folder:
             sync_folder(place)
 
 
-def _make(path: Path) -> None:
-    if path.is_dir():
-        return
-    _make(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
-
-
-def write_new(path: Path, body: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def give_name(temporary: Path, path: Path) -> bool:
     """Make a finished file visible. False where the name is taken; durable in both cases."""
     try:
-        os.link(temporary, path)
+        link_new(temporary, path)
         created = True
     except FileExistsError:
         created = False
     except OSError as e:
-        if e.errno not in _NO_LINKS:
+        if e.errno != errno.ENOTSUP:
             raise
-        created = _rename_new(temporary, path)
+        raise StorageError(
+            f"the file system at {path.parent} has neither hard links nor a rename that does not replace, "
+            "so two deliverers could overwrite each other's objects",
+            hint="Choose a folder on another file system for this sink.",
+        ) from e
     sync_folder(path.parent)
     return created
-
-
-def _rename_new(temporary: Path, path: Path) -> bool:
-    """For file systems that have no hard links: a rename that does not replace."""
-    rename = _renameat2()
-    if rename is not None:
-        if rename(_AT_FDCWD, os.fsencode(temporary), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
-            return True
-        number = ctypes.get_errno()
-        if number == errno.EEXIST:
-            return False
-        if number not in (errno.EINVAL, errno.ENOSYS, *_NO_LINKS):
-            raise OSError(number, os.strerror(number), str(path))
-    raise StorageError(
-        f"the file system at {path.parent} has neither hard links nor a rename that does not replace, "
-        "so two deliverers could overwrite each other's objects",
-        hint="Choose a folder on another file system for this sink.",
-    )
-
-
-@cache
-def _renameat2() -> ctypes._NamedFuncPointer | None:
-    try:
-        found = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return None
-    found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return found
-
-
-def words_for(error: OSError, place: Path | str) -> str:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return f"there is no space left on the disk of {place}"
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return f"permission denied: {error.filename or place} cannot be read or written"
-        case _:
-            return f"{error.filename or place}: {error.strerror or type(error).__name__}"
 
 
 @contextmanager
@@ -207,4 +149,4 @@ def _told(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise StorageError(words_for(e, place)) from e
+        raise StorageError(describe(e, place)) from e

@@ -7,7 +7,6 @@ that was stopped and goes on later can no longer make anything visible.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,9 +41,8 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     gone,
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, digest_of, encode, identity_of
-from strandline.deliver.sinks.files.folder import Folder, give_name, words_for
-
-_BUFFER_BYTES = 1 << 20
+from strandline.deliver.sinks.files.folder import Folder, give_name
+from strandline.storage.durable import describe, new_file
 
 
 class FilesSink(ObjectSink):
@@ -110,9 +108,9 @@ class FilesSender:
         except FileNotFoundError as e:
             if not self.folder.temporary(self.token).is_dir():
                 return TryLater(SUPERSEDED)
-            return TryLater(words_for(e, self.folder.path(lane)))
+            return TryLater(describe(e, self.folder.path(lane)))
         except OSError as e:
-            return TryLater(words_for(e, self.folder.path(lane)))
+            return TryLater(describe(e, self.folder.path(lane)))
 
     def _send(self, lane: str, parcel: Parcel) -> Outcome:
         look = self._lanes.get(lane)
@@ -142,10 +140,8 @@ class FilesSender:
         """None where another object has the name."""
         temporary = self.folder.temporary(self.token) / uuid.uuid4().hex
         try:
-            with temporary.open("xb", buffering=_BUFFER_BYTES) as file:
+            with new_file(temporary) as file:
                 encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), file)
-                file.flush()
-                os.fsync(file.fileno())
             failpoints.hit("files.before_link")
             created = give_name(temporary, path)
             failpoints.hit("files.after_link")
@@ -188,7 +184,7 @@ class FilesInspector:
             except FileNotFoundError:
                 continue
             except OSError as e:
-                raise StorageError(words_for(e, path)) from e
+                raise StorageError(describe(e, path)) from e
         return decode.GONE
 
     def close(self) -> None:

@@ -49,7 +49,9 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     side_by_side,
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, encode, identity_of
-from strandline.deliver.sinks.s3.bucket import Bucket, BucketError, Trouble, Why
+from strandline.deliver.sinks.s3.bucket import Bucket
+from strandline.storage.s3_client import Failure, RequestFailed
+from strandline.storage.s3_settings import S3Settings
 
 METADATA = "strandline-"
 _MIB = 1 << 20
@@ -70,7 +72,7 @@ class S3Sink(ObjectSink):
             dataset=dataset,
             generation=generation,
             how=how,
-            destination=names.s3_destination(bucket.bucket, bucket.prefix, dataset, bucket.endpoint),
+            destination=names.s3_destination(bucket.bucket, bucket.prefix, dataset, bucket.settings.endpoint),
         )
         self._bucket = bucket
         self._multipart_bytes = multipart_bytes
@@ -82,14 +84,14 @@ class S3Sink(ObjectSink):
         try:
             more = True
             while more:
-                page = self._bucket.ask("list_multipart_uploads", Prefix=prefix)
+                page = self._bucket.retry("list_multipart_uploads", Prefix=prefix)
                 for upload in page.get("Uploads", ()):
-                    self._bucket.ask("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+                    self._bucket.retry("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
                 more = bool(page.get("IsTruncated") and page.get("Uploads"))
-        except Trouble as t:
+        except RequestFailed as e:
             # Not every store lists uploads, and not every key may: the mark is what a late put is held against.
-            if t.why not in (Why.DENIED, Why.OTHER, Why.MISSING, Why.NO_UPLOAD):
-                raise BucketError(t) from None
+            if e.is_passing or e.failure in (Failure.CONDITION, Failure.CONFLICT):
+                raise
 
     def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
         return side_by_side(self._pin, cuts)
@@ -159,23 +161,22 @@ class S3Sender:
         check_parcel(parcel)
         chunk = _Chunk(self, parcel)
         maybe_under_way = False
-        trouble: Trouble | None = None
-        for _ in self.bucket.patience.attempts():
+        failed: RequestFailed | None = None
+        for _ in self.bucket.limits.attempts():
             try:
                 return chunk.offer()
-            except BucketError as e:
-                trouble = e.trouble  # which was asked as often as it may be
-                break
-            except Trouble as t:
-                trouble = t
-                maybe_under_way |= t.why is Why.CUT
-            if not (trouble.passing or trouble.why is Why.TAKEN):
-                break
-        if trouble is None:
+            except RequestFailed as e:
+                failed = e
+                if e.is_final:
+                    break
+                maybe_under_way |= e.failure is Failure.UNKNOWN
+                if not (e.is_passing or e.failure is Failure.CONDITION):
+                    break
+        if failed is None:
             return TryLater("there was no time to ask the store")
         if maybe_under_way:
-            return Unknown(trouble.words)
-        return TryLater(trouble.words, trouble.wait_seconds)
+            return Unknown(failed.message)
+        return TryLater(failed.message, failed.wait_seconds)
 
     def look(self, lane: str) -> Look:
         """What is held beyond the mark. The listing begins at the mark, so its length does not depend on history."""
@@ -221,10 +222,10 @@ class _Chunk:
             else:
                 self._put(encoded)
             failpoints.hit("s3.after_put")
-        except Trouble as t:
-            if t.why is Why.NO_UPLOAD:
+        except RequestFailed as e:
+            if e.failure is Failure.NO_UPLOAD:
                 return self._called_off()
-            if t.why is Why.TAKEN:
+            if e.failure is Failure.CONDITION:
                 return self._repeat(self._name)
             raise
         return self._confirm(encoded)
@@ -254,13 +255,13 @@ class _Chunk:
         upload: str | None = None
         # Nothing is there to be seen after these requests, so one whose answer is lost is simply made again.
         try:
-            upload = self._bucket.ask("create_multipart_upload", Key=key, Metadata=self._metadata(encoded))["UploadId"]
+            upload = self._bucket.retry("create_multipart_upload", Key=key, Metadata=self._metadata(encoded))[
+                "UploadId"
+            ]
             parts = self._send_parts(key, upload, encoded.size)
-        except Trouble as t:
+        except RequestFailed:
             if upload is not None:
                 self._call_off(key, upload)
-            if t.passing:
-                raise BucketError(t) from None
             raise
         try:
             self._bucket.call(
@@ -270,8 +271,8 @@ class _Chunk:
                 MultipartUpload={"Parts": parts},
                 IfNoneMatch="*",
             )
-        except Trouble as t:
-            if t.why is not Why.CUT:  # which may be completed right now
+        except RequestFailed as e:
+            if e.failure is not Failure.UNKNOWN:  # which may be completed right now
                 self._call_off(key, upload)
             raise
 
@@ -281,14 +282,14 @@ class _Chunk:
         for number, start in enumerate(range(0, size, part_bytes), 1):
             self._body.seek(start)
             body = self._body.read(part_bytes)
-            answer = self._bucket.ask("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=body)
+            answer = self._bucket.retry("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=body)
             parts.append({"PartNumber": number, "ETag": answer["ETag"]})
         return parts
 
     def _call_off(self, key: str, upload: str) -> None:
         try:
             self._bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
-        except Trouble:
+        except RequestFailed:
             return  # the next fence calls it off; nobody sees it until then
 
     def _called_off(self) -> Outcome:
@@ -313,7 +314,7 @@ class _Chunk:
             if ours is None or ours["LastModified"] - found[1] < _CLOCKS_DIFFER_MAX:
                 return landed
             self._bucket.remove(self._name)
-        except BucketError as e:
+        except RequestFailed as e:
             return Unknown(f"it landed, and whether it was still wanted could not be asked: {e.message}")
         return TryLater(SUPERSEDED)
 
@@ -321,7 +322,7 @@ class _Chunk:
         found = self._bucket.head(name)
         if found is None:
             # Taken away since it was seen: the next look finds the mark, or that it is to be sent.
-            raise Trouble(Why.TAKEN, "an object was there and is gone")
+            raise RequestFailed(Failure.CONDITION, "an object was there and is gone")
         said = found["Metadata"]
         if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
             return Conflict((self._parcel.range,))
@@ -364,7 +365,11 @@ def _open(context: SinkContext) -> Sink:
             "access_key and secret_key go together", hint="Give both, or neither: then AWS's usual chain is asked."
         )
     return S3Sink(
-        Bucket(bucket, prefix, _parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key),
+        Bucket(
+            bucket,
+            prefix,
+            S3Settings(_parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key),
+        ),
         dataset=context.dataset,
         generation=context.generation,
         how=choose_format(options["format"], options.get("compression")),

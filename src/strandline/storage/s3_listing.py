@@ -1,31 +1,28 @@
-"""A bucket, and what it says of its objects, a page at a time.
+"""The listing of a large bucket, a page at a time and within a time limit.
 
-Requests are signed by botocore, and sent and read here: botocore takes seven times as long for a page, and obstore
-refuses names that a bucket may hold (`a//b`, `..`, a newline), with everything that is listed together with them.
+Requests are signed by botocore, and sent and read here: botocore takes seven times as long for a page.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from strandline.core.settings import LakeConfig, resolve_key
-from strandline.reconcile.storage.listing import NANOSECONDS
+from strandline.core.settings import LakeConfig
+from strandline.storage.s3_client import make_client
+from strandline.storage.s3_settings import LISTING_LIMITS, S3Settings, split_url
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
 
     import httpx
 
-REQUEST_SECONDS_MAX = 30.0
-CONNECT_SECONDS_MAX = 5.0
-ATTEMPTS_MAX = 4
-BACKOFF_SECONDS = 0.2
+NANOSECONDS = 1_000_000_000
 CAME_MEANWHILE_SECONDS = 3_600
 """What is younger and was not listed may have come while it was listed."""
 CUT_SHORT = "the store ended the listing before its end"
@@ -93,16 +90,12 @@ class Bucket:
     """Can be sent to another process: it keeps no connection."""
 
     name: str
-    region: str
-    endpoint: str | None
-    access_key: str | None = field(repr=False, default=None)
-    secret_key: str | None = field(repr=False, default=None)
+    settings: S3Settings
 
     @classmethod
     def of(cls, config: LakeConfig) -> Bucket:
-        w = config.settings.warehouse
-        name = w.url.removeprefix("s3://").partition("/")[0]
-        return cls(name, w.region, w.endpoint, resolve_key(w.access_key), resolve_key(w.secret_key))
+        warehouse = config.settings.warehouse
+        return cls(split_url(warehouse.url)[0], S3Settings.of_warehouse(warehouse))
 
     def key_of(self, path: str) -> str | None:
         """None if it lies elsewhere."""
@@ -145,9 +138,9 @@ class Bucket:
         from botocore.exceptions import BotoCoreError
 
         why = ""
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(LISTING_LIMITS.attempts_max):
             if attempt:
-                time.sleep(min(BACKOFF_SECONDS * 2**attempt, allowed.seconds_left))
+                time.sleep(min(LISTING_LIMITS.first_pause_seconds * 2**attempt, allowed.seconds_left))
             allowed.check()
             try:
                 status, body = _connected(self).get(asked, allowed)
@@ -176,8 +169,8 @@ class _Connection:
 
         parameters = {"Bucket": self.bucket, "EncodingType": "url", **asked}
         address = self.signing.generate_presigned_url("list_objects_v2", Params=parameters)
-        seconds = max(min(REQUEST_SECONDS_MAX, allowed.seconds_left), 0.01)
-        timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS_MAX, seconds))
+        seconds = max(min(LISTING_LIMITS.read_timeout_seconds, allowed.seconds_left), 0.01)
+        timeout = httpx.Timeout(seconds, connect=min(LISTING_LIMITS.connect_timeout_seconds, seconds))
         with self.sending.stream("GET", address, timeout=timeout) as answer:
             pieces = []
             # A time limit of a request is one of each of its pieces, and a store may send a byte at a time.
@@ -193,18 +186,14 @@ def _connected(bucket: Bucket) -> _Connection:
 
     import botocore.session
     import httpx
-    from botocore.config import Config
 
-    session = botocore.session.get_session()
-    signing = session.create_client(
-        "s3",
-        endpoint_url=bucket.endpoint,
-        region_name=bucket.region,
-        aws_access_key_id=bucket.access_key,
-        aws_secret_access_key=bucket.secret_key,
-        config=Config(signature_version="s3v4", s3={"addressing_style": "path" if bucket.endpoint else "auto"}),
+    signing = make_client(
+        bucket.settings,
+        LISTING_LIMITS.connect_timeout_seconds,
+        LISTING_LIMITS.read_timeout_seconds,
+        signature_version="s3v4",
     )
-    authorities = session.get_config_variable("ca_bundle")
+    authorities = botocore.session.get_session().get_config_variable("ca_bundle")
     trusted = ssl.create_default_context(cafile=authorities) if authorities else True
     return _Connection(bucket.name, signing, httpx.Client(verify=trusted, limits=httpx.Limits(max_connections=None)))
 

@@ -1,0 +1,213 @@
+"""Requests to an S3-compatible store through botocore, and what its answers mean.
+
+Nothing that botocore says is passed on as it is: its texts and its causes may hold signed headers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from strandline.core.errors import StorageError
+from strandline.storage.s3_settings import RequestLimits, S3Settings, store_name
+
+_WAIT_SECONDS_MAX = 300.0
+"""Of what a store may ask for in `Retry-After`."""
+_CONNECTIONS_MAX = 64
+_REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AccessDenied"})
+_BUSY = frozenset({"SlowDown", "InternalError", "RequestTimeout"})
+_NOT_IMPLEMENTED = 501
+_NO_TIME = "there was no time to ask"
+
+
+class Failure(Enum):
+    """How a request can fail; the value says it without a name or an address."""
+
+    CONDITION = "the condition of the request does not hold"
+    """412"""
+    CONFLICT = "another request for the same object is under way"
+    """409"""
+    UNAVAILABLE = "the store is not able to answer now"
+    """429, 5xx: it was answered, and the answer was no."""
+    NOT_SENT = "the store cannot be reached"
+    UNKNOWN = "the store did not answer"
+    """It was sent, and no answer came: it may be done, or under way."""
+    NOT_FOUND = "it is not there"
+    NO_BUCKET = "there is no such bucket"
+    NO_UPLOAD = "the upload was called off"
+    DENIED = "the credentials were refused"
+    OTHER = "the store refused the request"
+
+
+class RequestFailed(StorageError):
+    """Says why in words that hold no secrets."""
+
+    def __init__(
+        self, failure: Failure, message: str, *, status: int | None = None, wait_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.status = status
+        """Of the answer, where there was one."""
+        self.wait_seconds = wait_seconds
+        """What the store asked for."""
+        self.is_final = False
+        """Whether it was tried as often as it may be."""
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether asking again soon may help."""
+        return self.failure in (Failure.UNAVAILABLE, Failure.NOT_SENT, Failure.UNKNOWN)
+
+
+class S3Client:
+    """Can be pickled: connections belong to the process, and are shared by all clients that are alike."""
+
+    def __init__(self, settings: S3Settings, limits: RequestLimits) -> None:
+        self.settings = settings
+        self.limits = limits
+
+    def call(self, operation: str, /, **parameters: Any) -> Any:
+        """One request, once. An operation of botocore's client, and its parameters."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return getattr(_botocore(self.settings, self.limits), operation)(**parameters)
+        except (BotoCoreError, ClientError) as e:
+            raise self._failed(e, str(parameters.get("Bucket", ""))) from None
+
+    def retry(self, operation: str, /, **parameters: Any) -> Any:
+        """A request that changes nothing, or the same thing every time."""
+        return self._tried(False, operation, parameters)[0]
+
+    def get(self, bucket: str, key: str, **parameters: Any) -> tuple[bytes, Any]:
+        """An object, or a range of it, and the answer's headers; a body that is cut off is asked for again."""
+        answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
+        return body, answer
+
+    def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """The objects whose keys begin with `prefix`, by key, from behind `after` on."""
+        asked = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
+        for page in self._pages(bucket, asked):
+            yield from page.get("Contents", ())
+
+    def list_folders(self, bucket: str, prefix: str) -> set[str]:
+        """The names of the folders below `prefix`, which ends with a slash."""
+        pages = self._pages(bucket, {"Prefix": prefix, "Delimiter": "/"})
+        return {f["Prefix"][len(prefix) : -1] for page in pages for f in page.get("CommonPrefixes", ())}
+
+    def _pages(self, bucket: str, asked: dict[str, str]) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self.retry("list_objects_v2", Bucket=bucket, **asked)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            if not page.get("NextContinuationToken"):
+                raise RequestFailed(Failure.OTHER, f"the listing of s3://{bucket}/{asked['Prefix']} ends early")
+            asked = asked | {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _tried(self, with_body: bool, operation: str, parameters: dict[str, Any]) -> tuple[Any, bytes]:
+        from botocore.exceptions import BotoCoreError
+
+        failed = RequestFailed(Failure.NOT_SENT, _NO_TIME)
+        for _ in self.limits.attempts():
+            try:
+                answer = self.call(operation, **parameters)
+                return answer, answer["Body"].read() if with_body else b""
+            except RequestFailed as e:
+                failed = e
+            except BotoCoreError as e:  # while its body was read
+                failed = self._failed(e, "")
+            if not failed.is_passing:
+                break
+        failed.is_final = True
+        raise failed from None
+
+    def _failed(self, error: Exception, bucket: str) -> RequestFailed:
+        from botocore import exceptions as boto
+
+        if isinstance(error, boto.ClientError):
+            return _refused(error.response, bucket)
+        where = store_name(self.settings.endpoint)
+        match error:
+            case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.CredentialRetrievalError():
+                return RequestFailed(Failure.DENIED, "there are no credentials for the bucket")
+            case boto.EndpointConnectionError() | boto.ConnectTimeoutError() | boto.ProxyConnectionError():
+                return RequestFailed(Failure.NOT_SENT, f"the store at {where} cannot be reached")
+            case boto.ReadTimeoutError():
+                return RequestFailed(Failure.UNKNOWN, f"the store at {where} did not answer in time")
+            case boto.HTTPClientError() | boto.ResponseStreamingError() | boto.IncompleteReadError():
+                return RequestFailed(Failure.UNKNOWN, f"the connection to the store at {where} was cut")
+            case _:
+                return RequestFailed(Failure.OTHER, f"the request could not be made: {type(error).__name__}")
+
+
+def _refused(response: Any, bucket: str) -> RequestFailed:
+    code = str(response.get("Error", {}).get("Code", ""))
+    meta = response.get("ResponseMetadata", {})
+    status = int(meta.get("HTTPStatusCode", 0))
+    asked = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    wait = min(float(asked), _WAIT_SECONDS_MAX) if asked.isascii() and asked.isdigit() else None
+    said = f"{status} {code}" if code and code != str(status) else str(status)
+    if status in (401, 403) or code in _REFUSED:
+        failure, words = Failure.DENIED, f"the credentials were refused for the bucket {bucket} ({said})"
+    elif code == "NoSuchBucket":
+        failure, words = Failure.NO_BUCKET, f"there is no bucket {bucket}"
+    elif code == "NoSuchUpload":
+        failure, words = Failure.NO_UPLOAD, "the upload was called off"
+    elif status == 404:
+        failure, words = Failure.NOT_FOUND, f"there is no such object in the bucket {bucket}"
+    elif status == 412:
+        failure, words = Failure.CONDITION, "there is an object of that name"
+    elif status == 409:
+        failure, words = Failure.CONFLICT, f"another request for the same object is under way ({said})"
+    elif status == 429 or (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:
+        failure, words = Failure.UNAVAILABLE, f"the store is not able to answer now ({said})"
+    else:
+        failure, words = Failure.OTHER, f"the store refused the request ({said})"
+    return RequestFailed(failure, words, status=status, wait_seconds=wait)
+
+
+_making_clients = threading.Lock()
+
+
+def _botocore(settings: S3Settings, limits: RequestLimits) -> Any:
+    with _making_clients:
+        return make_client(settings, limits.connect_timeout_seconds, limits.read_timeout_seconds)
+
+
+@lru_cache(maxsize=16)
+def make_client(
+    settings: S3Settings,
+    connect_timeout_seconds: float,
+    read_timeout_seconds: float,
+    signature_version: str | None = None,
+) -> Any:
+    """One for all threads of a process: making one takes a tenth of a second."""
+    import botocore.session
+    from botocore.config import Config
+
+    session = botocore.session.get_session()
+    return session.create_client(
+        "s3",
+        endpoint_url=settings.endpoint,
+        region_name=settings.region or session.get_config_variable("region") or "us-east-1",
+        aws_access_key_id=settings.access_key,
+        aws_secret_access_key=settings.secret_key,
+        config=Config(
+            connect_timeout=connect_timeout_seconds,
+            read_timeout=read_timeout_seconds,
+            # Every attempt is counted by `RequestLimits`: the library must not send a put by itself again.
+            retries={"total_max_attempts": 1},
+            max_pool_connections=_CONNECTIONS_MAX,
+            ignore_configured_endpoint_urls=not settings.endpoint_from_environment,
+            # The signature covers the body, which every store checks; newer checksums are not known to all of them.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            signature_version=signature_version,
+            s3={"addressing_style": "path" if settings.is_path_style else "auto", "payload_signing_enabled": True},
+        ),
+    )
