@@ -64,10 +64,10 @@ def _chunk(work: Path, index: int, rows: int) -> pa.Table:
     import pyarrow as pa
 
     from strandline.deliver.send import data_files
-    from strandline.deliver.send.data_files import Reach
+    from strandline.storage.s3_settings import S3Settings
 
     wanted = _range(index, rows)
-    here = Reach(None, "", None, None)
+    here = S3Settings(None, None)
     return pa.concat_tables(data_files.parts(str(_data(work)), here, _schema(work), wanted.lo, wanted.hi))
 
 

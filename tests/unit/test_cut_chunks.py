@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.send import data_files
 from strandline.deliver.send.build_spark import Shipment, cut, in_runs
-from strandline.deliver.send.data_files import Reach
 from strandline.deliver.sink import Address
+from strandline.storage.s3_settings import S3Settings
 
-HERE = Reach(None, "us-east-1", None, None)
+HERE = S3Settings(None, None)
 ADDRESS = Address("lake", "sink", 1, "default.events", "")
 
 

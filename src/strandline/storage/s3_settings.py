@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.core.errors import ConfigError
 from strandline.core.settings import WarehouseSettings, resolve_key
@@ -42,7 +43,7 @@ class S3Settings:
         """Bucket names in the path: a store that is not Amazon's seldom has a host name for each bucket."""
         return self.endpoint is not None
 
-    def pyarrow_options(self) -> dict[str, str | int]:
+    def pyarrow_options(self) -> dict[str, Any]:
         """For `pyarrow.fs.S3FileSystem`, which chooses the path style by itself in the same way."""
         found = {
             "endpoint_override": self.endpoint,

@@ -16,10 +16,11 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.chunking import Piece
 from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows
 from strandline.deliver.send import data_files
-from strandline.deliver.send.data_files import Reach, one_after_the_other, reach_of
+from strandline.deliver.send.data_files import one_after_the_other
 from strandline.deliver.send.text_rows import width
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +56,7 @@ def weigh_files(
         options.chunk_bytes_max if apart else SEQ_MAX,
         after,
         until,
-        reach_of(context.config),
+        S3Settings.of_warehouse(context.config.settings.warehouse),
     )
     locations = [f.location for f in files]
     tasks = min(len(files), spark_context.defaultParallelism * 4)
@@ -92,7 +93,7 @@ class _Weighing:
     bytes_max: int
     after: int
     until: int
-    reach: Reach
+    store: S3Settings
 
     def run(self, locations: Iterable[str]) -> Iterator[Any]:
         import numpy as np
@@ -102,7 +103,7 @@ class _Weighing:
         columns += [pa.field(n, pa.binary() if n in self.binary else pa.string()) for n in self.varying]
         for location in locations:
             numbers, sizes = [], []
-            for part in data_files.parts(location, self.reach, pa.schema(columns), self.after + 1, self.until):
+            for part in data_files.parts(location, self.store, pa.schema(columns), self.after + 1, self.until):
                 numbers.append(part[SEQ_COLUMN].to_numpy())
                 sizes.append(self._sizes(part))
             if numbers:

@@ -29,9 +29,9 @@ from strandline.deliver.send.build_spark import (
     send,
     twice,
 )
-from strandline.deliver.send.data_files import Reach
 from strandline.deliver.sink import Sender
 from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def ship_gathered(
     shipments: Sequence[Shipment],
     cargo: Cargo,
     sender: Sender,
-    reach: Reach,
+    store: S3Settings,
     tasks_max: int | None = None,
 ) -> list[Shipped]:
     """Of one lane; a task holds the pieces of a chunk, and the chunk that they make. A task for each chunk, unless
@@ -57,7 +57,7 @@ def ship_gathered(
     locations = tuple(f.location for f in files if f.lo <= hi and lo <= f.hi)
     if not locations:
         return completed(shipments, [])
-    cutting = _Cutting(locations, tuple(s.rows.lo for s in wanted), tuple(s.rows.hi for s in wanted), schema, reach)
+    cutting = _Cutting(locations, tuple(s.rows.lo for s in wanted), tuple(s.rows.hi for s in wanted), schema, store)
     gathering = _Gathering(tuple(wanted), schema, sender, arming(), uuid4().hex)
     tasks = len(wanted) if tasks_max is None else min(len(wanted), tasks_max)
     try:
@@ -87,7 +87,7 @@ class _Cutting:
     los: tuple[int, ...]
     his: tuple[int, ...]
     schema: pa.Schema
-    reach: Reach
+    store: S3Settings
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -96,7 +96,7 @@ class _Cutting:
         for batch in batches:
             for which in batch.column("id").to_numpy().tolist():  # a number per file
                 whole = with_number(self.schema)
-                parts = data_files.parts(self.locations[which], self.reach, whole, self.los[0], self.his[-1])
+                parts = data_files.parts(self.locations[which], self.store, whole, self.los[0], self.his[-1])
                 for part in parts:
                     for place, rows in self._cut(part):
                         yield pa.RecordBatch.from_pylist(

@@ -36,9 +36,10 @@ from strandline.deliver.send.build_spark import (
     ship,
 )
 from strandline.deliver.send.concurrent_send import sent
-from strandline.deliver.send.data_files import Reach, one_after_the_other, plain_files, reach_of
+from strandline.deliver.send.data_files import one_after_the_other, plain_files
 from strandline.deliver.sink import Sender
 from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,11 +62,11 @@ def ship_either_way(
     if cargo.form == "rows" and cargo.where is None:
         lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
         files = source.files or plain_files(context, source, cargo.fields, lo - 1, hi)
-        spark, reach = context.tables().spark, reach_of(context.config)
+        spark, store = context.tables().spark, S3Settings.of_warehouse(context.config.settings.warehouse)
         if files and one_after_the_other(files):
-            shipped, left = ship_directly(spark, files, shipments, cargo, sender, reach, tasks_max)
+            shipped, left = ship_directly(spark, files, shipments, cargo, sender, store, tasks_max)
         if files and left:
-            return shipped + ship_gathered(spark, files, left, cargo, sender, reach, tasks_max)
+            return shipped + ship_gathered(spark, files, left, cargo, sender, store, tasks_max)
     if not left:
         return shipped
     in_place = _in_place(context, source, left)
@@ -91,7 +92,7 @@ def ship_directly(
     shipments: Sequence[Shipment],
     cargo: Cargo,
     sender: Sender,
-    reach: Reach,
+    store: S3Settings,
     tasks_max: int | None = None,
 ) -> tuple[list[Shipped], list[Shipment]]:
     """What became of the chunks, and those that have to go the long way."""
@@ -99,7 +100,7 @@ def ship_directly(
 
     runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
-    work = _Task(_Reading(schema, reach), sender, arming(), uuid4().hex)
+    work = _Task(_Reading(schema, store), sender, arming(), uuid4().hex)
     try:
         found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()  # a line per chunk
     except Exception as e:
@@ -137,11 +138,11 @@ def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: in
 @dataclass(frozen=True)
 class _Reading:
     schema: pa.Schema
-    reach: Reach
+    store: S3Settings
 
     def chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
         """The rows of each chunk that has any. Nothing at all where a file is not in order."""
-        if not all(data_files.in_order(f, self.reach, run.lo, run.hi) for f in run.files):
+        if not all(data_files.in_order(f, self.store, run.lo, run.hi) for f in run.files):
             return
         largest = max(s.expected for s in run.shipments)
         rows_max = min(max(largest, _BATCH_ROWS_MIN), data_files.BATCH_ROWS)
@@ -149,7 +150,7 @@ class _Reading:
         parts = (
             part
             for location in run.files
-            for part in data_files.parts(location, self.reach, whole, run.lo, run.hi, rows_max, ordered=True)
+            for part in data_files.parts(location, self.store, whole, run.lo, run.hi, rows_max, ordered=True)
         )
         yield from cut(parts, SEQ_COLUMN, run.shipments)
 

@@ -9,16 +9,15 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
-from strandline.core.settings import LakeConfig, resolve_key
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext, Settled
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.tables import DataFile
+from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,21 +35,6 @@ _PLAIN_TYPES = (
 _PLAIN_ICEBERG = frozenset({
     "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
 })  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """How the executors get at the warehouse."""
-
-    endpoint: str | None
-    region: str
-    access_key: str | None = field(repr=False)
-    secret_key: str | None = field(repr=False)
-
-
-def reach_of(config: LakeConfig) -> Reach:
-    w = config.settings.warehouse
-    return Reach(w.endpoint, w.region, resolve_key(w.access_key), resolve_key(w.secret_key))
 
 
 def plain_files(
@@ -94,7 +78,7 @@ def _is_plain(field: T.StructField, view: TableView) -> bool:
 
 def parts(
     location: str,
-    reach: Reach,
+    store: S3Settings,
     schema: pa.Schema,
     lo: int,
     hi: int,
@@ -107,7 +91,7 @@ def parts(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    with _opened(location, reach) as file:
+    with _opened(location, store) as file:
         groups, whole = _groups(file, lo, hi)
         few = _few_rows(file, groups, rows_max)
         for batch in file.iter_batches(few, row_groups=groups, columns=schema.names, use_threads=False):
@@ -131,13 +115,13 @@ def _few_rows(file: pq.ParquetFile, groups: Sequence[int], rows_max: int) -> int
     return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
 
 
-def in_order(location: str, reach: Reach, lo: int, hi: int) -> bool:
+def in_order(location: str, store: S3Settings, lo: int, hi: int) -> bool:
     """Whether the rows of one file stand in the order of their numbers, each number once, wherever those between two
     numbers may be. Only the numbers are read."""
     import numpy as np
 
     last = -1
-    with _opened(location, reach) as file:
+    with _opened(location, store) as file:
         groups, _ = _groups(file, lo, hi)
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[SEQ_COLUMN], use_threads=False):
             numbers = batch.column(0).drop_null().to_numpy()
@@ -148,13 +132,13 @@ def in_order(location: str, reach: Reach, lo: int, hi: int) -> bool:
 
 
 @contextmanager
-def _opened(location: str, reach: Reach) -> Iterator[pq.ParquetFile]:
+def _opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     # Local files are read as they are needed; a store is asked for a whole row group's columns at once.
     away = location.startswith("s3://")
     with (
-        _open(location, reach) as handle,
+        _open(location, store) as handle,
         pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
     ):
         yield file
@@ -174,15 +158,10 @@ def _bounds(statistics: Any) -> tuple[int, int]:
     return statistics.min, statistics.max
 
 
-def _open(location: str, reach: Reach) -> Any:
+def _open(location: str, store: S3Settings) -> Any:
     from pyarrow import fs
 
     if location.startswith("s3://"):
-        store = fs.S3FileSystem(
-            access_key=reach.access_key,
-            secret_key=reach.secret_key,
-            endpoint_override=reach.endpoint,
-            region=reach.region,
-        )
-        return store.open_input_file(location.removeprefix("s3://"))
+        files = fs.S3FileSystem(**store.pyarrow_options())
+        return files.open_input_file(location.removeprefix("s3://"))
     return fs.LocalFileSystem().open_input_file(location.removeprefix("file://").removeprefix("file:"))
