@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import TableRolledBack
+from strandline.core.errors import RefusedError, TableRolledBack, TableUnfit
 from strandline.core.types import SnapshotId
-from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
+from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY, SETTLED_TAG
 from strandline.lake import Lake
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, new_lake, numbers, snapshots, sql, status, values
@@ -65,7 +66,8 @@ def goes_on(lake: Lake, name: str, expected: list[int]) -> None:
     assert status(lake, name).problem is None
 
 
-def refuses(lake: Lake, name: str) -> None:
+def refuses(lake: Lake, name: str, error: type[RefusedError] = TableRolledBack) -> str:
+    """Everything that reads the table or changes it says the same."""
     work: list[Callable[[], object]] = [
         lambda: lake.read_since(name),
         lambda: lake.append(name, numbers(lake, 101, 105)),
@@ -74,10 +76,27 @@ def refuses(lake: Lake, name: str) -> None:
         lambda: lake.maintenance.purge(name, "n = 1"),
         lambda: lake.maintenance.retain(name, older_than=timedelta(0)),
     ]
+    said = set()
     for step in work:
-        with pytest.raises(TableRolledBack):
+        with pytest.raises(error) as refused:
             step()
-    assert "rolled back" in status(lake, name).problem
+        said.add(refused.value.message)
+    (message,) = said
+    return message
+
+
+@pytest.mark.parametrize("fault", ["rolled back", "unfit"])
+def test_a_faulty_table_is_refused_with_the_same_words_by_all_who_use_it(
+    lake: Lake, table: str, tmp_path: Path, fault: str
+) -> None:
+    lake.delivery.add(f"to_{table}", table, "files", {"path": str(tmp_path / "out")})
+    if fault == "rolled back":
+        roll_back(lake, table, snapshots(lake, table)[0])
+    else:
+        sql(lake, f"ALTER TABLE lake.default.{table} SET TBLPROPERTIES ('{METRICS_PROPERTY}' = 'counts')")
+    message = refuses(lake, table, TableRolledBack if fault == "rolled back" else TableUnfit)
+    (delivered,) = lake.tick(f"to_{table}").sinks
+    assert delivered.reason is not None and message in delivered.reason
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
@@ -127,6 +146,7 @@ def test_a_rollback_is_noticed_whoever_commits_and_expires_after_it(
     else:
         expire_as_anyone(lake, table)
     refuses(lake, table)
+    assert "rolled back" in status(lake, table).problem
     if tagged:
         roll_back(lake, table, newest)
         assert values(lake, table) == list(range(1, 21)), "our tag kept what was lost"

@@ -12,12 +12,13 @@ from strandline.core.delivery_types import Lease, SinkRecord, SinkState
 from strandline.core.errors import LeaseLost, SinkStopped
 from strandline.core.types import Dataset, Seq
 from strandline.core.wording import plural
-from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.context import DeliverContext
 from strandline.deliver.cores import TroubledSinks, tasks_max
 from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_common
 from strandline.ledger.deliver import older_generations, sinks
+from strandline.read.settled_view import SettledView
 
 Progress = Callable[[str, int, int], None]
 """Sink, rows that were dealt with, rows in all."""
@@ -73,7 +74,7 @@ class SinkRun:
     landed: bool = False
     """A job of this run has landed rows and met no trouble."""
 
-    source: Settled | None = None
+    source: SettledView | None = None
     """The table as the last plan saw it: what was just planned is read from there."""
     passes: int = 0
 

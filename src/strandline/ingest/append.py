@@ -35,7 +35,7 @@ from strandline.ingest.resync import with_opening
 from strandline.ingest.settle import after_lost_mark, publish_staged
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
-from strandline.read import rollback
+from strandline.read.settled_view import check_table
 
 Progress = Callable[[str, int | None], None]
 """What is being done, and how many rows it is about, if known."""
@@ -80,11 +80,7 @@ def append(
     to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when everything is
     staged and nothing is committed; what it raises gives the batch up.
     """
-    with work.ledger.read() as connection:  # the ledger first, the table after
-        memory = rollback.recall(connection, dataset)
-    view = work.tables.view(dataset.name)
-    work.check_fit(view, dataset)
-    rollback.check(work.ledger, work.tables, dataset, view, memory)
+    check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strandline.core.settings import IngestSettings
 from strandline.core.types import BlockHead, Dataset, Seq
-from strandline.iceberg.metadata.table_metadata import TableView, WapId, check_fit
+from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness
@@ -28,6 +28,3 @@ class IngestContext:
 
     def wap(self, head: BlockHead) -> WapId:
         return WapId(self.lake, head.rows, head.digest, head.batch_id)
-
-    def check_fit(self, view: TableView, dataset: Dataset) -> None:
-        check_fit(view, dataset, self.lake)

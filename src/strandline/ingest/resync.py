@@ -39,6 +39,7 @@ from strandline.iceberg.metadata.table_metadata import (
     ToldPurge,
     WapId,
     batch_elsewhere,
+    check_fit,
 )
 from strandline.iceberg.spark.tables import explain
 from strandline.ingest.context import IngestContext
@@ -255,7 +256,7 @@ def _open_later(work: IngestContext, dataset: Dataset) -> None:
         if not waiting:
             return  # another was faster
         view = work.tables.view(dataset.name)
-        work.check_fit(view, dataset)
+        check_fit(view, dataset, work.lake)
         # A higher one was raised by a ledger that this one is an older copy of.
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)

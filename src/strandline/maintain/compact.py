@@ -14,7 +14,6 @@ from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, FailedError, RefusedError
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.table_metadata import check_fit
 from strandline.ledger import audit
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
 from strandline.maintain.context import MaintainContext, Progress, quiet
@@ -95,7 +94,7 @@ def compact(
 
     tables = context.tables()
     progress("looking at files", 0, None)
-    check_fit(rollback.look(context.ledger, tables, dataset), dataset, context.lake_id)
+    context.check(dataset)
     first = upkeep.list_main(tables, dataset.name)
     if first is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.delivery_types import SinkRecord
+from strandline.core.read_token import Bounds
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Numbered, Seq
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import Witness
+from strandline.read.settled_view import SettledView, check_table, open_settled
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import LightCatalog
@@ -66,3 +68,9 @@ class MaintainContext:
     caller holds the leases of the sinks."""
     number: Callable[[Dataset], Numbered]
     """Gives a number to every row of an adopted table that has none."""
+
+    def check(self, dataset: Dataset) -> None:
+        check_table(self.ledger, self.tables(), self.lake_id, dataset)
+
+    def settled(self, dataset: Dataset, bounds: Bounds) -> SettledView:
+        return open_settled(self.config, self.ledger, self.tables(), self.lake_id, dataset, bounds)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -17,38 +16,19 @@ from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, 
 from strandline.core.read_token import Bounds
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.table_metadata import TableView, check_fit
 from strandline.iceberg.spark.conditions import find_instability
 from strandline.iceberg.spark.tables import explain
-from strandline.ledger.ingest import blocks
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.retain_plan import RANGES_MAX
-from strandline.read import foreign_rows, rollback, scan
-
-if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
-
+from strandline.read.settled_view import SettledView
 
 _LOOKS_MAX = 3
 
 
-@dataclass(frozen=True)
-class Table:
-    """A dataset's table at one snapshot, checked, and its settled rows."""
-
-    tables: SparkTables
-    dataset: Dataset
-    view: TableView
-    df: DataFrame
-    """Settled rows that are ours, every column."""
-    owned: Sequence[SeqRange] | None
-    """Which numbers are ours, where the table has others, too."""
-
-
-def look(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Table:
+def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
     """A table that was rolled back is left alone."""
     for _ in range(_LOOKS_MAX):
-        found = _look_once(context, dataset, sealed)
+        found = _settled_once(context, dataset, sealed)
         if found is not None:
             return found
     raise FailedError(
@@ -58,49 +38,21 @@ def look(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Table:
     )
 
 
-def _look_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Table | None:
+def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView | None:
     """None where a commit came in between, and the numbers that are ours are too many to be named one by one."""
-    seen = see(context, dataset, sealed)
-    if seen.twice is not None:
+    found = context.settled(dataset, Bounds(None, sealed))
+    twice = None if found.counts is None else found.counts.twice_first
+    if twice is not None:
         raise DuplicateNumbers(
-            f"{dataset.name}: number {seen.twice} stands on two rows, and nobody can tell which one is ours to delete",
+            f"{dataset.name}: number {twice} stands on two rows, and nobody can tell which one is ours to delete",
             hint=DuplicateNumbers.REMEDY,
         )
-    others = None if seen.all_ours else seen.owned
-    if others is not None and len(others) > RANGES_MAX:
-        if not seen.counted and seen.tables.view(dataset.name).main != seen.view.main:
+    if not found.has_only_ours and len(found.owned) > RANGES_MAX:
+        counted = found.counts is not None
+        if not counted and found.tables.view(dataset.name).main != found.view.main:
             return None
-        raise _not_told_apart(dataset, len(others), counted=seen.counted)
-    df = scan.settled_rows(seen.tables, dataset, seen.view, Bounds(None, sealed), others)
-    return Table(seen.tables, dataset, seen.view, df, others)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A dataset's table at one snapshot, checked, and which numbers of it are ours."""
-
-    tables: SparkTables
-    view: TableView
-    owned: list[SeqRange]
-    counted: bool
-    """Whether it could be told how many rows of it are not ours."""
-    all_ours: bool
-    twice: Seq | None
-    """A number that stands on two rows."""
-
-
-def see(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Seen:
-    """The ledger first, the table after, as everywhere. A table that was rolled back is left alone."""
-    with context.ledger.read() as connection:
-        memory = rollback.recall(connection, dataset)
-        owned = blocks.owned_ranges(connection, dataset.id, until=sealed)
-    tables = context.tables()
-    view = tables.view(dataset.name)
-    check_fit(view, dataset, context.lake_id)
-    rollback.check(context.ledger, tables, dataset, view, memory)
-    counts = foreign_rows.count(context.config, context.ledger, dataset, view, context.lake_id)
-    twice = None if counts is None else counts.twice_first
-    return Seen(tables, view, owned, counts is not None, counts is not None and counts.foreign == 0, twice)
+        raise _not_told_apart(dataset, len(found.owned), counted=counted)
+    return found
 
 
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:

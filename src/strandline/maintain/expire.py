@@ -11,7 +11,7 @@ from strandline.core import failpoints
 from strandline.core.errors import TableUnfit, UsageError
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.history import TableHistory
-from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, check_fit
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.maintain.context import MaintainContext, Progress, quiet
@@ -76,7 +76,7 @@ def expire(
         rollback.move_tag(context.ledger, tables, dataset)
         before = maintenance.history(tables, dataset.name)
         check(dataset, before)
-    check_fit(rollback.look(context.ledger, tables, dataset), dataset, context.lake_id)
+    context.check(dataset)
     moment = utc_now() if now is None else now
     chosen = plan(before, options, moment)
     if dry_run:

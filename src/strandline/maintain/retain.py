@@ -44,6 +44,7 @@ from strandline.maintain.retain_plan import (
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
 from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
+from strandline.read.settled_view import SettledView
 
 _ATTEMPTS_MAX = 5
 
@@ -103,7 +104,7 @@ class _Retention:
     rule: RetainRule
     now: datetime
     progress: Progress
-    table: rows.Table | None = field(default=None)
+    table: SettledView | None = field(default=None)
 
     def run(self, *, dry_run: bool) -> Retained:
         with self.context.ledger.read() as connection:
@@ -168,9 +169,9 @@ class _Retention:
         self.progress("looking for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
-    def _table(self, sealed: Seq) -> rows.Table:
+    def _table(self, sealed: Seq) -> SettledView:
         if self.table is None:
-            self.table = rows.look(self.context, self.dataset, sealed)
+            self.table = rows.settled(self.context, self.dataset, sealed)
         return self.table
 
     def _condition(self, sealed: Seq, moment: datetime) -> str:
@@ -277,8 +278,8 @@ class _Retention:
 
     def _what_goes(self, sealed: Seq, reached: Sequence[Reach], verdict: Verdict, end: Seq) -> str:
         """Where a rule goes by a column, rows above what all sinks have go only if they may be dropped."""
-        owned = self._table(sealed).owned
-        upper = numbers_condition(end, owned)
+        table = self._table(sealed)
+        upper = numbers_condition(end, None if table.has_only_ours else table.owned)
         if self.rule.column is None:
             return upper
         due = self._condition(sealed, self.cutoff)

@@ -11,12 +11,11 @@ from strandline.core.errors import UsageError
 from strandline.core.partition import choose_partition
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Seq, SeqRange
-from strandline.iceberg.metadata.lineage import Memory
-from strandline.iceberg.metadata.table_metadata import check_fit
+from strandline.core.types import Dataset, Seq
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
-from strandline.read import foreign_rows, rollback, scan
+from strandline.read import scan
+from strandline.read.settled_view import open_settled
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
@@ -35,9 +34,8 @@ class Wanted:
     internal: bool
 
 
-def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> tuple[Bounds, Memory, list[SeqRange]]:
-    """What to read, what the ledger knows of the table, and which of the numbers are ours. Says what is wrong with a
-    request, too, which needs no JVM."""
+def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> Bounds:
+    """What to read. Says what is wrong with a request, which needs no JVM."""
     until = wanted.until
     if until is not None and until < 1:
         raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
@@ -48,31 +46,19 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> tup
             after = tokens.check(wanted.token, lake=lake_id, table=target.table_uuid, name=target.name, sealed=seal)
         if until is not None and (seal is None or until > seal):
             raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
-        found = Bounds(after, seal if until is None else Seq(until))
-        memory = rollback.recall(connection, target)
-        return found, memory, blocks.owned_ranges(connection, target.id, after=after, until=found.until)
+    return Bounds(after, seal if until is None else Seq(until))
 
 
 def rows(
     config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: Wanted
 ) -> Rows:
-    found, memory, owned = bounds(ledger, lake_id, target, wanted)
-    view = tables.view(target.name)
-    check_fit(view, target, lake_id)
-    rollback.check(ledger, tables, target, view, memory)
-    counts = foreign_rows.count(config, ledger, target, view, lake_id)
-    clean = counts is not None and counts.all_ours and view.main_has_current_schema
+    settled = open_settled(config, ledger, tables, lake_id, target, bounds(ledger, lake_id, target, wanted))
     partition = wanted.partition
     if isinstance(partition, Mapping):
         partition = choose_partition(target.deliver_by, partition)
     return scan.bounded(
-        tables,
-        target,
-        view,
-        found,
-        Continuation(lake_id, target.table_uuid, found.after),
-        owned=None if clean else owned,
-        may_stand_twice=not clean and (counts is None or counts.twice != 0 or not view.main_has_current_schema),
+        settled,
+        lake_id,
         partition=partition,
         columns=wanted.columns,
         limit=wanted.limit,

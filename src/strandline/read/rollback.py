@@ -1,8 +1,8 @@
-"""Whether a table was rolled back behind what was settled: the one place where it is asked.
+"""Whether a table was rolled back behind what was settled: asked by the settled view for all stages, and by status.
 
-Read, append, delivery, verify, maintenance and status all ask here. A table that was rolled back is refused by all of
-them until it is set right, or a person accepts it. A deletion, by whomever, refuses nothing. Where snapshots were
-expired so that nothing tells, the work goes on, and the doubt is recorded and shown (docs/adr/0027).
+A table that was rolled back is refused by all of them until it is set right, or a person accepts it. A deletion, by
+whomever, refuses nothing. Where snapshots were expired so that nothing tells, the work goes on, and the doubt is
+recorded and shown (docs/adr/0027).
 """
 
 from __future__ import annotations
@@ -41,15 +41,6 @@ def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView
     with ledger.read() as connection:
         blocks.check_opened(connection, dataset.id)
     settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
-
-
-def look(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> TableView:
-    """The table as it is now, if it was not rolled back."""
-    with ledger.read() as connection:
-        memory = recall(connection, dataset)
-    view = tables.view(dataset.name)
-    check(ledger, tables, dataset, view, memory)
-    return view
 
 
 def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory) -> Callable[[TableView], bool]:

@@ -20,6 +20,7 @@ from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.tables import CATALOG, SparkTables, explain
+from strandline.read.settled_view import SettledView
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,17 @@ class Rows:
 
 
 def bounded(
-    tables: SparkTables,
-    dataset: Dataset,
-    view: TableView,
-    bounds: Bounds,
-    token: Continuation,
+    settled: SettledView,
+    lake: str,
     *,
-    owned: Sequence[SeqRange] | None,
-    may_stand_twice: bool = False,
     partition: str | None = None,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
     internal: bool = False,
 ) -> Rows:
-    """`token` names lake and table. `owned` is given where the table has rows that are not ours, or may have. Where a
-    number may stand on two rows, that is looked for now: a frame that was handed out could not refuse any more."""
-    df, behind = settled_rows(tables, dataset, view, bounds, owned), bounds.behind
+    """Where two rows may share a sequence number, that is looked for now: a frame that was handed out could not refuse
+    any more."""
+    dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
             raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
@@ -81,11 +77,11 @@ def bounded(
         last = _last_of(df, limit)
         if last is not None:
             df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
-    if may_stand_twice:
+    if settled.may_repeat_numbers:
         _check_once(df)
     return Rows(
         df.select(*map(quoted, chosen)),
-        Continuation(token.lake, token.table, behind),
+        Continuation(lake, dataset.table_uuid, behind),
         lambda: _in_order(df, chosen),
     )
 

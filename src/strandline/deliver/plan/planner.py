@@ -11,7 +11,7 @@ from strandline.core import failpoints
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
 from strandline.core.errors import LeaseLost, SchemaError, SinkStopped
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.context import Settled, settled
+from strandline.deliver.context import settled
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.plan.chunking import (
     Found,
@@ -33,6 +33,7 @@ from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import from_iceberg
 from strandline.ledger.deliver import intents, lanes, quarantine
 from strandline.ledger.ingest import blocks
+from strandline.read.settled_view import SettledView
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +183,8 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
 
 
 def _weighed(
-    run: SinkRun, source: Settled, standing: Standing, until: Seq, fields: Sequence[StructField]
-) -> tuple[Settled, dict[str, list[Piece]]]:
+    run: SinkRun, source: SettledView, standing: Standing, until: Seq, fields: Sequence[StructField]
+) -> tuple[SettledView, dict[str, list[Piece]]]:
     """What is new, straight from the files where they say it all, else through Spark. The files are those of one lane,
     which may stand above what is planned: its mark was read from the sink itself."""
     after = standing.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else standing.bounds.lowest
@@ -200,7 +201,7 @@ def _cut_lanes(
     run: SinkRun,
     standing: Standing,
     until: Seq,
-    source: Settled,
+    source: SettledView,
     pieces: Mapping[str, Sequence[Piece]],
     found: Mapping[str, Found],
 ) -> list[LanePlan]:
@@ -279,7 +280,7 @@ def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRan
         inspector.close()
 
 
-def prepare(run: SinkRun, source: Settled, options: Mapping[str, str] | None = None) -> list[StructField]:
+def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None = None) -> list[StructField]:
     """Let the sink see the columns that it is about to get, once per schema and run."""
     chosen = run.options.columns if options is None else parse_common(options).columns
     columns = from_iceberg(source.view.schema["fields"])

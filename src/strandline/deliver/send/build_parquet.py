@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from strandline.core import failpoints
 from strandline.core.types import SEQ_COLUMN
-from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.context import DeliverContext
 from strandline.deliver.send import data_files
 from strandline.deliver.send.build_gather import ship_gathered, with_number
 from strandline.deliver.send.build_spark import (
@@ -39,6 +39,7 @@ from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.data_files import one_after_the_other, plain_files
 from strandline.deliver.sink import Sender
 from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.read.settled_view import SettledView
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _BATCH_ROWS_MIN = 1 << 10
 
 def ship_either_way(
     context: DeliverContext,
-    source: Settled,
+    source: SettledView,
     shipments: Sequence[Shipment],
     cargo: Cargo,
     sender: Sender,
@@ -73,7 +74,7 @@ def ship_either_way(
     return shipped + ship(source.df, left, cargo, sender, tasks_max=tasks_max, in_place=in_place)
 
 
-def _in_place(context: DeliverContext, source: Settled, shipments: Sequence[Shipment]) -> list[int] | None:
+def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[Shipment]) -> list[int] | None:
     """The numbers that the files begin with, where the rows of some chunks can be read without reading those of the
     others: then nothing is moved."""
     if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
-from strandline.deliver.context import DeliverContext, Settled
+from strandline.deliver.context import DeliverContext
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.tables import DataFile
+from strandline.read.settled_view import SettledView
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ _PLAIN_ICEBERG = frozenset({
 
 
 def plain_files(
-    context: DeliverContext, source: Settled, fields: Sequence[T.StructField], after: int, until: int
+    context: DeliverContext, source: SettledView, fields: Sequence[T.StructField], after: int, until: int
 ) -> list[DataFile] | None:
     """The files that may hold rows between these numbers, sorted; None where they do not say it all."""
     view = source.view
     fits = (
         view.main is not None
-        and source.clean
+        and source.is_clean
         and source.all_numbered
         and not source.dataset.deliver_by
         and view.schemas == 1

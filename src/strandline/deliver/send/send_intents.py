@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
 from strandline.core.errors import FailedError, LeaseLost, SinkStopped
-from strandline.deliver.context import Settled, settled
+from strandline.deliver.context import settled
 from strandline.deliver.plan.chunking import not_held
 from strandline.deliver.plan.older_generations import check_foundations
 from strandline.deliver.plan.planner import ask_from, before, check_last, prepare
@@ -28,6 +28,7 @@ from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, SinkRun
 from strandline.ledger.deliver import intents as intent_records
 from strandline.ledger.deliver import lanes
+from strandline.read.settled_view import SettledView
 
 _CONTENTS_MAX = 1000
 """With more chunks than this in one round, rows that are refused by themselves are brought back in the next one: a sink
@@ -258,7 +259,7 @@ def _ship(
         for n, t in enumerate(wave)
     ]
     after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
-    source = run.source if run.source is not None and run.source.holds(after, until) else None
+    source = run.source if run.source is not None and run.source.covers(after, until) else None
     if source is None:
         source = settled(run.context, run.dataset, after, until)
     acks, refusals, troubled = [], [], False
@@ -274,7 +275,7 @@ def _ship(
 
 
 def _send_all(
-    run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
+    run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
 ) -> list[Shipped]:
     """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions. Lanes
     that fail one after the other with the same words are not to blame: the rest waits for the next tick."""
@@ -296,7 +297,7 @@ def _send_all(
     return done
 
 
-def _newer(run: SinkRun, source: Settled) -> Settled | None:
+def _newer(run: SinkRun, source: SettledView) -> SettledView | None:
     """The snapshot that a plan saw may be compacted away and expired before its rows are sent, by anybody. The promise
     is about numbers, which stay: they are read from the newest one, once in a plan."""
     until = source.bounds.until
@@ -308,7 +309,9 @@ def _newer(run: SinkRun, source: Settled) -> Settled | None:
     return settled(run.context, run.dataset, source.bounds.after, until)
 
 
-def _send(run: SinkRun, source: Settled, shipments: Sequence[Shipment], options: Mapping[str, str]) -> list[Shipped]:
+def _send(
+    run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str]
+) -> list[Shipped]:
     fields = prepare(run, source, options)
     sink = run.sink(options)
     cargo = cargo_of(sink.form, fields, parse_common(options))

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 
 from strandline.core.errors import FailedError, UsageError
 from strandline.core.types import SEQ_COLUMN, SeqRange, SnapshotId
-from strandline.deliver.context import Settled
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import Cargo, Nothing, Shipment, Shipped, Twice, cargo_of, ship
@@ -24,6 +23,7 @@ from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.sinks.blobs.rehearse import Counting, Provable
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import OptionsKey
+from strandline.read.settled_view import SettledView
 
 CHUNKS_AT_ONCE_MAX = 256
 """In one job: each is a line in its plan."""
@@ -47,7 +47,7 @@ class Wanted:
 class Rebuilding:
     """Of one sink, from one snapshot of its dataset."""
 
-    def __init__(self, run: SinkRun, source: Settled, told: Told) -> None:
+    def __init__(self, run: SinkRun, source: SettledView, told: Told) -> None:
         self._run = run
         self._source = source
         self._told = told

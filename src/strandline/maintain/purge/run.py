@@ -27,7 +27,7 @@ from strandline.core.delivery_types import Lease, SinkId, SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
 from strandline.core.types import Dataset, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
-from strandline.iceberg.metadata.table_metadata import ToldPurge, check_fit
+from strandline.iceberg.metadata.table_metadata import ToldPurge
 from strandline.iceberg.spark import floor as table_floor
 from strandline.iceberg.spark import maintenance as upkeep
 from strandline.iceberg.spark.conditions import find_instability
@@ -170,8 +170,7 @@ class _Purge:
 
     def _check(self, *, keep_snapshots: bool) -> None:
         """Before anything is touched. A condition that Spark takes for an expression is one, whatever else is in it."""
-        tables = self.context.tables()
-        check_fit(rollback.look(self.context.ledger, tables, self.dataset), self.dataset, self.context.lake_id)
+        self.context.check(self.dataset)
         hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
         try:
             kind = self._main().select(F.expr(self.where).alias("_sl_fits")).schema["_sl_fits"].dataType
@@ -190,7 +189,7 @@ class _Purge:
                 "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
         if not keep_snapshots:
-            check_expirable(self.dataset, upkeep.history(tables, self.dataset.name))
+            check_expirable(self.dataset, upkeep.history(self.context.tables(), self.dataset.name))
 
     @property
     def _rows(self) -> RowSearch:

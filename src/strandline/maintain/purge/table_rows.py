@@ -18,11 +18,9 @@ from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_rang
 from strandline.iceberg.spark.tables import CATALOG, explain
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, sequence
-from strandline.maintain import count_rows
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.purge.plan import OUT_OF_REACH, Fitting
 from strandline.maintain.retain_plan import RANGES_MAX
-from strandline.read import scan
 
 
 def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
@@ -82,9 +80,8 @@ class RowSearch:
 
     def _settled(self, sealed: Seq) -> tuple[DataFrame, bool]:
         """And whether the table has no others."""
-        seen = count_rows.see(self.context, self.dataset, sealed)
-        owned = None if seen.all_ours else seen.owned
-        return scan.settled_rows(seen.tables, self.dataset, seen.view, Bounds(Seq(0), sealed), owned), seen.all_ours
+        found = self.context.settled(self.dataset, Bounds(Seq(0), sealed))
+        return found.df, found.has_only_ours
 
 
 @contextmanager

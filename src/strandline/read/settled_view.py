@@ -1,0 +1,92 @@
+"""A dataset's table, checked, and its settled rows: what every stage begins with that reads rows or changes a table.
+
+The ledger is read first and the table after: what the ledger says was published must then be in the table. Read,
+append, delivery, verify and maintenance all come here, so that they refuse the same tables with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.read_token import Bounds
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset, Seq, SeqRange, TableCounts
+from strandline.iceberg.metadata.table_metadata import TableView, check_fit
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks
+from strandline.read import foreign_rows, rollback
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.iceberg.spark.tables import DataFile, SparkTables
+
+
+@dataclass(frozen=True)
+class SettledView:
+    """The rows between two bounds of a table at one snapshot."""
+
+    tables: SparkTables
+    dataset: Dataset
+    view: TableView
+    bounds: Bounds
+    owned: Sequence[SeqRange]
+    """Which sequence numbers between the bounds are ours."""
+    counts: TableCounts | None
+    """None where foreign rows cannot be counted."""
+    df: DataFrame
+    """Every column, internal ones too; no foreign row."""
+    files: Sequence[DataFile] | None = None
+    """The data files between the bounds, in order, where somebody listed them and they say all there is to know."""
+
+    @property
+    def has_only_ours(self) -> bool:
+        """No sequence number in it is foreign."""
+        return self.counts is not None and self.counts.foreign == 0
+
+    @property
+    def may_repeat_numbers(self) -> bool:
+        """Two rows may share a sequence number. The count says nothing where the schema was changed since: the frame
+        then reads the newest snapshot, see `scan.settled_rows`."""
+        return self.counts is None or self.counts.twice != 0 or not self.view.main_has_current_schema
+
+    @property
+    def is_clean(self) -> bool:
+        return self.has_only_ours and not self.may_repeat_numbers
+
+    @property
+    def all_numbered(self) -> bool:
+        """No row of it waits for a sequence number."""
+        return self.counts is not None and self.counts.unnumbered == 0
+
+    def covers(self, after: Seq | None, until: Seq) -> bool:
+        lower = (self.bounds.after or 0) <= (after or 0)
+        return lower and self.bounds.until is not None and until <= self.bounds.until
+
+
+def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset) -> TableView:
+    """The table as it is now. Refuses one that lost what the protocol needs, one that was rolled back, and one whose
+    dataset waits for its resync."""
+    with ledger.read() as connection:
+        memory = rollback.recall(connection, dataset)
+    view = tables.view(dataset.name)
+    check_fit(view, dataset, lake)
+    rollback.check(ledger, tables, dataset, view, memory)
+    return view
+
+
+def open_settled(
+    config: LakeConfig, ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, bounds: Bounds
+) -> SettledView:
+    """The table as `check_table` allows it, and the rows between the bounds that are ours."""
+    from strandline.read import scan
+
+    with ledger.read() as connection:
+        owned = blocks.owned_ranges(connection, dataset.id, after=bounds.after, until=bounds.until)
+    view = check_table(ledger, tables, lake, dataset)
+    counts = foreign_rows.count(config, ledger, dataset, view, lake)
+    needs_no_filter = counts is not None and counts.foreign == 0 and view.main_has_current_schema
+    df = scan.settled_rows(tables, dataset, view, bounds, None if needs_no_filter else owned)
+    return SettledView(tables, dataset, view, bounds, owned, counts, df)
