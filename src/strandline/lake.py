@@ -245,7 +245,7 @@ class Lake:
         df: DataFrame,
         *,
         batch_id: str | None = None,
-        progress: Progress | None = None,
+        progress: Progress = lambda step, rows: None,
     ) -> Appended:
         """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
         return self._append(dataset, df, batch_id, same_content=True, progress=progress)
@@ -258,23 +258,17 @@ class Lake:
         *,
         same_content: bool,
         received: bool = False,
-        before_commit: Callable[[], None] | None = None,
-        progress: Progress | None = None,
+        last_check: Callable[[], None] = lambda: None,
+        progress: Progress = lambda step, rows: None,
     ) -> Appended:
-        from strandline.ingest.append import append
+        from strandline.ingest.append import commit, prepare
 
         self._catch_up()
         target = self.dataset(dataset)
-        done = append(
-            self.work,
-            target,
-            df,
-            batch_id=batch_id,
-            same_content=same_content,
-            received=received,
-            before_commit=before_commit,
-            progress=progress or (lambda step, rows: None),
-        )
+        work = self.work
+        progress("counting", None)
+        batch = prepare(work, target, df, batch_id=batch_id, same_content=same_content)
+        done = commit(work, batch, received=received, last_check=last_check, progress=progress)
         self._tell_watch(target)
         return done
 
@@ -393,8 +387,8 @@ class Lake:
             self.ledger,
             open_spool(self.config),
             lambda: self.work.tables,
-            lambda name, df, batch_id, before_commit: self._append(
-                name, df, batch_id, same_content=False, received=True, before_commit=before_commit
+            lambda name, df, batch_id, last_check: self._append(
+                name, df, batch_id, same_content=False, received=True, last_check=last_check
             ),
             self._catch_up,
             open_receipts(self.config),

@@ -18,8 +18,9 @@ from strandline.cli.render.ingest_progress import Bars
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
 from strandline.core.wording import plural
-from strandline.ingest.ingest_files import FileOutcome, find_rejects, rejects_path
+from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
+from strandline.ingest.reject_file import find_rejects, rejects_path
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)

@@ -1,4 +1,6 @@
-"""The one door: reserve, stamp, stage, publish, settle."""
+"""The only way into a table: `prepare` checks and counts a batch, `commit` reserves, stamps, stages and publishes it.
+
+Between the two the caller may look at the counts and refuse the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
-from strandline.core.errors import FailedError, InputRefused, SchemaError, StampMismatch, StrandlineError
+from strandline.core.errors import FailedError, SchemaError, StampMismatch, StrandlineError
 from strandline.core.types import (
     INTERNAL_COLUMNS,
     Abandoned,
@@ -24,7 +26,6 @@ from strandline.core.types import (
     Staged,
     is_reserved,
 )
-from strandline.core.wording import part
 from strandline.iceberg.spark.tables import CATALOG
 from strandline.ingest import stamp
 from strandline.ingest.block_heartbeat import renewed
@@ -50,65 +51,64 @@ class Appended:
     duplicate: bool
     """The batch was in already: this is the first one's outcome."""
     rejected: int
-    empty: frozenset[str] = frozenset()
-    """Columns in which no row has a value. Only of rows that were read from files."""
 
 
-def _silent(step: str, rows: int | None) -> None:
-    pass
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch that was checked against its table and counted. Nothing durable has happened."""
+
+    dataset: Dataset
+    batch_id: str
+    source: stamp.Pinned
+    columns: list[str]
+    counted: stamp.Counted
 
 
-def append(
+def prepare(
     work: IngestContext,
     dataset: Dataset,
     df: DataFrame,
     *,
     batch_id: str | None = None,
     same_content: bool = True,
-    received: bool = False,
     rejects: stamp.Rejects | None = None,
-    rejects_max: int = 0,
-    on_rejects: Callable[[DataFrame, int], None] | None = None,
-    before_commit: Callable[[], None] | None = None,
-    progress: Progress = _silent,
-) -> Appended:
-    """Every row of `df` once, or none. Returns when the rows are published and the ledger says so.
-
-    A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides. A
-    batch of `received` bodies gets a block only while the ledger has it as unfinished (`BatchEnded`).
-    `rejects` names the columns of a frame that carries rows which do not fit: up to `rejects_max` of these are handed
-    to `on_rejects` before anything is reserved; more refuse the batch. `before_commit` is asked when everything is
-    staged and nothing is committed; what it raises gives the batch up.
-    """
+) -> Prepared:
+    """A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides.
+    `rejects` names the columns of a frame that carries rows which do not fit; these are counted and never written."""
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
     if batch_id is not None and not batch_id:
         raise SchemaError("a batch id must not be empty")
     check_text("the batch id", name, BATCH_ID_BYTES_MAX)
-    progress("counting", None)
     digest = batch_id is not None and same_content
     pinned = stamp.pin(work.tables.spark, df, digest=digest, rejects=rejects)
-    counted = stamp.count(pinned, columns, digest=digest)
-    if counted.rejected:
-        if counted.rejected > rejects_max:
-            raise InputRefused(
-                f"{part(counted.rejected, counted.rejected + counted.rows, 'row', 'does')} not fit the schema",
-                hint="Mend them, or allow more with ingest.rejects_max (and without --strict).",
-            )
-        if on_rejects is not None:
-            on_rejects(pinned.df, counted.rejected)
+    return Prepared(dataset, name, pinned, columns, stamp.count(pinned, columns, digest=digest))
+
+
+def commit(
+    work: IngestContext,
+    batch: Prepared,
+    *,
+    received: bool = False,
+    last_check: Callable[[], None] = lambda: None,
+    progress: Progress = lambda step, rows: None,
+) -> Appended:
+    """Every row of the batch once, or none. Returns when the rows are published and the ledger says so.
+
+    A batch of `received` bodies gets a block only while the ledger has it as unfinished (`BatchEnded`). `last_check` is
+    called when everything is staged and nothing is committed; what it raises gives the batch up.
+    """
+    name, counted = batch.batch_id, batch.counted
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
-    wanted = blocks.NewBlock(dataset.id, counted.rows, name, counted.digest, received=received)
-    held = _reserve(work, dataset, wanted)
+    wanted = blocks.NewBlock(batch.dataset.id, counted.rows, name, counted.digest, received=received)
+    held = _reserve(work, batch.dataset, wanted)
     if isinstance(held, Published):
-        rows, count = held.head.rows, held.row_count or 0
-        return Appended(name, rows, count, duplicate=True, rejected=counted.rejected, empty=counted.empty)
+        return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
     progress("writing", counted.rows)
-    published = _write(work, dataset, held, _Prepared(pinned, columns, counted), before_commit, progress)
-    rows = published.head.rows
-    return Appended(name, rows, counted.rows, duplicate=False, rejected=counted.rejected, empty=counted.empty)
+    published = _write(work, held, batch, last_check, progress)
+    return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 
 def check_columns(
@@ -163,22 +163,10 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    source: stamp.Pinned
-    columns: list[str]
-    counted: stamp.Counted
-
-
 def _write(
-    work: IngestContext,
-    dataset: Dataset,
-    held: Reserved,
-    batch: _Prepared,
-    before_commit: Callable[[], None] | None,
-    progress: Progress,
+    work: IngestContext, held: Reserved, batch: Prepared, last_check: Callable[[], None], progress: Progress
 ) -> Published:
-    head = held.head
+    dataset, head = batch.dataset, held.head
     with renewed(work, held):
         try:
             work.tables.create_branch(dataset.name, head.branch)
@@ -187,8 +175,7 @@ def _write(
             stamped = stamp.stamp(batch.source, batch.columns, head.rows, batch.counted, by)
             snapshot = _stage(work, dataset, stamped, held)
             stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, batch.counted)
-            if before_commit is not None:
-                before_commit()
+            last_check()
         except StrandlineError as e:
             if not _give_up(work, dataset, held, e):
                 return after_lost_mark(work, dataset, head)  # we were away, and another has settled it

@@ -7,9 +7,6 @@ light for the same reason; what needs Spark is imported where it is used.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import socket
 import time
 import uuid
@@ -20,23 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
-from strandline.core.errors import FailedError, InputError, InputRefused, StorageError, StrandlineError, UsageError
+from strandline.core.errors import FailedError, InputError, InputRefused, StrandlineError, UsageError
 from strandline.core.types import Dataset, Published, SeqRange
-from strandline.core.wording import plural
+from strandline.ingest.reject_file import check_rejects, find_rejects, first_reasons, rejects_path, write_reject_file
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
 from strandline.ingest.sources.positions import Positions, watched
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
-from strandline.storage.durable import make_folders, whole_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from strandline.ingest.context import IngestContext
-
-REASONS_SHOWN = 3
-_NAME_CHARS_MAX = 60
 
 FileProgress = Callable[[Path, str, int | None], None]
 FileBytes = Callable[[Path, int, int], None]
@@ -258,13 +249,14 @@ def _read_and_append(
     kept: list[Path],
     positions: Positions | None,
 ) -> FileOutcome:
-    from strandline.ingest.append import append, column_fields
+    from strandline.ingest.append import column_fields, commit, prepare
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
     from strandline.ingest.sources.narrow import fit_values
     from strandline.ingest.sources.read import absent_columns, read_source
     from strandline.ingest.stamp import Rejects
 
     began = time.monotonic()
+    path = batch.paths[0]
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
     frames = [fit_values(read_source(spark, source, fields, positions), view) for source in batch.sources]
     df = frames[0]
@@ -273,38 +265,25 @@ def _read_and_append(
     reads = list(zip(batch.sources, frames, strict=True))
     absent = [absent_columns(source, fields) for source in batch.sources]
 
-    def on_rejects(_: DataFrame, count: int) -> None:
-        if options.strict or count > work.settings.rejects_max:
-            why = (
-                "--strict allows none" if options.strict else f"more than {work.settings.rejects_max:,} are not allowed"
-            )
-            raise InputRefused(
-                f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {_first_reasons(reads)}",
-                hint="Mend them; or leave out --strict, and they are kept in a file of their own."
-                if options.strict
-                else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
-            )
-        path = rejects_path(options.rejects_folder, dataset, batch.batch_id, batch.paths)
+    progress(path, "counting", None)
+    prepared = prepare(work, dataset, df, batch_id=batch.batch_id, rejects=Rejects(REJECT, about=(LINE, RAW)))
+    if prepared.counted.rejected:
+        count, folder = prepared.counted.rejected, options.rejects_folder
+        check_rejects(dataset, reads, count, allowed=work.settings.rejects_max, strict=options.strict)
         if not batch.known:  # else the file tells of the batch that is in, and this may be another
             # Noted first: rows of a person who asks to be forgotten are looked for there.
-            reject_folders.note(
-                work.ledger, dataset.id, RejectFolder(socket.gethostname(), str(options.rejects_folder.absolute()))
-            )
-            _keep_rejects(reads, path, count)
-            kept.append(path)
-
-    # No bound here: on_rejects knows the bound and, other than append, what the rows look like.
-    done = append(
+            here = RejectFolder(socket.gethostname(), str(folder.absolute()))
+            reject_folders.note(work.ledger, dataset.id, here)
+            rejects_file = rejects_path(folder, dataset, batch.batch_id, batch.paths)
+            write_reject_file(reads, rejects_file, count)
+            kept.append(rejects_file)
+    done = commit(
         work,
-        dataset,
-        df,
-        batch_id=batch.batch_id,
-        rejects=Rejects(REJECT, about=(LINE, RAW)),
-        rejects_max=2**63,
-        on_rejects=on_rejects,
-        before_commit=lambda: _check_unchanged(batch),
-        progress=lambda step, rows: progress(batch.paths[0], step, rows),
+        prepared,
+        last_check=lambda: _check_unchanged(batch),
+        progress=lambda step, rows: progress(path, step, rows),
     )
+    empty = prepared.counted.empty if done.row_count else frozenset[str]()
     outcome = replace(
         batch.ended(began),
         rows=done.row_count,
@@ -314,70 +293,17 @@ def _read_and_append(
         absent=tuple(
             name
             for name in fields.fieldNames()
-            if all(name in (done.empty if lacking is None else lacking) for lacking in absent)
+            if all(name in (empty if lacking is None else lacking) for lacking in absent)
         ),
     )
     if done.row_count == 0 and done.rejected:
         # Rejected rows are kept all the same: they show what this file is.
         error = InputRefused(
-            f"not one row fits {dataset.name} ({done.rejected:,} rejected): {_first_reasons(reads)}",
+            f"not one row fits {dataset.name} ({done.rejected:,} rejected): {first_reasons(reads)}",
             hint="Is this the right file, and the right --format?",
         )
         return replace(outcome, error=error)
     return outcome
-
-
-def _first_reasons(reads: Sequence[tuple[SourceFile, DataFrame]]) -> str:
-    from pyspark.sql import functions as F
-
-    from strandline.ingest.sources.blocks import LINE, REJECT
-
-    found: list[str] = []
-    for source, frame in reads:
-        where = f"{source.path.name}, line" if len(reads) > 1 else "line"
-        rows = frame.where(F.col(REJECT).isNotNull()).select(LINE, REJECT).orderBy(LINE)
-        found += [f"{where} {r[0]}: {r[1]}" for r in rows.limit(REASONS_SHOWN - len(found)).collect()]
-        if len(found) >= REASONS_SHOWN:
-            break
-    return "; ".join(found)
-
-
-def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
-    """Named after the input, or after the batch id that a person chose; the end of the name tells batches apart."""
-    named = paths[0].name if batch_id.startswith("file-") else batch_id
-    readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
-    return folder / dataset.name / f"{readable}-{_ending(batch_id)}"
-
-
-def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
-    """The file of a batch that came before, perhaps under another name."""
-    return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
-
-
-def _ending(batch_id: str) -> str:
-    return f"{hashlib.sha256(batch_id.encode()).hexdigest()[:12]}.jsonl"
-
-
-def _keep_rejects(reads: Sequence[tuple[SourceFile, DataFrame]], path: Path, expected: int) -> None:
-    """One file for the batch, whole or not there, each line with the file that it comes from."""
-    from strandline.ingest.sources.rejects import rejected_rows
-
-    try:
-        make_folders(path.parent)
-        with whole_file(path) as out:
-            written = 0
-            for source, frame in reads:
-                for row in rejected_rows(frame, expected):
-                    out.write(json.dumps({"file": str(source.path)} | row, ensure_ascii=False).encode() + b"\n")
-                    written += 1
-            if written != expected:
-                raise StorageError(
-                    f"{reads[0][0].path} changed while it was read "
-                    f"({plural(expected, 'rejected row')}, then {written:,})",
-                    hint="Ingest a file when nobody writes to it any more.",
-                )
-    except OSError as e:
-        raise StorageError(f"the reject file {path} cannot be written: {e.strerror or e}") from e
 
 
 def _explained(error: Exception, batch: _Batch) -> StrandlineError:

@@ -1,0 +1,90 @@
+"""The rows of a batch that do not fit its dataset: how many may be left out, and the file that keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import InputRefused, StorageError
+from strandline.core.types import Dataset
+from strandline.core.wording import plural
+from strandline.ingest.sources.identify import SourceFile
+from strandline.storage.durable import make_folders, whole_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Reads = Sequence[tuple[SourceFile, DataFrame]]
+    """The files of a batch, and the frames that read them."""
+
+REASONS_SHOWN = 3
+_NAME_CHARS_MAX = 60
+
+
+def check_rejects(dataset: Dataset, reads: Reads, count: int, *, allowed: int, strict: bool) -> None:
+    if not strict and count <= allowed:
+        return
+    why = "--strict allows none" if strict else f"more than {allowed:,} are not allowed"
+    raise InputRefused(
+        f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {first_reasons(reads)}",
+        hint="Mend them; or leave out --strict, and they are kept in a file of their own."
+        if strict
+        else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
+    )
+
+
+def first_reasons(reads: Reads) -> str:
+    from pyspark.sql import functions as F
+
+    from strandline.ingest.sources.blocks import LINE, REJECT
+
+    found: list[str] = []
+    for source, frame in reads:
+        where = f"{source.path.name}, line" if len(reads) > 1 else "line"
+        rows = frame.where(F.col(REJECT).isNotNull()).select(LINE, REJECT).orderBy(LINE)
+        found += [f"{where} {r[0]}: {r[1]}" for r in rows.limit(REASONS_SHOWN - len(found)).collect()]
+        if len(found) >= REASONS_SHOWN:
+            break
+    return "; ".join(found)
+
+
+def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
+    """Named after the input, or after the batch id that a person chose; the end of the name tells batches apart."""
+    named = paths[0].name if batch_id.startswith("file-") else batch_id
+    readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
+    return folder / dataset.name / f"{readable}-{_ending(batch_id)}"
+
+
+def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
+    """The file of a batch that came before, perhaps under another name."""
+    return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
+
+
+def _ending(batch_id: str) -> str:
+    return f"{hashlib.sha256(batch_id.encode()).hexdigest()[:12]}.jsonl"
+
+
+def write_reject_file(reads: Reads, path: Path, expected: int) -> None:
+    """One file for the batch, whole or not there, each line with the file that it comes from."""
+    from strandline.ingest.sources.rejects import rejected_rows
+
+    try:
+        make_folders(path.parent)
+        with whole_file(path) as out:
+            written = 0
+            for source, frame in reads:
+                for row in rejected_rows(frame, expected):
+                    out.write(json.dumps({"file": str(source.path)} | row, ensure_ascii=False).encode() + b"\n")
+                    written += 1
+            if written != expected:
+                raise StorageError(
+                    f"{reads[0][0].path} changed while it was read "
+                    f"({plural(expected, 'rejected row')}, then {written:,})",
+                    hint="Ingest a file when nobody writes to it any more.",
+                )
+    except OSError as e:
+        raise StorageError(f"the reject file {path} cannot be written: {e.strerror or e}") from e
