@@ -283,7 +283,7 @@ def _read_and_append(
         last_check=lambda: _check_unchanged(batch),
         progress=lambda step, rows: progress(path, step, rows),
     )
-    empty = prepared.counted.empty if done.row_count else frozenset[str]()
+    empty = prepared.counted.empty if prepared.counted.rows else frozenset[str]()
     outcome = replace(
         batch.ended(began),
         rows=done.row_count,
