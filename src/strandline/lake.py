@@ -7,27 +7,24 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core import read_token as tokens
-from strandline.core.errors import RefusedError, StrandlineError, UsageError, WitnessUnreadable, WrongLake
+from strandline.core.errors import UsageError, WitnessUnreadable, WrongLake
 from strandline.core.reconcile_records import Asked, Run
 from strandline.core.settings import LakeConfig, find_config, load_config
-from strandline.core.types import Dataset, History, Numbered, Seq, Staged
+from strandline.core.types import Dataset, History, Numbered, Seq
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
 from strandline.ledger import audit
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence, table_states
 from strandline.ledger.witness import Witness, open_witness
-from strandline.read.seal import SealedWatermark
+from strandline.read.seal import SealedWatermark, SealWatches
 from strandline.status import report as status
 from strandline.storage.receipts import open_receipts
 
@@ -43,19 +40,15 @@ if TYPE_CHECKING:
     from strandline.ingest.append import Appended, Progress
     from strandline.ingest.context import IngestContext
     from strandline.ingest.datasets import DatasetCare
+    from strandline.ingest.facade import Ingestion
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Opened
-    from strandline.maintain.context import RefusedRow
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
     from strandline.receive.facade import Receiver
     from strandline.reconcile.facade import Reconciler
-
-
-SETTLE_AGAIN_SECONDS = 60
-"""How long after a recovery that could not settle some dataset the next one is made, if something is to be done."""
 
 
 def open_lake(path: str | Path | None = None) -> Lake:
@@ -78,15 +71,7 @@ class Lake:
         send_no_trailers(config)  # before the lake has threads that read the environment
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
-        self._watches: dict[str, SealedWatermark] = {}
-        self._starting = threading.Lock()
-        self._settling = threading.RLock()
-        self._settled = False
-        self._settle_again_at: float | None = None
-        """When recovery is tried again, after it could not settle some dataset."""
-        self._recovering: set[int] = set()
-        """The threads that are at it: what they need of the lake is not settled first."""
-        self._work: IngestContext | None = None
+        self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
         self.on_start: Callable[[str], None] | None = None
         """Told what a slow first start does (fetching the runtime, starting Spark)."""
 
@@ -106,8 +91,7 @@ class Lake:
             )
 
     def close(self) -> None:
-        for watch in self._watches.values():
-            watch.close()
+        self._watches.close()
         if "catalog" in self.__dict__:
             self.catalog.close()
         self.ledger.close()
@@ -123,11 +107,16 @@ class Lake:
     @property
     def spark(self) -> SparkSession:
         """A session of this lake's own; its tables are `lake.<namespace>.<table>`."""
-        return self._bench().tables.spark
+        return self.tables().spark
 
     def tables(self) -> SparkTables:
         """Iceberg through Spark, without settling anything first."""
-        return self._bench().tables
+        return self.ingestion.unsettled_context.tables
+
+    @property
+    def work(self) -> IngestContext:
+        """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
+        return self.ingestion.context
 
     @cached_property
     def catalog(self) -> LightCatalog:
@@ -135,46 +124,24 @@ class Lake:
 
         return open_catalog(self.config)
 
-    def _bench(self) -> IngestContext:
-        with self._starting:
-            if self._work is None:
-                from strandline.iceberg.session.lake_session import open_session
-                from strandline.iceberg.spark.tables import SparkTables
-                from strandline.ingest.context import IngestContext
+    @cached_property
+    def ingestion(self) -> Ingestion:
+        """Ways in, and recovery."""
+        from strandline.ingest.facade import Ingestion
 
-                settings = self.config.settings.ingest
-                tables = SparkTables(
-                    open_session(self.config, progress=self.on_start), attempts_max=settings.commit_attempts_max
-                )
-                self._work = IngestContext(
-                    self.id, self.ledger, self.witness, tables, settings, open_receipts(self.config), self._delivered
-                )
-            return self._work
+        return Ingestion(self.ledger, self.witness, self._watches, self._start)
 
-    @property
-    def work(self) -> IngestContext:
-        """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
-        work = self._bench()
-        if threading.get_ident() in self._recovering:
-            return work
-        with self._settling:
-            due = self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
-            if not self._settled or due:
-                with suppress(WitnessUnreadable):  # reading goes on; whoever wants a number is told
-                    self.recover()
-        return work
+    def _start(self) -> IngestContext:
+        from strandline.deliver.sink_records import SinkInquiry
+        from strandline.iceberg.session.lake_session import open_session
+        from strandline.iceberg.spark.tables import SparkTables
+        from strandline.ingest.context import IngestContext
 
-    @contextmanager
-    def _recovers(self) -> Iterator[None]:
-        this = threading.get_ident()
-        if this in self._recovering:
-            yield
-            return
-        self._recovering.add(this)
-        try:
-            yield
-        finally:
-            self._recovering.discard(this)
+        settings = self.config.settings.ingest
+        session = open_session(self.config, progress=self.on_start)
+        tables = SparkTables(session, attempts_max=settings.commit_attempts_max)
+        receipts, sinks = open_receipts(self.config), SinkInquiry(self.delivery.context)
+        return IngestContext(self.id, self.ledger, self.witness, tables, settings, receipts, sinks)
 
     # Datasets.
 
@@ -203,13 +170,9 @@ class Lake:
     @property
     def _datasets(self) -> DatasetCare:
         from strandline.ingest.datasets import DatasetCare
-
-        return DatasetCare(self.id, self.ledger, self.catalog, self._spooled)
-
-    def _spooled(self, table_uuid: str) -> list[str]:
         from strandline.receive.spool import open_spool
 
-        return [name for name, _ in open_spool(self.config).bodies(table_uuid)]
+        return DatasetCare(self.id, self.ledger, self.catalog, open_spool(self.config))
 
     def adopt_dataset(
         self,
@@ -226,16 +189,15 @@ class Lake:
         Rows that have a sequence number before it becomes a dataset stay foreign: it is refused unless `leave_foreign`
         says that this is meant.
         """
-        from strandline.ingest.adopt import number_rows
         from strandline.ingest.register_table import Terms, register
 
         name = full_name(name)
         known = register(
             self.ledger, self.catalog, self.tables, self.id, name, Terms(history, deliver_by, leave_foreign)
         )
-        self._watches.pop(name, None)
+        self._watches.forget(name)
         self.recover()
-        return number_rows(self.work, known, on_step=on_step)
+        return self.ingestion.number(known, on_step)
 
     # Ways in.
 
@@ -248,49 +210,7 @@ class Lake:
         progress: Progress = lambda step, rows: None,
     ) -> Appended:
         """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
-        return self._append(dataset, df, batch_id, same_content=True, progress=progress)
-
-    def _append(
-        self,
-        dataset: str,
-        df: DataFrame,
-        batch_id: str | None,
-        *,
-        same_content: bool,
-        received: bool = False,
-        last_check: Callable[[], None] = lambda: None,
-        progress: Progress = lambda step, rows: None,
-    ) -> Appended:
-        from strandline.ingest.append import commit, prepare
-
-        self._catch_up()
-        target = self.dataset(dataset)
-        work = self.work
-        progress("counting", None)
-        batch = prepare(work, target, df, batch_id=batch_id, same_content=same_content)
-        done = commit(work, batch, received=received, last_check=last_check, progress=progress)
-        self._tell_watch(target)
-        return done
-
-    def _catch_up(self) -> None:
-        """A ledger that was restored, perhaps under this very process, is opened before anything is asked of it."""
-        try:
-            highest = self.witness.read().highest
-        except WitnessUnreadable:
-            return  # whoever wants a number is told
-        with self.ledger.read() as connection:
-            behind = sequence.read(connection).last != highest
-            postponed = bool(blocks.postponed(connection))
-        again_at = self._settle_again_at
-        if behind or (postponed and (again_at is None or time.monotonic() >= again_at)):
-            self.recover()
-
-    def _tell_watch(self, dataset: Dataset) -> None:
-        """The rows are in and acknowledged: whatever a watch meets now must not look like a failure of that."""
-        watch = self._watches.get(dataset.name)
-        if watch is not None:
-            with suppress(StrandlineError):
-                watch.refresh()
+        return self.ingestion.append(dataset, df, batch_id, progress=progress)
 
     def ingest(
         self,
@@ -308,28 +228,17 @@ class Lake:
     ) -> list[FileOutcome]:
         """Files, each a batch of its own, or all of them one batch with an id. Says how each one went; what dead
         writers left is settled first, where Spark has to start at all."""
-        from strandline.ingest import ingest_files
+        from strandline.ingest.ingest_files import Options
 
-        self._catch_up()
-        target = self.dataset(dataset)
         rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
-
-        def ready() -> IngestContext:
-            self.recover()
-            return self.work
-
-        outcomes = ingest_files.ingest_files(
-            ready,
-            self.ledger,
-            target,
+        return self.ingestion.ingest(
+            dataset,
             [Path(p) for p in paths],
-            ingest_files.Options(batch_id, again, strict, format, rejects, on_bytes),
+            Options(batch_id, again, strict, format, rejects, on_bytes),
             files_at_once_max=self.config.settings.ingest.files_at_once_max,
             progress=progress or (lambda path, step, rows: None),
             on_done=on_done or (lambda outcome: None),
         )
-        self._tell_watch(target)
-        return outcomes
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
         """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch, and
@@ -340,31 +249,15 @@ class Lake:
             query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             if query is None:
                 raise UsageError("a stream writer is called by foreachBatch only", hint="Use lake.append for a batch.")
-            self._append(target, df, f"stream-{query}-{epoch}", same_content=False)
+            self.ingestion.append(target, df, f"stream-{query}-{epoch}", same_content=False)
 
         return write
 
     def recover(self) -> Recovered:
         """Settle what dead writers left; the ledger is opened first if the witness says so."""
-        from strandline.ingest.recover import recover
-        from strandline.ingest.resync import open_ledger, open_postponed, with_opening
-
-        work = self._bench()
-        with self._recovers():
-            open_ledger(work)
-            not_opened = with_opening(work, lambda: open_postponed(work))
-            report = with_opening(work, lambda: recover(work))
-            report.held += not_opened
-        self._settled = True
-        self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
-        return report
+        return self.ingestion.recover()
 
     # Ways out.
-
-    def _delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        from strandline.deliver.sink_records import highest_delivered
-
-        return highest_delivered(self.delivery.context, connection, dataset)
 
     @cached_property
     def delivery(self) -> Delivery:
@@ -373,7 +266,7 @@ class Lake:
         from strandline.deliver.facade import Delivery
 
         context = DeliverContext(self.id, self.config, self.ledger, lambda: self.work.tables)
-        return Delivery(context, self._columns, self._catch_up, self.recover)
+        return Delivery(context, lambda: self.catalog, self.ingestion)
 
     @cached_property
     def receiver(self) -> Receiver:
@@ -387,18 +280,16 @@ class Lake:
             self.ledger,
             open_spool(self.config),
             lambda: self.work.tables,
-            lambda name, df, batch_id, last_check: self._append(
-                name, df, batch_id, same_content=False, received=True, last_check=last_check
-            ),
-            self._catch_up,
+            self.ingestion,
             open_receipts(self.config),
             self.witness,
         )
-        return Receiver(context, self._columns, _read_lines)
+        return Receiver(context, lambda: self.catalog, _read_lines)
 
     @cached_property
     def maintenance(self) -> Maintenance:
         """Compaction, retention, expiry and purge."""
+        from strandline.deliver.quarantine.rows import QuarantineForPurge
         from strandline.maintain.context import MaintainContext
         from strandline.maintain.facade import Maintenance
 
@@ -407,64 +298,19 @@ class Lake:
             self.config,
             self.ledger,
             lambda: self.work.tables,
-            lambda: self.catalog,
-            self.recover,
             self.witness,
-            self._take_in,
-            self._quarantined,
-            self._discard,
-            self._number,
+            self.ingestion,
+            self.receiver,
+            QuarantineForPurge(self.delivery.context),
         )
-        return Maintenance(context, self._catch_up)
-
-    def _take_in(self, dataset: Dataset) -> int:
-        from strandline.receive.drain import drain
-
-        return drain(self.receiver.context, dataset)
-
-    def _number(self, dataset: Dataset) -> Numbered:
-        from strandline.ingest.adopt import number_rows
-
-        done = number_rows(self.work, dataset)
-        self._tell_watch(dataset)
-        return done
-
-    def _quarantined(self, dataset: Dataset) -> list[RefusedRow]:
-        from strandline.deliver.quarantine.rows import content_of, kept_aside
-        from strandline.ledger.deliver.quarantine import QuarantineState
-        from strandline.maintain.context import RefusedRow
-
-        context = self.delivery.context
-        return [
-            RefusedRow(
-                a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
-                a.row.state is QuarantineState.REPLAYING, partial(content_of, context, a.row),
-            )
-            for a in kept_aside(context, dataset)
-        ]  # fmt: skip
-
-    def _discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
-        from strandline.deliver.quarantine.rows import forget, remove_leftovers
-
-        left = forget(self.delivery.context, dataset, ids)
-        remove_leftovers(self.delivery.context, dataset)
-        return [
-            f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
-            f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
-            for a in left
-        ]
-
-    def _columns(self, dataset: Dataset) -> Sequence[Column]:
-        from strandline.iceberg.pyiceberg.schema import columns_of
-
-        return columns_of(self.catalog.load(dataset.name).schema())
+        return Maintenance(context)
 
     @cached_property
     def reconciler(self) -> Reconciler:
         """Drift between tables and storage: runs, their record, and what they have set aside."""
         from strandline.reconcile.facade import Reconciler
 
-        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.recover)
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""
@@ -483,14 +329,7 @@ class Lake:
 
     def watch(self, dataset: str) -> SealedWatermark:
         """One watch per dataset and process."""
-        target = self.dataset(dataset)
-
-        def look() -> Seq | None:
-            with self.ledger.read() as connection:
-                return blocks.sealed(connection, target.id)
-
-        made = SealedWatermark(look, poll_seconds=self.config.settings.seal.poll_seconds)
-        return self._watches.setdefault(target.name, made)
+        return self._watches.watch(self.dataset(dataset))
 
     def read_since(
         self,
@@ -508,7 +347,7 @@ class Lake:
 
         token = None if continuation is None else tokens.decode(continuation)
         wanted = request.Wanted(token, until, partition, columns, limit, internal)
-        self._catch_up()
+        self.ingestion.catch_up()
         target = self.dataset(dataset)
         request.bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
         return request.rows(self.config, self.ledger, self.id, self.work.tables, target, wanted)
@@ -520,23 +359,11 @@ class Lake:
 
     def open_ledger(self, *, rebuild: bool = False) -> Opened | None:
         """The opening procedure: None if witness and counter agree, which they nearly always do."""
-        from strandline.ingest.resync import open_ledger
-
-        with self._recovers():
-            return open_ledger(self._bench(), rebuild=rebuild)
+        return self.ingestion.open_ledger(rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. One that can be is published instead."""
-        from strandline.ingest.resync import with_opening
-        from strandline.ingest.settle import void_staged
-
-        with self.ledger.read() as connection:
-            found = blocks.of_number(connection, lo)
-            named = {d.id: d for d in datasets.every(connection)}
-        if not isinstance(found, Staged) or found.head.dataset not in named:
-            raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
-        work, target = self._bench(), named[found.head.dataset]
-        with_opening(work, lambda: void_staged(work, target, found, reason))
+        self.ingestion.void_block(lo, reason)
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""

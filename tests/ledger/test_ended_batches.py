@@ -362,7 +362,10 @@ class Door:
     table: list[tuple[SeqRange, list[str]]] = field(default_factory=list)
     branches: dict[int, list[str]] = field(default_factory=dict)
 
-    def __call__(self, name: str, frame: Batch, batch_id: str, check: Callable[[], None]) -> Entered:
+    def catch_up(self) -> None:
+        pass
+
+    def append_received(self, name: str, frame: Batch, batch_id: str, check: Callable[[], None]) -> Entered:
         self.stumble()
         wanted = blocks.NewBlock(frame.dataset, frame.rows, batch_id, None, received=True)
         held, new = blocks.reserve(self.bench.ledger, self.bench.witness, wanted, lease_seconds=60)
@@ -426,7 +429,7 @@ def be_due(bench: Bench) -> None:
 def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.MonkeyPatch) -> Intake:
     monkeypatch.setattr(Intake, "_frame", lambda self, dataset, batch: batch)
     receipts = open_receipts(bench.config)
-    parts: Any = (bench.config, bench.ledger, spool, lambda: None, door, lambda: None, receipts, bench.witness)
+    parts: Any = (bench.config, bench.ledger, spool, lambda: None, door, receipts, bench.witness)
     made = IntakeContext(*parts)
     return Intake(made)
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -178,13 +179,13 @@ def test_a_hold_that_comes_just_before_the_commit_is_no_failure_of_the_batch(
     assert batches.form(bench.ledger, bench.dataset.id, rows_max=1, older_than=utc_now()) is not None
     monkeypatch.setattr(Intake, "_frame", lambda *_: None)
 
-    def append(name: str, frame: Any, batch_id: str, before_commit: Callable[[], None]) -> Any:
+    def append(name: str, frame: Any, batch_id: str, last_check: Callable[[], None]) -> Any:
         with bench.ledger.write() as connection:
             receive_holds.put(connection, bench.dataset.id, "restored meanwhile")
-        before_commit()
+        last_check()
 
     receiver = _receiver(bench)
-    intake = Intake(replace(receiver.context, append=append))
+    intake = Intake(replace(receiver.context, door=_door(append_received=append)))
     with pytest.raises(ReceiverHolds, match="restored meanwhile"):
         intake.next_batch(bench.dataset.id)
     with bench.ledger.write() as connection:
@@ -282,10 +283,14 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
     assert _said(client.send(some(3), "k")) == ACCEPTED
 
 
+def _door(**other: Any) -> Any:
+    return SimpleNamespace(catch_up=lambda: None, **other)
+
+
 def _receiver(bench: Bench) -> Receiver:
     spool, receipts = open_spool(bench.config), open_receipts(bench.config)
     unused = cast("Any", None)
-    parts = (bench.config, bench.ledger, spool, unused, unused, lambda: None, receipts, open_witness(bench.config))
+    parts: Any = (bench.config, bench.ledger, spool, unused, _door(), receipts, open_witness(bench.config))
     return Receiver(IntakeContext(*parts), unused, unused)
 
 

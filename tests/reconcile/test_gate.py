@@ -84,7 +84,7 @@ def test_a_ledger_that_was_restored_from_an_older_copy_is_opened_before_anything
     ledger.write_bytes(old)
     lake.lake = strandline.open(lake.home)
     opened: list[bool] = []
-    monkeypatch.setattr(lake.lake.reconciler, "_open_ledger", lambda: opened.append(True))
+    monkeypatch.setattr(lake.lake.ingestion, "recover", lambda: opened.append(True))
     assert lake.run(REPORT).aborted is None and not opened, "a report touches nothing"
     run = lake.run(ACT)
     assert opened and run.aborted is AbortReason.GUARD and "witness" in (run.why or "")
@@ -102,7 +102,7 @@ def test_a_ledger_that_was_restored_from_an_older_copy_is_opened_before_anything
 def test_without_a_witness_nothing_is_touched(lake: WholeLake) -> None:
     orphan = lake.put("stray.parquet")
     (lake.warehouse / "_strandline" / "witness").write_bytes(b"damaged")
-    lake.lake.reconciler._open_ledger = lambda: None
+    lake.lake.ingestion.recover = lambda: None
     run = lake.run(ACT)
     assert run.aborted is AbortReason.GUARD and Path(orphan).exists()
 

@@ -88,7 +88,7 @@ def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **
         },
         config=scheduled(lake, **settings),
     )
-    return Pretended(bench, lambda: None, work or (lambda dataset, kind: worked()))
+    return Pretended(bench, work or (lambda dataset, kind: worked()))
 
 
 def turns(keeper: Maintenance, since: datetime | None = None) -> list[Run]:
@@ -332,5 +332,5 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
             stopping.set()
 
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
-    Troubled(keeper.context, keeper.catch_up).run(stopping, on_trouble=lambda error: told.append(error.message))
+    Troubled(keeper.context).run(stopping, on_trouble=lambda error: told.append(error.message))
     assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]

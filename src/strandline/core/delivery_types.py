@@ -10,11 +10,11 @@ chunks that tile the range between them. A chunk's range is its identity, whatev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 from strandline.core.types import DatasetId, Seq, SeqRange
 
@@ -174,3 +174,21 @@ class Acknowledged:
     withheld: int
     digest: str | None
     size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that a sink refused, and that is kept in quarantine."""
+
+    id: int
+    """In the ledger: a sink that was reset may have refused a number twice."""
+    sink: SinkRecord
+    removed: bool
+    generation: int
+    partition: str
+    number: Seq
+    size: int
+    may_have_landed: bool
+    """It was sent again, and nobody knows yet what became of it."""
+    read: Callable[[], Mapping[str, Any] | None]
+    """Its values by column; none where they are gone already, None where nobody can tell."""

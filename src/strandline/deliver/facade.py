@@ -19,6 +19,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.recovery import Recovery
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
-    from strandline.iceberg.schema.columns import Column
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
     from strandline.ledger.deliver.quarantine import Quarantined
 
 log = logging.getLogger(__name__)
@@ -40,11 +41,8 @@ class Delivery:
     """`lake.delivery`. Ticks are safe beside each other, in this process and in others."""
 
     context: DeliverContext
-    columns: Callable[[Dataset], Sequence[Column]]
-    """A dataset's columns, without Spark."""
-    catch_up: Callable[[], None]
-    """A ledger that was restored is opened before it is asked what is settled."""
-    recover: Callable[[], object]
+    catalog: Callable[[], LightCatalog]
+    recovery: Recovery
 
     # Sinks.
 
@@ -56,7 +54,13 @@ class Delivery:
         target = self._dataset(dataset)
         self._check_where(target, options.get("where"))
         return add_sink(
-            self.context, target, self.columns(target), name=name, kind=kind, options=options, from_now=from_now
+            self.context,
+            target,
+            self.catalog().columns(target.name),
+            name=name,
+            kind=kind,
+            options=options,
+            from_now=from_now,
         )
 
     def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
@@ -64,7 +68,7 @@ class Delivery:
 
         target = self._of_sink(name)
         self._check_where(target, options.get("where"))
-        return update_sink(self.context, target, self.columns(target), name, options, unset)
+        return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
 
     def every(self) -> list[SinkRecord]:
         with self.context.ledger.read() as connection:
@@ -125,7 +129,7 @@ class Delivery:
         from strandline.deliver.quarantine.replay import replay
 
         target = self._of_sink(name)
-        return replay(self.context, target, self.columns(target), name, numbers)
+        return replay(self.context, target, self.catalog().columns(target.name), name, numbers)
 
     def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
         """Give rows that were set aside up for good; all of them, or those with these numbers."""
@@ -158,7 +162,10 @@ class Delivery:
 
     def deliverer(self, *, progress: Progress | None = None, stopping: threading.Event | None = None) -> Deliverer:
         return Deliverer(
-            self.context, ready=self.catch_up, progress=progress or (lambda name, done, total: None), stopping=stopping
+            self.context,
+            ready=self.recovery.catch_up,
+            progress=progress or (lambda name, done, total: None),
+            stopping=stopping,
         )
 
     def tick(self, only: str | None = None, *, progress: Progress | None = None) -> TickReport:
@@ -178,7 +185,7 @@ class Delivery:
         from strandline.deliver.verify.run import verify
 
         chosen = [(record, self._dataset_of(record)) for record in self._chosen(only)]
-        self.catch_up()
+        self.recovery.catch_up()
         return verify(
             self.context,
             chosen,
@@ -203,12 +210,12 @@ class Delivery:
         while not stopping.is_set():
             try:
                 if caught_up_at is None or monotonic() - caught_up_at > _CATCH_UP_SECONDS:
-                    self.catch_up()
+                    self.recovery.catch_up()
                     caught_up_at = monotonic()
                 left = self._left_by_dead_writers()
                 # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
                 if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
-                    self.recover()
+                    self.recovery.recover()
                     tried, tried_at = left, monotonic()
                 on_tick(deliverer.keep_delivering())
             except StrandlineError as e:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.core.delivery_types import NOT_PARTITIONED, Lease, SinkRecord
 from strandline.core.errors import StrandlineError
 from strandline.core.types import SEQ_MAX, Dataset, Seq
@@ -11,14 +13,19 @@ from strandline.ledger.deliver import lanes, sinks
 from strandline.ledger.engine import Connection, utc_now
 
 
-def highest_delivered(context: DeliverContext, connection: Connection, dataset: Dataset) -> Seq | None:
-    """None where the dataset has no sink. A sink that cannot be asked, or that may hold partitions which this ledger
-    has never heard of, counts as having passed everything: what is not rolled forward was never acknowledged."""
-    reached = lanes.highest_mark(connection, dataset.id)
-    for record in sinks.of_dataset(connection, dataset.id):
-        found = SEQ_MAX if dataset.deliver_by else _reached(context, record, dataset)
-        reached = found if reached is None or (found is not None and found > reached) else reached
-    return reached
+@dataclass(frozen=True, slots=True)
+class SinkInquiry:
+    context: DeliverContext
+
+    def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
+        """None where the dataset has no sink. A sink that cannot be asked, or that may hold partitions which this
+        ledger has never heard of, counts as having passed everything: what is not rolled forward was never
+        acknowledged."""
+        reached = lanes.highest_mark(connection, dataset.id)
+        for record in sinks.of_dataset(connection, dataset.id):
+            found = SEQ_MAX if dataset.deliver_by else _reached(self.context, record, dataset)
+            reached = found if reached is None or (found is not None and found > reached) else reached
+        return reached
 
 
 def _reached(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from strandline.core.settings import IngestSettings
 from strandline.core.types import BlockHead, Dataset, Seq
@@ -12,6 +12,13 @@ from strandline.iceberg.spark.tables import SparkTables
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.witness import Witness
 from strandline.storage.receipts import Receipts
+
+
+class SinkRecords(Protocol):
+    """What sinks say of themselves: a restored ledger does not know. `deliver/sink_records.SinkInquiry` gives it."""
+
+    def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
+        """How far any sink of the dataset has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +30,7 @@ class IngestContext:
     settings: IngestSettings
     receipts: Receipts
     """Of received batches, in the warehouse."""
-    delivered: Callable[[Connection, Dataset], Seq | None] = lambda connection, dataset: None
-    """How far any sink of a dataset has come, by the sinks' own records: a restored ledger does not know."""
+    sinks: SinkRecords
 
     def wap(self, head: BlockHead) -> WapId:
         return WapId(self.lake, head.rows, head.digest, head.batch_id)

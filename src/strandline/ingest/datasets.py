@@ -4,9 +4,10 @@ between the two does not spoil. No JVM is needed for it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.columns import Column
 
 
+class SpooledBodies(Protocol):
+    """What a receiver has in its spool. `receive/spool.Spool` gives it."""
+
+    def bodies(self, table_uuid: str) -> Sequence[tuple[str, datetime]]:
+        """Their names, and when they were written, whether the ledger knows them or not."""
+
+
 @dataclass(frozen=True)
 class DatasetCare:
     lake_id: str
     ledger: Ledger
     catalog: LightCatalog
-    spooled: Callable[[str], Collection[str]]
-    """Names of the bodies in the spool for the table of this uuid, whether the ledger knows them or not."""
+    spool: SpooledBodies
 
     def create(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str], partition_by: str | None
@@ -73,7 +80,7 @@ class DatasetCare:
         before anybody looks, so that what is not seen here comes too late for it; the table goes in the middle of that
         transaction, so that one which died is simply done again."""
         # Before the ledger is locked. A body that comes later is recorded before it is answered, or finds it dropped.
-        spooled = self.spooled(dataset.table_uuid)
+        spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")

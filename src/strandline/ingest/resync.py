@@ -328,7 +328,7 @@ def _roll_forward(
     rolled = []
     memory = rollback.recall(connection, dataset)
     may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
-    passed = work.delivered(connection, dataset) if newest else None
+    passed = work.sinks.highest_delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
         known = blocks.batch_block(connection, dataset.id, wap.batch_id)
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:

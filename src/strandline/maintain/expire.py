@@ -70,7 +70,7 @@ def expire(
     check(dataset, before)
     if not dry_run:
         progress("settling staged blocks", 0, None)
-        context.recover()
+        context.ingestion.recover()
         failpoints.hit("expire.after_settle")
         # Our tag goes to main first: then no snapshot between the two can go.
         rollback.move_tag(context.ledger, tables, dataset)

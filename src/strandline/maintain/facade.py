@@ -38,8 +38,6 @@ class Maintenance:
     """`lake.maintenance`. Everything here is safe beside ingest, delivery and itself."""
 
     context: MaintainContext
-    catch_up: Callable[[], None]
-    """A ledger that was restored is opened before it is asked what may be deleted."""
 
     # By hand.
 
@@ -255,12 +253,12 @@ class Maintenance:
 
         def work() -> Any:
             on_begin(job.dataset, job.kind)
-            self.catch_up()
+            self.context.ingestion.catch_up()
             match job.kind:
                 case Kind.COMPACT:
                     return self._compact(job.dataset, False, quiet, alive)
                 case Kind.NUMBER:
-                    return self.context.number(job.dataset)
+                    return self.context.ingestion.number(job.dataset)
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:
@@ -297,7 +295,7 @@ class Maintenance:
 
     def _ready(self, name: str) -> Dataset:
         target = self._dataset(name)  # a wrong name is told before anything is started
-        self.catch_up()
+        self.context.ingestion.catch_up()
         return target
 
     def _dataset(self, name: str) -> Dataset:

@@ -67,7 +67,7 @@ def retain(
         except (OpeningNeeded, MarkMoved, LeaseLost):
             if attempt == _ATTEMPTS_MAX - 1:
                 raise
-            context.recover()
+            context.ingestion.recover()
     raise AssertionError("unreachable")
 
 

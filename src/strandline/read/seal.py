@@ -10,9 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from strandline.core.errors import StrandlineError
-from strandline.core.types import Seq
+from strandline.core.types import Dataset, Seq
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks
 
 log = logging.getLogger(__name__)
 
@@ -108,3 +111,33 @@ class SealedWatermark:
                 self.refresh()
             except StrandlineError as e:
                 log.warning("the sealed watermark could not be read, trying again: %s", e.message)
+
+
+class SealWatches:
+    """One watch per dataset and process."""
+
+    def __init__(self, ledger: Ledger, *, poll_seconds: float) -> None:
+        self._ledger = ledger
+        self._poll_seconds = poll_seconds
+        self._watches: dict[str, SealedWatermark] = {}
+
+    def watch(self, dataset: Dataset) -> SealedWatermark:
+        def look() -> Seq | None:
+            with self._ledger.read() as connection:
+                return blocks.sealed(connection, dataset.id)
+
+        return self._watches.setdefault(dataset.name, SealedWatermark(look, poll_seconds=self._poll_seconds))
+
+    def refresh(self, dataset: Dataset) -> None:
+        """Rows are in and acknowledged: whatever a watch meets now must not look like a failure of that."""
+        watch = self._watches.get(dataset.name)
+        if watch is not None:
+            with suppress(StrandlineError):
+                watch.refresh()
+
+    def forget(self, name: str) -> None:
+        self._watches.pop(name, None)
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()

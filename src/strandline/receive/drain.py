@@ -20,7 +20,7 @@ _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
 def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
     """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
     senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
-    context.catch_up()
+    context.door.catch_up()
     check_hold(context.ledger, dataset.id)
     found = Adoption(
         context.ledger, context.spool, context.receipts

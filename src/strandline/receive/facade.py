@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
+    from strandline.iceberg.pyiceberg.catalog import LightCatalog
     from strandline.iceberg.schema.columns import Column
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
     from strandline.ledger.receive.senders import ClaimOf, Released
@@ -53,8 +54,7 @@ class Receiver:
     """`lake.receiver`. Two of them over one ledger are as good as one."""
 
     context: IntakeContext
-    columns: Callable[[Dataset], Sequence[Column]]
-    """A dataset's columns, without Spark."""
+    catalog: Callable[[], LightCatalog]
     read_lines: Callable[[], ReadLines]
     """Ingest's reader of JSON lines; asked for when the first request may come."""
 
@@ -109,6 +109,14 @@ class Receiver:
             )
         return released
 
+    # What waits.
+
+    def ingest_waiting(self, dataset: Dataset) -> int:
+        """Ingests what was received for the dataset and is not in its table yet; how many bodies that were."""
+        from strandline.receive.drain import drain
+
+        return drain(self.context, dataset)
+
     # A ledger that was restored.
 
     def adopt(self) -> Adopted:
@@ -159,7 +167,7 @@ class Receiver:
     def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Give up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
         wanted = None if dataset is None else full_name(dataset)
-        self.context.catch_up()
+        self.context.door.catch_up()
         gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
         for file in gone:
             self.context.spool.set_aside(file.name)
@@ -256,4 +264,4 @@ class Receiver:
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         with self.context.ledger.read() as connection:
             found = datasets.get(connection, full_name(name))
-        return found, self.columns(found)
+        return found, self.catalog().columns(found.name)

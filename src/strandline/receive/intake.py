@@ -65,6 +65,16 @@ class Entered(Protocol):
     def rows(self) -> SeqRange | None: ...
 
 
+class BatchDoor(Protocol):
+    """How a batch enters its table. `ingest/facade.Ingestion` gives it."""
+
+    def catch_up(self) -> None:
+        """Resyncs a ledger that was restored, before it is asked what is published."""
+
+    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Entered:
+        """The batch's id alone decides. What `last_check` raises before the commit gives the batch up."""
+
+
 @dataclass(frozen=True, slots=True)
 class IntakeContext:
     config: LakeConfig
@@ -72,10 +82,7 @@ class IntakeContext:
     spool: Spool
     tables: Callable[[], SparkTables]
     """Starts Spark when it is called for the first time."""
-    append: Callable[[str, DataFrame, str, Callable[[], None]], Entered]
-    """The one door: a dataset's name, rows, the batch's id, which alone decides, and a check before the commit."""
-    catch_up: Callable[[], None]
-    """A ledger that was restored is opened before it is asked what is published."""
+    door: BatchDoor
     receipts: Receipts
     witness: Witness
 
@@ -167,7 +174,7 @@ class Intake:
     def _open_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
             self._opened_at = monotonic()
-            self.context.catch_up()
+            self.context.door.catch_up()
         if self._opens.is_set():
             # Their senders were told that they are safe, and may never send anything again.
             Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
@@ -198,7 +205,7 @@ class Intake:
         """One batch of the dataset, formed if need be; None where there is none to be had."""
         ledger, settings = self.context.ledger, self.context.settings
         # Before bodies are put into a batch: by a ledger that was restored, they may be in the table already.
-        self.context.catch_up()
+        self.context.door.catch_up()
         check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
@@ -220,7 +227,7 @@ class Intake:
         try:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
-                self.context.catch_up()
+                self.context.door.catch_up()
                 self._write_receipt(dataset, batch)
                 check_hold(ledger, dataset.id)
                 at_the_door = True
@@ -239,7 +246,7 @@ class Intake:
         """Through the door, unless it is in already: then its files may be gone, and are not needed."""
         numbers = self._published(dataset, batch)
         if numbers is None:
-            numbers = self.context.append(
+            numbers = self.context.door.append_received(
                 dataset.name,
                 self._frame(dataset, batch),
                 batch.batch_id,

@@ -26,6 +26,7 @@ from strandline.core.settings import LakeConfig
 from strandline.ledger import audit, schedules
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
+from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
 from strandline.reconcile.ledger_context import LakeGround
 from strandline.reconcile.paths import canonical
@@ -55,13 +56,13 @@ class Reconciler:
         catalog: Callable[[], LightCatalog],
         spark: Callable[[], SparkTables],
         witness: Witness,
-        open_ledger: Callable[[], object],
+        recovery: Recovery,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._catalog = catalog
         self._spark = spark
-        self._open_ledger = open_ledger
+        self._recovery = recovery
         self._ground = LakeGround(config, ledger, witness)
         self._tried: datetime | None = None
 
@@ -206,7 +207,7 @@ class Reconciler:
         if self._ground.behind() is None:
             return
         try:
-            self._open_ledger()
+            self._recovery.recover()
         except StrandlineError as e:
             if needed and not isinstance(e, WitnessUnreadable):
                 raise

@@ -58,7 +58,7 @@ def tick(
             return
         with delivering(out) as progress:
             lake.on_start = progress.on_start
-            lake.delivery.catch_up()
+            lake.delivery.recovery.catch_up()
             report = lake.delivery.tick(sink, progress=progress.on_rows)
     seconds = time.monotonic() - began
     out.show(deliver.tick_document(report, seconds), *deliver.tick(report, seconds))

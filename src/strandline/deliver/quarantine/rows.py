@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from strandline.core.delivery_types import SinkRecord
+from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.types import Dataset
 from strandline.deliver.context import DeliverContext
@@ -161,6 +162,31 @@ def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
     for name in gone:
         objects.remove(name)
     return len(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineForPurge:
+    """The quarantined rows of a dataset, also of sinks that were removed."""
+
+    context: DeliverContext
+
+    def of_dataset(self, dataset: Dataset) -> list[RefusedRow]:
+        return [
+            RefusedRow(
+                a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
+                a.row.state is QuarantineState.REPLAYING, partial(content_of, self.context, a.row),
+            )
+            for a in kept_aside(self.context, dataset)
+        ]  # fmt: skip
+
+    def discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
+        left = forget(self.context, dataset, ids)
+        remove_leftovers(self.context, dataset)
+        return [
+            f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
+            f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
+            for a in left
+        ]
 
 
 def _may_have_landed(name: str, row: Quarantined) -> RefusedError:

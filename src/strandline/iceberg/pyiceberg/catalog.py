@@ -53,7 +53,7 @@ from strandline.iceberg.metadata.table_metadata import (
 from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
 from strandline.iceberg.pyiceberg.errors import explained, opening
 from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
-from strandline.iceberg.pyiceberg.schema import dataset_schema, fit_own_columns, partition_spec
+from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, fit_own_columns, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.partitioning import parse_partition_by
 from strandline.storage.s3_settings import S3Settings
@@ -163,6 +163,10 @@ class LightCatalog:
     def load(self, name: str) -> Table:
         with opening(full_name(name)):
             return self._catalog.load_table(parse_identifier(name))
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        """Every column of the table, ours too."""
+        return columns_of(self.load(name).schema())
 
     def open_metadata(self, location: str) -> Table:
         """As a metadata file has it, whatever catalog names it."""

@@ -19,11 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from strandline.core.delivery_types import RefusedRow
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Dataset
 from strandline.iceberg.spark.tables import explain
 from strandline.ledger.ingest import reject_folders
-from strandline.maintain.context import MaintainContext, Progress, RefusedRow
+from strandline.maintain.context import MaintainContext, Progress
 from strandline.maintain.purge.sinks import Refused
 from strandline.maintain.purge.table_rows import is_about_values
 from strandline.storage.durable import sync_folder, whole_file

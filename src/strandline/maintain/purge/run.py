@@ -122,8 +122,8 @@ class _Purge:
         bodies = 0
         if not self.dry_run:
             self.progress("taking in what waits at the receiver", 0, None)
-            bodies = self.context.take_in(self.dataset)
-            self.context.recover()
+            bodies = self.context.received.ingest_waiting(self.dataset)
+            self.context.ingestion.recover()
         table = self._from_table()
         found = self._tried("folders of reject files", lambda: find_folders(self.context, self.dataset))
         folders = found or RejectFolders((), ())
@@ -217,7 +217,7 @@ class _Purge:
             except (OpeningNeeded, MarkMoved, LeaseLost):  # all of them before anything is recorded
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
-                self.context.recover()
+                self.context.ingestion.recover()
         raise AssertionError("unreachable")
 
     def _count_and_delete(self) -> _Table:
@@ -231,7 +231,7 @@ class _Purge:
             failpoints.hit("purge.after_table")
             if not self.dry_run:
                 ids = {q.id for q in table.refused.chosen}
-                self.left += self._tried("quarantine", lambda: self.context.discard(self.dataset, ids)) or ()
+                self.left += self._tried("quarantine", lambda: self.context.quarantine.discard(self.dataset, ids)) or ()
             return table
 
     @contextmanager
@@ -253,7 +253,7 @@ class _Purge:
             floor = floors.get(connection, self.dataset.id)
         self.progress("looking for rows that fit", 0, None)
         fits = self._rows.look(sealed)
-        refused = judge_refused(self._main(), self.where, self.context.quarantined(self.dataset))
+        refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
         findings = search.look(sealed, floor, fits.ours, refused.in_table)
         return _Table(floor, fits, refused, tuple(findings))

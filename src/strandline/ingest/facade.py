@@ -1,0 +1,209 @@
+"""Ingest as a lake offers it: ways in, and recovery, which every other stage relies on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import RefusedError, WitnessUnreadable
+from strandline.core.types import Dataset, Numbered, Staged
+from strandline.iceberg.metadata.identifier import full_name
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.read.seal import SealWatches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.ingest.append import Appended, Progress
+    from strandline.ingest.context import IngestContext
+    from strandline.ingest.ingest_files import FileOutcome, FileProgress, Options
+    from strandline.ingest.recover import Recovered
+    from strandline.ingest.resync import Opened
+    from strandline.ledger.engine import Ledger
+    from strandline.ledger.witness import Witness
+
+SETTLE_AGAIN_SECONDS = 60
+"""How long after a recovery that could not settle some dataset the next one is made, if something is to be done."""
+
+
+class Ingestion:
+    """`lake.ingestion`. It starts Spark when that is needed, and the first thing done with it is to resync the ledger
+    (if the witness says so) and to settle what dead writers left."""
+
+    def __init__(
+        self, ledger: Ledger, witness: Witness, watches: SealWatches, start: Callable[[], IngestContext]
+    ) -> None:
+        self._ledger = ledger
+        self._witness = witness
+        self._watches = watches
+        self._start = start
+        self._starting = threading.Lock()
+        self._started: IngestContext | None = None
+        self._settling = threading.RLock()
+        self._settled = False
+        self._settle_again_at: float | None = None
+        """When recovery is tried again, after it could not settle some dataset."""
+        self._recovering: set[int] = set()
+        """The threads that are at it: what they need of the lake is not settled first."""
+
+    @property
+    def is_started(self) -> bool:
+        return self._started is not None
+
+    @property
+    def unsettled_context(self) -> IngestContext:
+        """Starts Spark, and settles nothing first."""
+        with self._starting:
+            if self._started is None:
+                self._started = self._start()
+            return self._started
+
+    @property
+    def context(self) -> IngestContext:
+        """Before it is used for the first time, what dead writers left is settled."""
+        context = self.unsettled_context
+        if threading.get_ident() in self._recovering:
+            return context
+        with self._settling:
+            if not self._settled or self._is_due_again():
+                with suppress(WitnessUnreadable):  # reading goes on; whoever wants a number is told
+                    self.recover()
+        return context
+
+    def _is_due_again(self) -> bool:
+        return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
+
+    # Recovery.
+
+    def recover(self) -> Recovered:
+        """Settles what dead writers left; the ledger is resynced first if the witness says so."""
+        from strandline.ingest.recover import recover
+        from strandline.ingest.resync import open_ledger, open_postponed, with_opening
+
+        context = self.unsettled_context
+        with self._recovers():
+            open_ledger(context)
+            not_opened = with_opening(context, lambda: open_postponed(context))
+            report = with_opening(context, lambda: recover(context))
+            report.held += not_opened
+        self._settled = True
+        self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
+        return report
+
+    def catch_up(self) -> None:
+        """Resyncs a ledger that was restored, perhaps under this very process, before anything is asked of it."""
+        try:
+            highest = self._witness.read().highest
+        except WitnessUnreadable:
+            return  # whoever wants a number is told
+        with self._ledger.read() as connection:
+            behind = sequence.read(connection).last != highest
+            postponed = bool(blocks.postponed(connection))
+        if behind or (postponed and (self._settle_again_at is None or self._is_due_again())):
+            self.recover()
+
+    def open_ledger(self, *, rebuild: bool) -> Opened | None:
+        """None if witness and counter agree, which they nearly always do."""
+        from strandline.ingest.resync import open_ledger
+
+        with self._recovers():
+            return open_ledger(self.unsettled_context, rebuild=rebuild)
+
+    @contextmanager
+    def _recovers(self) -> Iterator[None]:
+        this = threading.get_ident()
+        if this in self._recovering:
+            yield
+            return
+        self._recovering.add(this)
+        try:
+            yield
+        finally:
+            self._recovering.discard(this)
+
+    def void_block(self, lo: int, reason: str) -> None:
+        from strandline.ingest.resync import with_opening
+        from strandline.ingest.settle import void_staged
+
+        with self._ledger.read() as connection:
+            found = blocks.of_number(connection, lo)
+            named = {d.id: d for d in datasets.every(connection)}
+        if not isinstance(found, Staged) or found.head.dataset not in named:
+            raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
+        context, target = self.unsettled_context, named[found.head.dataset]
+        with_opening(context, lambda: void_staged(context, target, found, reason))
+
+    # Ways in.
+
+    def append(
+        self,
+        dataset: str,
+        df: DataFrame,
+        batch_id: str | None,
+        *,
+        same_content: bool = True,
+        received: bool = False,
+        last_check: Callable[[], None] = lambda: None,
+        progress: Progress = lambda step, rows: None,
+    ) -> Appended:
+        from strandline.ingest.append import commit, prepare
+
+        target = self._ready(dataset)
+        context = self.context
+        progress("counting", None)
+        batch = prepare(context, target, df, batch_id=batch_id, same_content=same_content)
+        done = commit(context, batch, received=received, last_check=last_check, progress=progress)
+        self._watches.refresh(target)
+        return done
+
+    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Appended:
+        """A batch of received bodies, whose id alone decides."""
+        return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
+
+    def ingest(
+        self,
+        dataset: str,
+        paths: Sequence[Path],
+        options: Options,
+        *,
+        files_at_once_max: int,
+        progress: FileProgress,
+        on_done: Callable[[FileOutcome], None],
+    ) -> list[FileOutcome]:
+        """What dead writers left is settled first, where Spark has to start at all."""
+        from strandline.ingest.ingest_files import ingest_files
+
+        def ready() -> IngestContext:
+            self.recover()
+            return self.context
+
+        target = self._ready(dataset)
+        outcomes = ingest_files(
+            ready,
+            self._ledger,
+            target,
+            paths,
+            options,
+            files_at_once_max=files_at_once_max,
+            progress=progress,
+            on_done=on_done,
+        )
+        self._watches.refresh(target)
+        return outcomes
+
+    def number(self, dataset: Dataset, on_step: Callable[[int], None] | None = None) -> Numbered:
+        """Gives a sequence number to every row of an adopted table that has none."""
+        from strandline.ingest.adopt import number_rows
+
+        done = number_rows(self.context, dataset, on_step=on_step)
+        self._watches.refresh(dataset)
+        return done
+
+    def _ready(self, dataset: str) -> Dataset:
+        self.catch_up()
+        with self._ledger.read() as connection:
+            return datasets.get(connection, full_name(dataset))
