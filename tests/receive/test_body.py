@@ -101,6 +101,29 @@ def test_every_type_is_read_as_our_sender_spells_it(kind: str, text: str, value:
     assert _value(kind, "null") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("date", "-5877641-06-23", -(2**31)),
+        ("date", "-0043-03-15", -735160),
+        ("date", "0000-02-29", -719469),
+        ("date", "+12024-02-29", 3672207),
+        ("date", "+5881580-07-11", 2**31 - 1),
+        ("timestamp", "-290308-12-21T19:59:05.224192", -(2**63)),
+        ("timestamp", "+294247-01-10T04:00:54.775807", 2**63 - 1),
+        ("timestamptz", "-290308-12-21T19:59:05.224192Z", -(2**63)),
+        ("timestamptz", "0001-01-01T00:00:00+01:00", -62135596800 * 10**6 - 3600 * 10**6),
+        ("timestamptz", "+294247-01-10T05:00:54.775807+01:00", 2**63 - 1),
+    ],
+)
+def test_dates_and_times_are_read_over_the_whole_range_of_their_type(kind: str, text: str, value: int) -> None:
+    """Python's own end at the years 1 and 9999."""
+    plain = {"date": '"2024-01-01"', "timestamp": '"2024-01-01T00:00:00"', "timestamptz": '"2024-01-01T00:00:00Z"'}
+    body = f'{{"c0":{plain[kind]}}}\n' * 99 + f'{{"c0":"{text}"}}\n' + '{"c0":null}\n'
+    found = _read(body.encode(), _columns(kind)).column("c0").cast(pa.int32() if kind == "date" else pa.int64())
+    assert found[99].as_py() == value and found[100].as_py() is None and found.null_count == 1
+
+
 def test_nan_is_read_and_is_no_null() -> None:
     assert math.isnan(_value("double", '"NaN"')) and math.isnan(_value("float", '"NaN"'))
 

@@ -832,3 +832,24 @@ def test_every_type_arrives_as_it_was(ends: Callable[[str], Receiving], name: st
         }
         assert {k: v for k, v in differing.items() if v} == {}
         assert way.verdict().ok
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_dates_and_times_arrive_over_the_whole_range_of_their_type(
+    ends: Callable[[str], Receiving], name: str, format: str
+) -> None:
+    """As numbers on both sides: Python has no years before 1 or after 9999."""
+    days = [-(2**31), -735160, -719529, 0, 3672207, 2**31 - 1]
+    micros = [-(2**63), -63554961546000000, -62167219200000000, 1, 253402300800000000, 2**63 - 1]
+    with open_way(ends("a").lake, ends("b"), name, columns={"d": "date", "t": "timestamp", "z": "timestamptz"}) as way:
+        way.add(format=format)
+        rows = way.sender.spark.createDataFrame(list(zip(days, micros, strict=True)), "days int, micros long")
+        instant = F.timestamp_micros("micros")
+        given = [F.date_from_unix_date("days").alias("d"), instant.cast("timestamp_ntz").alias("t"), instant.alias("z")]
+        way.append(rows.select(*given))
+        way.deliver()
+        way.to.ingest()
+        written = [F.unix_date("d"), F.unix_micros(F.col("t").cast("timestamp")), F.unix_micros("z")]
+        got = way.to.lake.spark.table(way.table).orderBy("d").select(*written).collect()
+        assert [tuple(row) for row in got] == [(d, m, m) for d, m in zip(days, micros, strict=True)]
+        assert way.quarantined() == [] and way.verdict().ok

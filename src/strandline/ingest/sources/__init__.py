@@ -30,7 +30,8 @@ A value is never coerced, rounded or dropped without a word; a row with one valu
   (1e-400) is out of range like one that is too large: it would become 0.
 - *decimal*: a JSON number, or a string with one, that is exact in the column's precision and scale.
 - *string*: a JSON string; never a number or an object. *binary*: base64 with padding.
-- *date*: `YYYY-MM-DD`, years 0001 to 9999.
+- *date*: `YYYY-MM-DD`; beyond that with a sign (`+12024-02-29`, `-0043-03-15`), over the whole range of the type. The
+  year 0000 is 1 BC.
 - *timestamp*: a date, or a date, `T` or a space, and `HH[:MM[:SS[.ffffff]]]`; what is left out is zero. No offset. More
   than six digits of a second do not fit: they would be lost.
 - *timestamptz*: the same, and after the time `Z`, `±HH`, `±HHMM` or `±HH:MM`; without one it is taken as UTC.

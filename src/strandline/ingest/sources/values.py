@@ -9,7 +9,7 @@ import binascii
 import json
 import math
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -31,14 +31,18 @@ _NUMBER = re.compile(NUMBER)
 _NOT_ZERO = re.compile(NOT_ZERO)
 _INTEGER = re.compile(INTEGER)
 _DECIMAL = re.compile(DECIMAL)
-_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_YEAR = "[0-9]{4}|[+-][0-9]{4,7}"
+"""Years before 0 and after 9999 have a sign, as in ISO 8601: that is how Spark and our own sinks write them."""
+_DATE = re.compile(rf"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})")
 _TIMESTAMP = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    rf"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})"
     r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?)?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_MICROSECONDS_PER_DAY = timedelta(days=1) // _MICROSECOND
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+"""After which the calendar repeats itself."""
 
 INTEGER_BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 
@@ -187,9 +191,22 @@ def _date(text: str, dt: t.DataType) -> int:
     if not found:
         raise _misfit(text, dt)
     try:
-        return (date(*map(int, found.groups())) - _EPOCH_DAY).days
+        days = _days(*map(int, found.groups()))
     except ValueError as e:
         raise _misfit(text, dt) from e
+    return _in_range(days, 32, text, dt)
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Since 1970, in the calendar of today however far back. Python's own dates end at the years 1 and 9999."""
+    cycles, within = divmod(year - 2000, _CYCLE_YEARS)
+    return (date(2000 + within, month, day) - _EPOCH_DAY).days + cycles * _CYCLE_DAYS
+
+
+def _in_range(value: int, bits: int, text: str, dt: t.DataType) -> int:
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise Misfit(f"{show(text)} is out of range for {named(dt)}")
+    return value
 
 
 def _timestamp(text: str, dt: t.DataType) -> int:
@@ -203,10 +220,12 @@ def _timestamp(text: str, dt: t.DataType) -> int:
         raise Misfit(f"{show(text)} has more than six digits of a second")
     try:
         year, month, day, hour, minute, second = (int(part or 0) for part in clock)
-        local = datetime(year, month, day, hour, minute, second, int((fraction or "0").ljust(6, "0")), tzinfo=UTC)
-        return (local - _offset(zone) - _EPOCH) // _MICROSECOND
-    except (ValueError, OverflowError) as e:
+        clock_time = time(hour, minute, second, int((fraction or "0").ljust(6, "0")))
+        of_day = datetime.combine(_EPOCH_DAY, clock_time) - datetime.combine(_EPOCH_DAY, time())
+        moment = _days(year, month, day) * _MICROSECONDS_PER_DAY + (of_day - _offset(zone)) // _MICROSECOND
+    except ValueError as e:
         raise _misfit(text, dt) from e
+    return _in_range(moment, 64, text, dt)
 
 
 def _offset(zone: str | None) -> timedelta:
