@@ -181,13 +181,13 @@ class Lake:
         history: History | None = None,
         deliver_by: Sequence[str] | None = None,
         leave_foreign: bool = False,
-        on_step: Callable[[int], None] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
     ) -> Numbered:
         """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since.
 
         What is left out is as recorded: for a table that is new here, all history is delivered, in one partition.
         Rows that have a sequence number before it becomes a dataset stay foreign: it is refused unless `leave_foreign`
-        says that this is meant.
+        says that this is meant. `on_step` hears how many rows have got a number, and of how many at most.
         """
         from strandline.ingest.register_table import Terms, register
 

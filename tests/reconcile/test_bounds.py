@@ -38,7 +38,7 @@ class Looks:
             with self._lock:
                 self._under_way -= 1
 
-    def on_progress(self, phase: Phase, count: int) -> None:
+    def on_progress(self, phase: Phase, count: int, total: int | None) -> None:
         self.phase = phase
 
 
@@ -69,11 +69,11 @@ def test_a_candidate_that_is_skipped_leaves_its_place_under_the_cap_to_the_next(
     orphans = lake.puts(20)
     looks = Looks(lake, monkeypatch)
 
-    def replaced(phase: Phase, count: int) -> None:
+    def replaced(phase: Phase, count: int, total: int | None) -> None:
         if phase is Phase.ORPHANS and looks.phase is not Phase.ORPHANS:
             for path in orphans[:4]:
                 Path(path).write_bytes(b"another file")
-        looks.on_progress(phase, count)
+        looks.on_progress(phase, count, total)
 
     run = lake.run(ACT, on_progress=replaced)
     assert run.outcome.done.orphans == 5 and run.outcome.done.skipped_recheck == 4

@@ -67,6 +67,18 @@ def test_nothing_is_purged_by_a_catalog_that_was_lost_and_made_anew(lake: WholeL
     assert set(lake.states(run).values()) == {SweptState.HELD}
 
 
+def test_how_far_files_are_brought_back_or_deleted_is_told_batch_by_batch(lake: WholeLake) -> None:
+    lake.settings(quarantine_days=0, batch_size=2)
+    lake.puts(5)
+    told: list[tuple[int, int]] = []
+    lake.lake.reconciler.restore(lake.run(ACT).id, on_progress=lambda *how_far: told.append(how_far))
+    assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
+    told.clear()
+    lake.run(ACT)
+    assert lake.lake.reconciler.purge(on_progress=lambda *how_far: told.append(how_far)).purged == 5
+    assert told[-1] == (told[-1][1],) * 2 and told[-1][1] >= 5 and told == sorted(set(told))
+
+
 def test_the_catalog_is_asked_before_every_batch(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.settings(quarantine_days=0, batch_size=1)
     lake.puts(3)

@@ -102,11 +102,18 @@ def test_the_record_survives_and_is_newest_first_and_bounded(make_lake: MakeLake
 def test_progress_is_told_by_phase(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "TOLD_SECONDS", 0)
     told: dict[Phase, int] = {}
+    totals: dict[Phase, int | None] = {}
     lake.puts(2)
-    run = lake.run(ACT, on_progress=lambda phase, count: told.update({phase: count}))
+
+    def tell(phase: Phase, count: int, total: int | None) -> None:
+        told[phase], totals[phase] = count, total
+
+    run = lake.run(ACT, on_progress=tell)
     assert list(told) == list(Phase) and {phase.value for phase in told} == _PHASES.keys()
     assert told[Phase.LIST] == run.outcome.listed and told[Phase.ORPHANS] == told[Phase.REFERENCES] == 2
     assert set(run.outcome.phases) == {phase.value for phase in Phase}
+    known = {phase: total for phase, total in totals.items() if total is not None}
+    assert known == {Phase.MISSING: 0, Phase.ORPHANS: 2}
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------

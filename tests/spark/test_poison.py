@@ -208,7 +208,9 @@ def test_columns_that_were_chosen_without_the_number_are_split_by_it_all_the_sam
             assert tick(lake, "out").rows == 19
         [found] = lake.delivery.quarantined("out", contents_max=1)
         assert (int(found.row.seq), found.content) == (9, {"n": 9, "text": "t9"})
-        assert lake.delivery.replay("out").rows[0].outcome == "replayed"
+        told: list[tuple[int, int]] = []
+        replay = lake.delivery.replay("out", on_progress=lambda *how_far: told.append(how_far))
+        assert replay.rows[0].outcome == "replayed" and told == [(0, 1)]
         [replayed] = (out / "default.events" / "~replay").glob("*.jsonl")
         assert json.loads(replayed.read_text()) == {"n": 9, "text": "t9"}
 

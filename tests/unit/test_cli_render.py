@@ -8,12 +8,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
-from strandline.cli.render import common, ingest, status
-from strandline.cli.render.bars import how_far
+from strandline.cli.render import bars, common, ingest, status
+from strandline.cli.render.bars import bars_on, how_far, one_bar
 from strandline.cli.render.ingest_progress import Bars
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
@@ -211,6 +212,37 @@ def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
         assert whole.fields["count"] == "2/2"
         assert whole.fields["note"].startswith("1,000 rows, ")
         assert whole.fields["note"].endswith("rows/s")
+
+
+def test_one_bar_shows_the_share_where_the_total_is_known_and_begins_anew_with_another_thing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written, out = io.StringIO(), Output(as_json=False)
+    out.out = out.err = Console(file=written, force_terminal=True, width=200, color_system=None)
+    shown: list[str] = []
+    drawn: list[Progress] = []
+    monkeypatch.setattr(bars, "bars_on", lambda out: drawn.append(bars_on(out)) or drawn[0])
+
+    def look() -> None:
+        drawn[0].refresh()
+        shown.append(written.getvalue())
+        written.seek(0)
+        written.truncate()
+
+    with one_bar(out, "Looking") as bar:
+        bar.step("Listing storage", 1_234, None)
+        look()
+        bar.step("Orphan files", 25, 100)
+        logging.getLogger("strandline.reconcile.act").warning("files set aside: 25")
+        look()
+        bar.say("Comparing")
+        look()
+    assert "Listing storage" in shown[0] and "1,234" in shown[0] and "%" not in shown[0]
+    assert "Orphan files" in shown[1] and "25/100" in shown[1] and "25 %" in shown[1]
+    assert "Comparing" in shown[2] and "%" not in shown[2].rpartition("Comparing")[2]
+    assert "files set aside" not in "".join(shown) and "files set aside: 25" in written.getvalue()
+    with one_bar(Output(as_json=True), "Looking") as bar:
+        bar.step("Orphan files", 25, 100)
 
 
 def test_what_is_logged_while_a_spinner_turns_is_shown_whole_when_it_is_gone() -> None:

@@ -81,14 +81,14 @@ class Output:
             yield lambda _: None
             return
         with (
-            self._warnings_after(),
+            self.warnings_after(),
             # Where both are the terminal, what is printed must pass through the console that draws the spinner.
             (self.out if self.out.is_terminal else self.err).status(Text(text, "dim")) as status,
         ):
             yield lambda words: status.update(Text(words, "dim"))
 
     @contextmanager
-    def _warnings_after(self) -> Iterator[None]:
+    def warnings_after(self) -> Iterator[None]:
         """What is logged meanwhile is shown when the spinner is gone, not in the midst of it."""
         kept = _Kept()
         ours = logging.getLogger("strandline")

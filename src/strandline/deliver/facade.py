@@ -23,7 +23,7 @@ from strandline.ledger.recovery import Recovery
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview
-    from strandline.deliver.quarantine.replay import ReplayReport
+    from strandline.deliver.quarantine.replay import OnRows, ReplayReport
     from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
@@ -124,12 +124,15 @@ class Delivery:
             found += look(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
         return found
 
-    def replay(self, name: str, numbers: Sequence[int] | None = None) -> ReplayReport:
+    def replay(
+        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
+    ) -> ReplayReport:
         """Send rows that were set aside again, without Spark; all of them, or those with these numbers."""
         from strandline.deliver.quarantine.replay import replay
 
         target = self._of_sink(name)
-        return replay(self.context, target, self.catalog().columns(target.name), name, numbers)
+        told = on_progress or (lambda done, total: None)
+        return replay(self.context, target, self.catalog().columns(target.name), name, numbers, told)
 
     def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
         """Give rows that were set aside up for good; all of them, or those with these numbers."""

@@ -26,13 +26,20 @@ from strandline.ingest.resync import with_opening
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
+OnStep = Callable[[int, int], None]
+"""How many rows have got a number, and how many there are to number, at most."""
 
-def number_rows(work: IngestContext, dataset: Dataset, *, on_step: Callable[[int], None] | None = None) -> Numbered:
+
+def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> Numbered:
     """Until no row is without a number, as far as main shows when it looks."""
     rows = steps = 0
     for left in _open_passes(work, dataset):
         rows += _take_over(work, dataset, left)
     skip: set[str] = set()
+    total = 0
+    if on_step is not None:
+        total = rows + rewrite.unnumbered_rows(work.tables, dataset.name)
+        on_step(rows, total)
     while True:
         group = rewrite.unnumbered_group(
             work.tables, dataset.name, rows_max=work.settings.adopt_rows_max, skip=frozenset(skip)
@@ -49,7 +56,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: Callable[[int
         rows += done
         steps += 1
         if on_step is not None:
-            on_step(rows)
+            on_step(rows, max(rows, total))
 
 
 def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:

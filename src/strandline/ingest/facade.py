@@ -195,7 +195,7 @@ class Ingestion:
         self._watches.refresh(target)
         return outcomes
 
-    def number(self, dataset: Dataset, on_step: Callable[[int], None] | None = None) -> Numbered:
+    def number(self, dataset: Dataset, on_step: Callable[[int, int], None] | None = None) -> Numbered:
         """Gives a sequence number to every row of an adopted table that has none."""
         from strandline.ingest.adopt import number_rows
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
     from strandline.reconcile.model import Catalog, Storage, Surveyor
-    from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.quarantine import OnFiles, Purged, Restored
     from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnFinding
 
@@ -187,19 +187,19 @@ class Reconciler:
             )
         return released
 
-    def restore(self, run: int) -> Restored:
+    def restore(self, run: int, *, on_progress: OnFiles | None = None) -> Restored:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
         with self._bench() as context:
-            return quarantine.restore(context, run)
+            return quarantine.restore(context, run, on_progress)
 
-    def purge(self, run: int | None = None) -> Purged:
+    def purge(self, run: int | None = None, *, on_progress: OnFiles | None = None) -> Purged:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
         with self._bench() as context:
-            return quarantine.purge(context, run)
+            return quarantine.purge(context, run, on_progress)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its

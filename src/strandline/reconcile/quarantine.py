@@ -23,6 +23,8 @@ from strandline.reconcile.run_watch import Aborted, RunWatch
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 from strandline.reconcile.sweep import take_sweep_lease
 
+OnFiles = Callable[[int, int], None]
+"""How many files are done with, and of how many."""
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
@@ -53,7 +55,7 @@ class Purged:
     failed: tuple[str, ...]
 
 
-def restore(context: SweepContext, run: int) -> Restored:
+def restore(context: SweepContext, run: int, on_progress: OnFiles | None = None) -> Restored:
     """Everything that a run has set aside and that is still there, to where it was."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
@@ -62,15 +64,20 @@ def restore(context: SweepContext, run: int) -> Restored:
                 f"run {run} set files aside in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",
             )
-    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch))
+    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress or _silent))
 
 
-def purge(context: SweepContext, run: int | None = None) -> Purged:
+def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles | None = None) -> Purged:
     """What was set aside long enough ago: looked at once more, and deleted."""
     if run is not None:
         with context.ledger.read() as connection:
             reconcile_runs.get(connection, run)
-    return _with_lease(context, lambda watch: _purge(context, None if run is None else RunId(run), watch))
+    chosen = None if run is None else RunId(run)
+    return _with_lease(context, lambda watch: _purge(context, chosen, watch, on_progress or _silent))
+
+
+def _silent(done: int, total: int) -> None:
+    pass
 
 
 def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
@@ -91,7 +98,7 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
 # ---- back ------------------------------------------------------------------------------------------------------------
 
 
-def _restore(context: SweepContext, run: RunId, watch: RunWatch) -> Restored:
+def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
     with context.ledger.read() as connection:
         files = quarantined_files.of_run(connection, run, _KEPT_STATES)
     restored = already = 0
@@ -99,6 +106,8 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch) -> Restored:
     lost: list[str] = []
     failed: list[str] = []
     waiting = iter(files)
+    done = 0
+    on_progress(0, len(files))
     while some := list(islice(waiting, context.settings.batch_size)):
         with context.ledger.write() as connection:
             watch.fence(connection)
@@ -131,6 +140,8 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch) -> Restored:
         failpoints.hit("reconcile.after_restore")
         restored, already = restored + len(back), already + len(there)
         lost += [file.path for file in gone]
+        done += len(some)
+        on_progress(done, len(files))
     return Restored(run, restored, already, tuple(taken), tuple(lost), tuple(failed))
 
 
@@ -195,7 +206,7 @@ def fate(seen: Seen, *, is_live: bool) -> Fate:
     return Fate.NEEDED if is_live and not at_path else Fate.GOES
 
 
-def _purge(context: SweepContext, run: RunId | None, watch: RunWatch) -> Purged:
+def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> Purged:
     before = utc_now() - timedelta(days=context.settings.quarantine_days)
     with context.ledger.read() as connection:
         every = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
@@ -204,6 +215,8 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch) -> Purged:
     total = Purged(0, 0, 0, _held(every) - _held(due), ())
     known: References | None = None
     waiting = iter(due)
+    done = 0
+    on_progress(0, len(due))
     while some := list(islice(waiting, context.settings.batch_size)):
         watch.phase(Phase.SETTLE)
         known = context.catalog.references(known, watch)
@@ -213,6 +226,8 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch) -> Purged:
         if unread:
             return _added(total, Purged(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
         total = _added(total, _purge_batch(context, some, known, watch))
+        done += len(some)
+        on_progress(done, len(due))
     return total
 
 

@@ -13,7 +13,8 @@ from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.model import Phase
 
-OnProgress = Callable[[Phase, int], None]
+OnProgress = Callable[[Phase, int, int | None], None]
+"""How much of a phase is done, and of how much, where that is known."""
 TOLD_SECONDS = 0.2
 
 
@@ -44,9 +45,10 @@ class RunWatch:
         self._seen_ours = time.monotonic()
         self._lost = False
         self._cancelled = cancelled or threading.Event()
-        self._on_progress = on_progress or (lambda phase, count: None)
+        self._on_progress = on_progress or (lambda phase, count, total: None)
         self._phase: Phase | None = None
         self._count = 0
+        self._total: int | None = None
         self._told = 0.0
         self._since = time.monotonic()
         self.seconds: dict[str, float] = {}
@@ -63,10 +65,10 @@ class RunWatch:
         self._seen_ours = asked
         return True
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: Phase, total: int | None = None) -> None:
         self.end_phase()
-        self._phase, self._count, self._told = phase, 0, time.monotonic()
-        self._on_progress(phase, 0)
+        self._phase, self._count, self._total, self._told = phase, 0, total, time.monotonic()
+        self._on_progress(phase, 0, total)
 
     def end_phase(self) -> None:
         now = time.monotonic()
@@ -77,7 +79,7 @@ class RunWatch:
 
     def progress(self, count: int) -> None:
         if self._phase is not None:
-            self._on_progress(self._phase, count)
+            self._on_progress(self._phase, count, self._total)
 
     def advance(self, more: int) -> None:
         self._count += more

@@ -152,11 +152,12 @@ class _Sweep:
         if not self._asked.act:
             return
         _check(self._gate_refusal(survey))
-        self._watch.phase(Phase.MISSING)
+        planned = survey.drift.planned
+        self._watch.phase(Phase.MISSING, min(planned.missing, self._tally.left))
         self._bring_back(kept)
         _check(self._share_refusal(survey, kept))
         known = self._sweep_missing(survey, kept, suspects)
-        self._watch.phase(Phase.ORPHANS)
+        self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._tally.left))
         self._sweep_orphans(survey, known, suspects)
 
     # ---- before acting -----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from rich.text import Text
 from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render import common, created
+from strandline.cli.render.bars import one_bar
 from strandline.core.errors import UsageError
 from strandline.core.types import History
-from strandline.core.wording import plural
 
 if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
@@ -123,14 +123,14 @@ def adopt(
 ) -> None:
     """Make a dataset of a table that has rows already: they are numbered. Again, it numbers what came since."""
     out = Output(as_json=json)
-    with opened(config) as lake, out.working("Starting Spark") as say:
-        lake.on_start = say
+    with opened(config) as lake, one_bar(out, "starting Spark") as bar:
+        lake.on_start = bar.say
         done = lake.adopt_dataset(
             table,
             history=history,
             deliver_by=deliver_by,
             leave_foreign=leave_foreign,
-            on_step=lambda rows: say(f"{plural(rows, 'row', 'has')} a number"),
+            on_step=lambda rows, total: bar.step("numbering rows", rows, total),
         )
         name = lake.dataset(table).name
     out.show({"name": name, "numbered": done.rows, "steps": done.steps}, common.adopted(name, done.rows, done.steps))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ import typer
 from strandline.cli.options import CARE, ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render import maintain
-from strandline.cli.render.bars import bars_on
+from strandline.cli.render.bars import one_bar
 from strandline.core import duration
 from strandline.core.errors import FailedError
 from strandline.ledger.maintain.runs import Kind
@@ -198,27 +197,11 @@ def _do(
     out = Output(as_json=json)
     with opened(config) as lake:
         agreed(lake, out)
-        with _watching(out) as (start, progress):
-            lake.on_start = start
-            run = work(lake, progress).run
+        with one_bar(out, "starting Spark") as bar:
+            lake.on_start = bar.say
+            run = work(lake, bar.step).run
     out.show(maintain.document(run), *maintain.told(run))
     return run
-
-
-@contextmanager
-def _watching(out: Output) -> Iterator[tuple[Callable[[str], None], Progress]]:
-    """A bar on a terminal; nothing elsewhere."""
-    if not out.is_live:
-        yield lambda _: None, lambda *_: None
-        return
-    with bars_on(out) as bars:
-        line = bars.add_task("starting Spark", total=None, count="", note="")
-
-        def step(what: str, done: int, total: int | None) -> None:
-            count = f"{done:,}/{total:,}" if total else ""
-            bars.update(line, description=what, completed=done, total=total, count=count)
-
-        yield lambda words: bars.update(line, description=words), step
 
 
 @app.command()

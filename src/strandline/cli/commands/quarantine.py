@@ -9,6 +9,7 @@ import typer
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render import quarantine
+from strandline.cli.render.bars import one_bar
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
 
@@ -58,8 +59,8 @@ def replay(
     """
     out = Output(as_json=json)
     wanted = _chosen(numbers, everything=everything)
-    with opened(config) as lake, out.working("Sending"):
-        report = lake.delivery.replay(sink, wanted)
+    with opened(config) as lake, one_bar(out, words := "Sending") as bar:
+        report = lake.delivery.replay(sink, wanted, on_progress=lambda done, total: bar.step(words, done, total))
     out.show(quarantine.replay_document(report), *quarantine.replayed(report))
     if report.failed:
         raise typer.Exit(1)

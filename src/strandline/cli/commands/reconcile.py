@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render import reconcile as render_reconcile
+from strandline.cli.render.bars import one_bar
 from strandline.cli.render.findings_file import findings_file
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.reconcile_records import AbortReason, Asked
-
-if TYPE_CHECKING:
-    from strandline.reconcile.model import Phase
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -71,11 +69,11 @@ def reconcile(
     if act:
         confirm(out, yes=yes, question=_question(delete=delete, accept_loss=accept_loss), refusal="nothing is touched")
     with opened(config) as lake, findings_file(findings) as told:
-        with out.working("Looking") as say:
+        with one_bar(out, "Looking") as bar:
             run = lake.reconciler.run(
                 Asked(act, delete, accept_loss),
                 inventory_file=inventory,
-                on_progress=lambda phase, count: say(_words(phase, count)),
+                on_progress=lambda phase, count, total: bar.step(_PHASES[phase.value], count, total),
                 on_finding=None if told is None else told.write,
             )
         if told is not None and not told.finish(run):
@@ -101,11 +99,6 @@ _PHASES = {
     "missing": "Missing files",
     "orphans": "Orphan files",
 }
-
-
-def _words(phase: Phase, count: int) -> str:
-    words = _PHASES[phase.value]
-    return f"{words}: {count:,}" if count else words
 
 
 @app.command()
@@ -173,8 +166,8 @@ def restore(run: RunArgument, config: ConfigOption = None, json: JsonOption = Fa
     Ends with 1 if not all of them are back.
     """
     out = Output(as_json=json)
-    with opened(config) as lake, out.working("Bringing files back"):
-        restored = lake.reconciler.restore(run)
+    with opened(config) as lake, one_bar(out, words := "Bringing files back") as bar:
+        restored = lake.reconciler.restore(run, on_progress=lambda done, total: bar.step(words, done, total))
     out.show(render_reconcile.restored_document(restored), *render_reconcile.restored(restored))
     if restored.taken or restored.lost or restored.failed:
         raise typer.Exit(FailedError.exit_code)
@@ -201,8 +194,8 @@ def purge(
         question="Delete what was set aside long enough ago? It cannot be restored afterwards.",
         refusal="nothing is deleted",
     )
-    with opened(config) as lake, out.working("Deleting"):
-        purged = lake.reconciler.purge(run)
+    with opened(config) as lake, one_bar(out, words := "Deleting") as bar:
+        purged = lake.reconciler.purge(run, on_progress=lambda done, total: bar.step(words, done, total))
     out.show(render_reconcile.purged_document(purged), *render_reconcile.purged(purged))
     if purged.failed:
         raise typer.Exit(FailedError.exit_code)

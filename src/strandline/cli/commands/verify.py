@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
-from strandline.cli.render.bars import bars_on
+from strandline.cli.render.bars import one_bar
 from strandline.cli.render.common import BAD, NOTHING, OK
 from strandline.core.wording import agreeing, plural
 
@@ -49,28 +48,16 @@ def verify(
     with opened(config) as lake:
         if sink is not None:
             lake.delivery.get(sink)  # a wrong name is told before Spark starts
-        with _watching(out) as (start, step):
-            lake.on_start = start
-            report = lake.delivery.verify(sink, taken_is_fine=taken_is_fine, progress=step)
+        with one_bar(out, "starting Spark") as bar:
+            lake.on_start = bar.say
+            report = lake.delivery.verify(
+                sink,
+                taken_is_fine=taken_is_fine,
+                progress=lambda name, what, done, total: bar.step(f"{name}: {what}", done, total),
+            )
     out.show(document(report), *rendered(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
-
-
-@contextmanager
-def _watching(out: Output) -> Iterator[tuple[Callable[[str], None], Callable[[str, str, int, int], None]]]:
-    """A bar on a terminal; nothing elsewhere."""
-    if not out.is_live:
-        yield lambda _: None, lambda *_: None
-        return
-    with bars_on(out) as progress:
-        line = progress.add_task("starting Spark", total=None, count="", note="")
-
-        def step(sink: str, what: str, done: int, total: int) -> None:
-            count = f"{done:,}/{plural(total, 'range')}" if total else ""
-            progress.update(line, description=f"{sink}: {what}", completed=done, total=total or None, count=count)
-
-        yield lambda words: progress.update(line, description=words), step
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------

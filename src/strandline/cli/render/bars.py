@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.cli.output import Output
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task
+
+
+@dataclass(frozen=True, slots=True)
+class OneBar:
+    say: Callable[[str], None]
+    """What is being done, of which nobody knows how far it is."""
+    step: Callable[[str, int, int | None], None]
+    """What, how much of it is done, and of how much, where that is known."""
+
+
+@contextmanager
+def one_bar(out: Output, words: str) -> Iterator[OneBar]:
+    """A bar on a terminal; nothing elsewhere. What is logged meanwhile is shown when it is gone."""
+    if not out.is_live:
+        yield OneBar(lambda _: None, lambda *_: None)
+        return
+    with out.warnings_after(), bars_on(out) as bars:
+        line = bars.add_task(words, total=None, count="", note="")
+        before = [words]
+
+        def step(what: str, done: int, total: int | None) -> None:
+            if what != before[0]:  # another thing begins, and with it its time
+                bars.reset(line, total=total or None, description=what)
+                before[0] = what
+            count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
+            bars.update(line, completed=done, total=total or None, count=count)
+
+        yield OneBar(lambda words: step(words, 0, None), step)
 
 
 def bars_on(out: Output) -> Progress:

@@ -7,7 +7,7 @@ long ago: there, and there alone, it is in a lane for replays, and what comes la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,8 +57,17 @@ class ReplayReport:
         return any(r.outcome is not Replay.REPLAYED for r in self.rows)
 
 
+OnRows = Callable[[int, int], None]
+"""How many rows were dealt with, and of how many."""
+
+
 def replay(
-    context: DeliverContext, dataset: Dataset, columns: Sequence[Column], name: str, numbers: Sequence[int] | None
+    context: DeliverContext,
+    dataset: Dataset,
+    columns: Sequence[Column],
+    name: str,
+    numbers: Sequence[int] | None,
+    on_progress: OnRows = lambda done, total: None,
 ) -> ReplayReport:
     with context.ledger.read() as connection:
         before = sinks.get(connection, name)
@@ -75,7 +84,8 @@ def replay(
         try:
             run.fence()
             run.claim()
-            return _Replaying(run, {c.name: c for c in columns}, open_objects(context.config)).replay(wanted)
+            by_name = {c.name: c for c in columns}
+            return _Replaying(run, by_name, open_objects(context.config), on_progress).replay(wanted)
         finally:
             run.close()
 
@@ -102,10 +112,13 @@ def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[i
 
 
 class _Replaying:
-    def __init__(self, run: SinkRun, columns: Mapping[str, Column], objects: QuarantineObjects) -> None:
+    def __init__(
+        self, run: SinkRun, columns: Mapping[str, Column], objects: QuarantineObjects, on_progress: OnRows
+    ) -> None:
         self.run = run
         self.columns = columns
         self.objects = objects
+        self.on_progress = on_progress
         self._senders: dict[tuple[object, ...], Sender] = {}
 
     def replay(self, wanted: Sequence[Quarantined]) -> ReplayReport:
@@ -113,6 +126,7 @@ class _Replaying:
         done: list[ReplayedRow] = []
         try:
             for n, row in enumerate(wanted):
+                self.on_progress(n, len(wanted))
                 if row.seq in held:
                     self._landed(row)
                     done.append(ReplayedRow(row.seq, Replay.REPLAYED, "it was there already"))

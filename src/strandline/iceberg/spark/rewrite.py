@@ -20,6 +20,7 @@ from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.spark.tables import (
+    CATALOG,
     JAVA_ERRORS,
     Prepared,
     SparkTables,
@@ -50,6 +51,18 @@ class FileGroup:
 
 class FilesGone(Exception):
     """A file of the group is no longer in the table: another pass or a compaction was faster."""
+
+
+def unnumbered_rows(tables: SparkTables, name: str) -> int:
+    """How many rows have no number, by their files' metrics. Deleted ones are among them, and so are those of files
+    that have no metrics."""
+    number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
+    try:
+        files = tables.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
+        found = files.selectExpr(f"sum(coalesce(null_value_counts[{number}], record_count)) AS rows").first()
+    except JAVA_ERRORS as e:
+        raise explain(e, f"the files of {name} cannot be counted") from e
+    return int(found["rows"] or 0) if found is not None else 0
 
 
 def unnumbered_group(
