@@ -395,20 +395,38 @@ def test_a_text_that_postgres_cannot_hold_is_set_aside(
         assert verdict(lake).ok
 
 
-def test_a_row_that_a_constraint_refuses_is_replayed_once_the_constraint_is_gone(
-    lake: Lake, postgres_database: str
+_RAISES = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no negative amounts'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.n % 100 = 7) EXECUTE FUNCTION refuse()
+"""
+"""RAISE EXCEPTION gives P0001, which says nothing of whose fault it is."""
+
+
+@pytest.mark.parametrize(
+    ("total", "bad", "refuse", "accept"),
+    [
+        (20, [7], "ALTER TABLE events ADD CONSTRAINT odd CHECK (n <> 7)", "ALTER TABLE events DROP CONSTRAINT odd"),
+        (2000, [*range(7, 2000, 100)], _RAISES, "DROP TRIGGER refuse ON events"),
+    ],
+    ids=["constraint", "trigger"],
+)
+def test_rows_that_a_table_refuses_are_set_aside_and_replayed_once_it_takes_them(
+    lake: Lake, postgres_database: str, total: int, bad: list[int], refuse: str, accept: str
 ) -> None:
     url = postgres_database
     table(lake, url)
-    ask(url, "ALTER TABLE events ADD CONSTRAINT odd CHECK (n <> 7)")
-    lake.append("events", numbers(lake, 1, 20))
-    assert tick(lake, "out").rows == 19
-    assert lake.delivery.replay("out").rows[0].outcome == "refused"
-    ask(url, "ALTER TABLE events DROP CONSTRAINT odd")
+    ask(url, refuse)
+    lake.append("events", numbers(lake, 1, total))
+    report = tick(lake, "out")
+    assert (report.did, report.rows, report.quarantined) == ("delivered", total - len(bad), len(bad)), report
+    assert in_table(url) == without(total, *bad)
+    assert set_aside(lake) == dict.fromkeys(bad, "held")
+    assert {r.outcome for r in lake.delivery.replay("out").rows} == {"refused"}
+    ask(url, accept)
     assert not lake.delivery.replay("out").failed
-    assert in_table(url) == without(20)
+    assert in_table(url) == without(total)
     proof = verdict(lake)
-    assert proof.ok and proof.replayed == 1, proof.findings
+    assert proof.ok and proof.replayed == len(bad), proof.findings
     ask(url, "DELETE FROM events WHERE n = 7")
     proof = verdict(lake)
     assert not proof.ok and "7" in str(proof.findings[0])
