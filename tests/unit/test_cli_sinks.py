@@ -560,11 +560,10 @@ def test_the_daemon_tells_what_happened_and_not_what_stays(capsys: pytest.Captur
     assert all(re.match(r"\d{4}-\d\d-\d\dT.*Z$", line["at"]) for line in lines)
 
 
-def test_a_tick_that_fails_is_told_once_and_again_when_it_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(as_json=False)
-    for _ in range(3):
-        journal.trouble(StorageError("the ledger is away", hint="Bring it back."))
-    journal.tick(TickReport(()))
+    journal.trouble(StorageError("the ledger is away", hint="Bring it back."))
+    journal.well()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["event=tick_failed", "event=well_again"]
     assert 'reason="the ledger is away"' in lines[0]
@@ -639,18 +638,21 @@ def _reserve(
 
 def test_the_daemon_goes_on_after_a_tick_that_failed(home: Path) -> None:
     (home / "strandline.toml").write_text((home / "strandline.toml").read_text() + "\n[deliver]\npoll_seconds = 0.02\n")
-    troubles: list[str] = []
+    heard: list[str] = []
     with open_lake(home) as lake:
-        stopping = threading.Event()
+        stopping, failures = threading.Event(), iter([StorageError("the warehouse is away")] * 3)
 
         def away() -> None:
-            if len(troubles) < 2:
-                raise StorageError("the warehouse is away")
+            if (error := next(failures, None)) is not None:
+                raise error
 
         replace(lake.delivery, catch_up=away).run(
-            stopping, lambda report: stopping.set(), lambda e: troubles.append(e.message)
+            stopping,
+            lambda report: stopping.set(),
+            lambda e: heard.append(e.message),
+            lambda: heard.append("well again"),
         )
-    assert troubles == ["the warehouse is away"] * 2
+    assert heard == ["the warehouse is away", "well again"], "what stays wrong is told once"
 
 
 def test_a_sink_whose_dataset_is_gone_stops_and_takes_no_look_of_the_daemon_with_it(home: Path) -> None:

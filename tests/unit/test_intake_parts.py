@@ -15,7 +15,7 @@ from strandline.ledger.receive.batches import BatchBody
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, Load, cut, in_order
 from strandline.receive.count_received import Tally, describe
-from strandline.receive.intake import explained, retry_wait_seconds
+from strandline.receive.intake import explained
 from strandline.receive.schema_adapt import BodyUnfit, Fitting
 
 
@@ -123,12 +123,6 @@ def test_what_a_task_said_of_rows_that_do_not_fit_is_told_with_what_to_do() -> N
     assert "dataset alter" in (told.hint or "")
     other = StorageError("away")
     assert explained(other) is other
-
-
-def test_a_batch_that_fails_is_tried_again_ever_later_but_not_never() -> None:
-    waits = [retry_wait_seconds(failures, 1.0) for failures in range(30)]
-    assert waits == sorted(waits) and waits[0] <= 2 and waits[-1] == 60
-    assert retry_wait_seconds(3, 0.0) < retry_wait_seconds(3, 1.0)
 
 
 def test_rows_that_are_gone_or_there_twice_are_named_as_the_sender_knows_them() -> None:

@@ -19,6 +19,7 @@ from strandline.core.errors import AlreadyRunning, RefusedError, Skipped, UsageE
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
+from strandline.jobs.schedule import FollowedSchedules
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
 from strandline.ledger import audit
@@ -94,7 +95,8 @@ def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **
 def turns(keeper: Maintenance, since: datetime | None = None) -> list[Run]:
     told: list[Run] = []
     long_ago = utc_now() - timedelta(hours=1)
-    keeper.take_turns(threading.Event(), since or long_ago, lambda dataset, kind: None, told.append)
+    followed = FollowedSchedules(keeper.context.ledger, {}, since or long_ago)
+    keeper.take_turns(threading.Event(), followed, lambda dataset, kind: None, told.append)
     return told
 
 

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from strandline.core import duration
 from strandline.core.errors import ConfigError, UsageError
-from strandline.core.schedule import is_due
 from strandline.core.settings import Settings
 from strandline.core.settings_maintain import MaintainSettings, RetainSettings
 from strandline.core.types import Dataset, DatasetId, History
+from strandline.jobs.schedule import is_due
 from strandline.ledger.maintain.runs import Kind
 from strandline.maintain.schedule import jobs
 
@@ -28,7 +28,7 @@ def at(day: int, hour: int = 0, minute: int = 0) -> datetime:
 
 
 def due(last: datetime | None, since: datetime, now: datetime, cron: str = NIGHTLY) -> bool:
-    return is_due(cron, last=last, watching_since=since, now=now)
+    return is_due(cron, last=last, followed_since=since, now=now)
 
 
 def test_it_is_due_when_its_moment_has_passed_and_not_before() -> None:

@@ -36,7 +36,7 @@ from strandline.cli.commands import (
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps, error_document
 from strandline.core import failpoints
-from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.errors import StrandlineError, UsageError, unexpected_message
 from strandline.core.masking import masked
 from strandline.iceberg.session.java import refuse_windows
 
@@ -156,9 +156,7 @@ class UnexpectedError(StrandlineError):
 
 
 def _unexpected(error: Exception) -> StrandlineError:
-    said = str(error).strip()
-    first = said.splitlines()[0] if said else "no message"
-    wrapped = UnexpectedError(f"unexpected {type(error).__name__}: {first[:500]}", hint=_keep_traceback(error))
+    wrapped = UnexpectedError(unexpected_message(error), hint=_keep_traceback(error))
     wrapped.__cause__ = error
     return wrapped
 

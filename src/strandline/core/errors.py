@@ -235,3 +235,13 @@ class LeaseLost(FailedError):
 
 class ReferencesTooMany(FailedError):
     pass
+
+
+def unexpected_message(error: BaseException) -> str:
+    """What to say of an error that nobody raised on purpose: its type, and the first line of its message."""
+    said = str(error).strip()
+    return f"unexpected {type(error).__name__}: {said.splitlines()[0][:500] if said else 'no message'}"
+
+
+def as_strandline_error(error: Exception) -> StrandlineError:
+    return error if isinstance(error, StrandlineError) else FailedError(unexpected_message(error))

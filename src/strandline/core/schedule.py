@@ -1,4 +1,4 @@
-"""Schedules, as cron writes them: what a setting may say, and when a job is due. Pure."""
+"""A schedule as a setting may give it, in the notation of cron. When a job is due is said in `jobs/schedule.py`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,3 @@ def _cron(text: str) -> str:
 
 
 Cron = Annotated[str, AfterValidator(_cron)]
-
-
-def is_due(cron: str, *, last: datetime | None, watching_since: datetime, now: datetime) -> bool:
-    """Whether a moment of the schedule has passed since the job last began. A moment that was missed because no daemon
-    ran counts, once. A job that never ran begins with the first moment after `watching_since`. A run in the future was
-    stamped by a clock that has been set back since, so it tells nothing."""
-    from cronsim import CronSim
-
-    since = last if last is not None and last <= now else watching_since
-    return since <= now and next(CronSim(cron, since)) <= now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,12 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.errors import FailedError, RefusedError, StrandlineError, UsageError
+from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.sink_session import Progress
 from strandline.deliver.tick import Deliverer, TickReport
+from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.ledger import audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
     from strandline.iceberg.pyiceberg.catalog import LightCatalog
     from strandline.ledger.deliver.quarantine import Quarantined
-
-log = logging.getLogger(__name__)
 
 _CATCH_UP_SECONDS = 60.0
 """How often the daemon looks whether its ledger was restored under it."""
@@ -200,33 +198,36 @@ class Delivery:
         self,
         stopping: threading.Event,
         on_tick: Callable[[TickReport], None] = lambda report: None,
-        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
-            "a tick failed, trying again: %s", error.message
-        ),
+        on_trouble: OnTrouble | None = None,
+        on_well: Callable[[], None] = lambda: None,
     ) -> None:
         """Until `stopping` is set: what dead writers left is settled, and every sink gets what is settled. A tick that
-        fails is told and tried again; the loop never ends by itself. Spark starts when there is work for it."""
+        fails is reported and tried again. Spark starts when there is work for it."""
         deliverer = self.deliverer(stopping=stopping)
         caught_up_at: float | None = None
         tried: frozenset[BlockId] = frozenset()
         tried_at = 0.0
-        while not stopping.is_set():
-            try:
-                if caught_up_at is None or monotonic() - caught_up_at > _CATCH_UP_SECONDS:
-                    self.recovery.catch_up()
-                    caught_up_at = monotonic()
-                left = self._left_by_dead_writers()
-                # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
-                if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
-                    self.recovery.recover()
-                    tried, tried_at = left, monotonic()
-                on_tick(deliverer.keep_delivering())
-            except StrandlineError as e:
-                on_trouble(e)
-            except Exception as e:
-                log.exception("a tick failed in a way that nobody foresaw")
-                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
-            stopping.wait(self.context.settings.poll_seconds)
+
+        def tick() -> None:
+            nonlocal caught_up_at, tried, tried_at
+            if caught_up_at is None or monotonic() - caught_up_at > _CATCH_UP_SECONDS:
+                self.recovery.catch_up()
+                caught_up_at = monotonic()
+            left = self._left_by_dead_writers()
+            # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
+            if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
+                self.recovery.recover()
+                tried, tried_at = left, monotonic()
+            on_tick(deliverer.keep_delivering())
+
+        run_until_stopped(
+            tick,
+            name="a tick",
+            stopping=stopping,
+            poll_seconds=self.context.settings.poll_seconds,
+            on_trouble=on_trouble,
+            on_well=on_well,
+        )
         last = deliverer.close()
         if last.sinks:
             on_tick(last)

@@ -14,7 +14,15 @@ from time import monotonic
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
-from strandline.core.errors import LeaseLost, MarkUnreadable, NoSuchSink, SinkStopped, StorageError, StrandlineError
+from strandline.core.errors import (
+    LeaseLost,
+    MarkUnreadable,
+    NoSuchSink,
+    SinkStopped,
+    StorageError,
+    StrandlineError,
+    unexpected_message,
+)
 from strandline.core.types import Dataset, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.cores import TroubledSinks
@@ -226,7 +234,7 @@ class Deliverer:
             raise
         except Exception as e:
             log.exception("sink %s failed in a way that nobody foresaw", record.name)
-            return SinkReport(record.name, "waiting", reason=_unforeseen(e))
+            return SinkReport(record.name, "waiting", reason=unexpected_message(e))
 
     def _work_and_tell(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
         """How the sink fares is noted under the lease: one that was superseded has no say any more."""
@@ -253,7 +261,7 @@ class Deliverer:
             raise
         except Exception as e:  # a sink of another package, say: it must not take the others with it
             log.exception("sink %s failed in a way that nobody foresaw", name)
-            return self._waits(run, SinkReport(name, "waiting"), _unforeseen(e), None)
+            return self._waits(run, SinkReport(name, "waiting"), unexpected_message(e), None)
 
     def _work(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
         from strandline.deliver.plan.planner import store_next
@@ -344,10 +352,6 @@ def _is_suspect(work: SinkWork) -> bool:
 
 def _superseded(report: SinkReport) -> SinkReport:
     return replace(report, did="busy", reason=f"{report.name}: another deliverer has taken over")
-
-
-def _unforeseen(error: Exception) -> str:
-    return f"unexpected {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
 
 
 def _first_of(troubles: list[str]) -> str:

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from strandline.core.errors import FailedError, StrandlineError, UsageError
+from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
-from strandline.ledger import schedules
+from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.schedule import FollowedSchedules
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
@@ -200,35 +201,27 @@ class Maintenance:
         stopping: threading.Event,
         on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
         on_run: Callable[[Run], None] = lambda run: None,
-        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
-            "maintenance failed, trying again: %s", error.message
-        ),
+        on_trouble: OnTrouble | None = None,
     ) -> None:
         """Until `stopping` is set: what is due by its schedule is done, one after the other. Several daemons over one
         ledger share the turns. What is under way when `stopping` is set is finished."""
-        watching_since: datetime | None = None
-        while not stopping.is_set():
-            try:
-                if watching_since is None:
-                    watching_since = schedules.followed_since(self.context.ledger, self._crons(), utc_now())
-                watching_since = min(watching_since, utc_now())  # a clock that was set back
-                self.take_turns(stopping, watching_since, on_begin, on_run)
-            except StrandlineError as e:
-                on_trouble(e)
-            except Exception as e:
-                log.exception("maintenance failed in a way that nobody foresaw")
-                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
-            stopping.wait(_POLL_SECONDS)
+        followed = FollowedSchedules(self.context.ledger, self._crons())
+        run_until_stopped(
+            lambda: self.take_turns(stopping, followed, on_begin, on_run),
+            name="maintenance",
+            stopping=stopping,
+            poll_seconds=_POLL_SECONDS,
+            on_trouble=on_trouble,
+        )
 
     def take_turns(
         self,
         stopping: threading.Event,
-        watching_since: datetime,
+        followed: FollowedSchedules,
         on_begin: Callable[[Dataset, Kind], None],
         on_run: Callable[[Run], None],
     ) -> None:
         """Everything that is due now. One that fails does not keep the next from its turn."""
-        from strandline.core.schedule import is_due
         from strandline.maintain.schedule import jobs
 
         with self.context.ledger.read() as connection:
@@ -239,7 +232,7 @@ class Maintenance:
             with self.context.ledger.read() as connection:
                 last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
-            if is_due(job.cron, last=began, watching_since=watching_since, now=utc_now()):
+            if followed.is_due(job.cron, last=began, now=utc_now()):
                 self._turn(job, None if last is None else last.id, on_begin, on_run)
 
     def _turn(

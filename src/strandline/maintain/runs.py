@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
-from strandline.core.errors import LeaseLost, RefusedError, Skipped, StrandlineError
+from strandline.core.errors import LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.ledger import audit
@@ -150,8 +150,7 @@ def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
         case KeyboardInterrupt():
             outcome, said = Outcome.FAILED, "interrupted"
         case _:
-            first = str(error).strip().partition("\n")[0]
-            outcome, said = Outcome.FAILED, f"unexpected {type(error).__name__}: {first[:500]}"
+            outcome, said = Outcome.FAILED, unexpected_message(error)
     if kind is Kind.PURGE:
         said = f"{type(error).__name__}; its words are not kept, since they may repeat the condition"
     return outcome, said

@@ -19,11 +19,21 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
-from strandline.core.errors import BlockLost, FailedError, ReceiverHolds, RefusedError, SchemaError, StrandlineError
+from strandline.core.errors import (
+    BlockLost,
+    FailedError,
+    ReceiverHolds,
+    RefusedError,
+    SchemaError,
+    StrandlineError,
+    as_strandline_error,
+)
 from strandline.core.settings import LakeConfig, ReceiveSettings
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
 from strandline.core.wording import plural
+from strandline.jobs.backoff import backoff_seconds
 from strandline.jobs.heartbeat import beating
+from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_holds, received
@@ -130,20 +140,25 @@ class Intake:
     def run(
         self,
         stopping: threading.Event,
-        on_trouble: Callable[[StrandlineError], None],
+        on_trouble: OnTrouble,
         on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until `stopping` is set. A look that fails is told and repeated; the loop never ends by itself."""
-        while not stopping.is_set():
-            try:
-                self._collect()
-                self._open_if_asked()
-                self._begin(stopping)
-                self._tidy_now_and_then()
-                on_well()
-            except Exception as e:
-                on_trouble(_told(e))
-            stopping.wait(POLL_SECONDS)
+        """Until `stopping` is set; then what is under way is finished."""
+
+        def step() -> None:
+            self._collect()
+            self._open_if_asked()
+            self._begin(stopping)
+            self._tidy_now_and_then()
+
+        run_until_stopped(
+            step,
+            name="the intake",
+            stopping=stopping,
+            poll_seconds=POLL_SECONDS,
+            on_trouble=on_trouble,
+            on_well=on_well,
+        )
         try:
             self.close()
         except Exception as e:
@@ -315,7 +330,8 @@ class Intake:
         ):
             did, hint = "set_aside", _ASIDE_HINT
         else:  # or a block still has it, and must be settled first
-            retry_at = utc_now() + timedelta(seconds=retry_wait_seconds(batch.failures, random.random()))
+            seconds = backoff_seconds(batch.failures, random.random(), longest=_RETRY_SECONDS_MAX)
+            retry_at = utc_now() + timedelta(seconds=seconds)
             if not batches.failed(self.context.ledger, batch, told.message, retry_at):
                 return None
         name = f"dataset {batch.dataset}" if dataset is None else dataset.name
@@ -397,13 +413,8 @@ def explained(error: StrandlineError) -> StrandlineError:
     return SchemaError(said, hint=_UNFIT_HINT) if found else error
 
 
-def retry_wait_seconds(failures: int, chance: float) -> float:
-    """Twice as long each time; not in step with others."""
-    return min(_RETRY_SECONDS_MAX, float(1 << min(failures, 10))) * (0.5 + chance / 2)
-
-
 def _told(error: Exception) -> StrandlineError:
     if isinstance(error, StrandlineError):
         return error
     log.error("the intake failed in a way that nobody foresaw", exc_info=error)
-    return FailedError(f"unexpected {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}")
+    return as_strandline_error(error)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import (
-    FailedError,
     LeaseLost,
     RefusedError,
     StorageError,
@@ -23,7 +22,9 @@ from strandline.core.errors import (
 )
 from strandline.core.reconcile_records import Asked, Event, Run, RunId, Suspect, Swept
 from strandline.core.settings import LakeConfig
-from strandline.ledger import audit, schedules
+from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.schedule import FollowedSchedules
+from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.ledger.recovery import Recovery
@@ -64,6 +65,7 @@ class Reconciler:
         self._spark = spark
         self._recovery = recovery
         self._ground = LakeGround(config, ledger, witness)
+        self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
     # Looking at the record starts nothing.
@@ -99,12 +101,6 @@ class Reconciler:
         with self._bench(inventory_file, None if asked.act else memory) as context:
             return sweep(context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
-    @cached_property
-    def _watching_since(self) -> datetime:
-        return schedules.followed_since(
-            self._ledger, {"reconcile": self._config.settings.reconcile.schedule}, utc_now()
-        )
-
     @property
     def is_scheduled(self) -> bool:
         return self._config.settings.reconcile.enabled
@@ -117,14 +113,9 @@ class Reconciler:
     ) -> Run | None:
         """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
         with the same schedule, for example. A turn that was missed because no daemon ran is made up for, once."""
-        from strandline.core.schedule import is_due
-
         settings, now = self._config.settings.reconcile, utc_now()
         asked = Asked(act=not settings.dry_run)
-        since = min(self._watching_since, now)  # a clock that was set back
-        if not settings.enabled or not is_due(
-            settings.schedule, last=self._begun(asked), watching_since=since, now=now
-        ):
+        if not settings.enabled or not self._followed.is_due(settings.schedule, last=self._begun(asked), now=now):
             return None
         on_begin(asked)
         try:
@@ -150,22 +141,18 @@ class Reconciler:
         stopping: threading.Event,
         on_begin: Callable[[Asked], None] = lambda asked: None,
         on_run: Callable[[Run], None] = lambda run: None,
-        on_trouble: Callable[[StrandlineError], None] = lambda error: log.warning(
-            "the reconciler failed, its next turn comes: %s", error.message
-        ),
+        on_trouble: OnTrouble | None = None,
     ) -> None:
         """Until `stopping` is set, which calls off a run that is under way: it ends before its next batch."""
-        while not stopping.is_set():
-            try:
-                run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
-                if run is not None:
-                    on_run(run)
-            except StrandlineError as e:
-                on_trouble(e)
-            except Exception as e:
-                log.exception("the reconciler failed in a way that nobody foresaw")
-                on_trouble(FailedError(f"unexpected {type(e).__name__}: {e}"))
-            stopping.wait(_POLL_SECONDS)
+
+        def take_turn() -> None:
+            run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
+            if run is not None:
+                on_run(run)
+
+        run_until_stopped(
+            take_turn, name="the reconciler", stopping=stopping, poll_seconds=_POLL_SECONDS, on_trouble=on_trouble
+        )
 
     def suspects(self) -> list[Suspect]:
         """Orphans that are probably the files of damaged entries, by path."""

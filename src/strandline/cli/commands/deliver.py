@@ -106,7 +106,7 @@ def run(
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
             journal.serving([s.name for s in lake.delivery.every()])
             # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
-            loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble)]
+            loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble, journal.well)]
             if lake.maintenance.is_scheduled:
                 journal.scheduled(lake)
                 keep = lake.maintenance.run
@@ -126,17 +126,12 @@ class Journal(EventLog):
         super().__init__(as_json=as_json)
         self._serving: list[str] = []
         self._last: dict[str, tuple[str, str | None]] = {}
-        self._trouble: str | None = None
-        self._maintenance_trouble: str | None = None
 
     def serving(self, sinks: list[str]) -> None:
         self._serving = sinks
         self.write("serving", sinks=self.listed(sinks))
 
     def tick(self, report: TickReport) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            self.write("well_again")
         names = [s.name for s in report.sinks] if report.serving is None else list(report.serving)
         if names != self._serving:
             self.serving(names)
@@ -162,9 +157,10 @@ class Journal(EventLog):
             self.write("well_again", sink=s.name)
 
     def trouble(self, error: StrandlineError) -> None:
-        if error.message != self._trouble:
-            self._trouble = error.message
-            self.write("tick_failed", reason=error.message, hint=error.hint)
+        self.write("tick_failed", reason=error.message, hint=error.hint)
+
+    def well(self) -> None:
+        self.write("well_again")
 
     # Maintenance, from a thread of its own.
 
@@ -177,7 +173,6 @@ class Journal(EventLog):
             )
 
     def begun(self, dataset: Dataset, kind: Kind) -> None:
-        self._maintenance_trouble = None
         self.write("maintaining", kind=kind.value, dataset=dataset.name)
 
     def ended(self, run: Run) -> None:
@@ -192,9 +187,7 @@ class Journal(EventLog):
         )
 
     def maintenance_trouble(self, error: StrandlineError) -> None:
-        if error.message != self._maintenance_trouble:
-            self._maintenance_trouble = error.message
-            self.write("maintenance_failed", reason=error.message, hint=error.hint)
+        self.write("maintenance_failed", reason=error.message, hint=error.hint)
 
     # The reconciler, from another one.
 

@@ -74,13 +74,11 @@ class Journal(EventLog):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(as_json=as_json)
         self._waiting: dict[str, str | None] = {}
-        self._trouble: str | None = None
 
     def listening(self, url: str, datasets: list[str]) -> None:
         self.write("listening", url=url, datasets=self.listed(datasets))
 
     def batch(self, report: BatchReport) -> None:
-        self.well()
         if report.did == "ingested":
             if self._waiting.pop(report.batch_id, None) is not None:
                 self.write("well_again", dataset=report.dataset, batch=report.batch_id)
@@ -114,11 +112,7 @@ class Journal(EventLog):
             )
 
     def trouble(self, error: StrandlineError) -> None:
-        if error.message != self._trouble:
-            self._trouble = error.message
-            self.write("intake_failed", reason=error.message, hint=error.hint)
+        self.write("intake_failed", reason=error.message, hint=error.hint)
 
     def well(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            self.write("well_again")
+        self.write("well_again")

@@ -14,6 +14,7 @@ from strandline.core.delivery_types import ChunkPlan, ChunkState, LanePlan
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import Cut, Held, HeldRange, covers
 from strandline.deliver.sink_options import DeliveryOptions
+from strandline.jobs.backoff import backoff_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def retry_wait_seconds(
     """Doubling from one second up to a bound, which grows while the sink does nothing but fail (`failing_seconds`).
     What the sink asked for counts if it is longer, but not for ever. `jitter` is in 0..1."""
     bound = max(seconds_max, min(failing_seconds / _TRIES_PER_AGE, long_seconds_max))
-    ladder = min(bound, 2.0 ** min(failures, 16)) * (0.5 + jitter / 2)
+    ladder = backoff_seconds(failures, jitter, longest=bound)
     wanted = asked if asked is not None and asked > 0 else 0.0
     return max(ladder, min(wanted, ASKED_SECONDS_MAX))
 

@@ -1,0 +1,35 @@
+"""When a job is due by its schedule. One meaning for all jobs: a moment that was missed is made up for, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from strandline.ledger import schedules
+from strandline.ledger.engine import Ledger
+
+
+def is_due(cron: str, *, last: datetime | None, followed_since: datetime, now: datetime) -> bool:
+    """Whether a moment of the schedule has passed since the job last began. A moment that was missed because no daemon
+    ran counts, once. A job that never ran begins with the first moment after `followed_since`. A run in the future was
+    stamped by a clock that has been set back since, so it tells nothing. Pure."""
+    from cronsim import CronSim  # not loaded where nothing is scheduled
+
+    since = last if last is not None and last <= now else followed_since
+    return since <= now and next(CronSim(cron, since)) <= now
+
+
+@dataclass
+class FollowedSchedules:
+    """The schedules of a daemon, by name of the job, and since when a daemon follows exactly these."""
+
+    ledger: Ledger
+    crons: Mapping[str, str]
+    since: datetime | None = None
+
+    def is_due(self, cron: str, *, last: datetime | None, now: datetime) -> bool:
+        if self.since is None:
+            self.since = schedules.followed_since(self.ledger, self.crons, now)
+        self.since = min(self.since, now)  # a clock that was set back
+        return is_due(cron, last=last, followed_since=self.since, now=now)
