@@ -20,11 +20,10 @@ from strandline.core.delivery_types import (
     Intent,
     Lane,
     LanePlan,
-    Lease,
     SinkRecord,
 )
 from strandline.core.read_token import Continuation
-from strandline.core.types import BlockKind, Dataset, Seq, SeqRange
+from strandline.core.types import BlockKind, Dataset, Lease, Seq, SeqRange
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets
@@ -86,13 +85,13 @@ class Delivery:
         self.lease = self.take()
 
     def take(self, *, seconds: float = 60) -> Lease:
-        lease = sinks.take_lease(self.ledger, self.sink.id, seconds=seconds)
+        lease = sinks.leases.take(self.ledger, self.sink.id, seconds=seconds)
         assert lease is not None
         return lease
 
     def lose(self) -> Lease:
         """Another deliverer comes: its lease."""
-        assert sinks.renew(self.ledger, self.lease, seconds=-1)
+        assert sinks.leases.renew(self.ledger, self.lease, seconds=-1)
         return self.take()
 
     def token(self, mark: Seq | None) -> str:

@@ -38,7 +38,7 @@ def bench_of(shared: Bench) -> DeliverContext:
 
 
 def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-    sinks.release(shared.ledger, delivery.lease)
+    sinks.leases.release(shared.ledger, delivery.lease)
     try:
         return recover_sink(
             bench_of(shared), delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss

@@ -282,7 +282,7 @@ def test_a_drop_behind_a_lost_lease_changes_nothing_and_a_deliverer_behind_a_dro
     stored = delivery.plan(100, one_chunk("", None, 100))
     assert stored is not None
     zombie = delivery.lease
-    seized = sinks.seize_lease(delivery.ledger, delivery.sink.id, seconds=60)
+    seized = sinks.leases.seize(delivery.ledger, delivery.sink.id, seconds=60)
     assert seized is not None
     assert not drop(delivery, 100), "with the old lease"
     assert delivery.marks() == {"": None} or delivery.marks() == {}

@@ -35,8 +35,8 @@ def new_run(bench: Bench) -> RunId:
     lease = reconcile_runs.take_lease(bench.ledger, seconds=60)
     assert lease is not None
     with bench.ledger.write() as connection:
-        run = reconcile_runs.start(connection, lease, ASKED, StorageKind.LOCAL)
-    reconcile_runs.release(bench.ledger, lease)
+        run = reconcile_runs.start(connection, ASKED, StorageKind.LOCAL)
+    reconcile_runs.leases.release(bench.ledger, lease)
     return run
 
 
@@ -57,25 +57,30 @@ def swept(bench: Bench, run: RunId, count: int = 2) -> list[quarantined_files.Sw
 
 
 def test_one_holder_at_a_time_and_the_fence_rises_with_each(bench: Bench) -> None:
+    def fence() -> int:
+        with bench.ledger.read() as connection:
+            return int(connection.exec_driver_sql("SELECT fence FROM sweep_lease").scalar_one())
+
     first = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    before = fence()
     assert first is not None and reconcile_runs.take_lease(bench.ledger, seconds=60) is None
-    assert reconcile_runs.renew(bench.ledger, first, seconds=60)
-    assert reconcile_runs.release(bench.ledger, first) and not reconcile_runs.release(bench.ledger, first)
+    assert reconcile_runs.leases.renew(bench.ledger, first, seconds=60)
+    assert reconcile_runs.leases.release(bench.ledger, first) and not reconcile_runs.leases.release(bench.ledger, first)
     second = reconcile_runs.take_lease(bench.ledger, seconds=60)
-    assert second is not None and second.fence == first.fence + 1
+    assert second is not None and second.token != first.token and fence() == before + 1
 
 
 def test_a_lease_that_ran_out_is_taken_over_and_its_holder_is_fenced(bench: Bench) -> None:
     first = reconcile_runs.take_lease(bench.ledger, seconds=-1)
     assert first is not None
     with bench.ledger.write() as connection:
-        assert reconcile_runs.holds(connection, first)  # nobody took it over yet
+        assert reconcile_runs.leases.holds(connection, first)  # nobody took it over yet
     second = reconcile_runs.take_lease(bench.ledger, seconds=60)
     assert second is not None
     with bench.ledger.write() as connection:
-        assert not reconcile_runs.holds(connection, first) and reconcile_runs.holds(connection, second)
-    assert not reconcile_runs.renew(bench.ledger, first, seconds=60)
-    assert not reconcile_runs.release(bench.ledger, first)
+        assert not reconcile_runs.leases.holds(connection, first) and reconcile_runs.leases.holds(connection, second)
+    assert not reconcile_runs.leases.renew(bench.ledger, first, seconds=60)
+    assert not reconcile_runs.leases.release(bench.ledger, first)
 
 
 def test_the_fence_never_goes_back(bench: Bench) -> None:

@@ -51,7 +51,7 @@ def no_tables() -> NoReturn:
 
 
 def recover(shared: Bench, delivery: Delivery, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-    sinks.release(shared.ledger, delivery.lease)
+    sinks.leases.release(shared.ledger, delivery.lease)
     bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
     done = recover_sink(bench, delivery.dataset, delivery.sink.name, resend=resend, accept_loss=accept_loss)
     delivery.refresh()
@@ -166,14 +166,14 @@ def test_what_a_destination_is_is_stored_when_it_is_claimed_and_a_receiver_stays
         return add_sink(bench, made.dataset, COLUMNS, name=name, kind="forward", options=options, from_now=False)
 
     def claim(record: SinkRecord) -> PeerKind | None:
-        lease = sinks.take_lease(shared.ledger, record.id, seconds=60)
+        lease = sinks.leases.take(shared.ledger, record.id, seconds=60)
         assert lease is not None
         run = SinkRun(bench, record, made.dataset, lease, lambda *_: None)
         try:
             run.claim()
         finally:
             run.close()
-            sinks.release(shared.ledger, lease)
+            sinks.leases.release(shared.ledger, lease)
         with shared.ledger.read() as connection:
             return sinks.get(connection, record.name).peer
 
@@ -226,7 +226,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
 
         hold()
         if then == "is added again":
-            sinks.release(shared.ledger, delivery.lease)
+            sinks.leases.release(shared.ledger, delivery.lease)
             sink, generation = delivery.sink, 2
             remove_sink(bench, sink.name)
             with shared.ledger.write() as connection:
@@ -274,7 +274,7 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     delivery.deliver(40, one_chunk("a", None, 40))
     delivery.deliver(60, one_chunk("b", 40, 60))
     if began_by == "reset":
-        sinks.release(shared.ledger, delivery.lease)
+        sinks.leases.release(shared.ledger, delivery.lease)
         reset_sink(bench, delivery.dataset, delivery.sink.name, delivery.token(Seq(30)))
         delivery.refresh()
         delivery.lease = delivery.take()
@@ -286,7 +286,7 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     if began_by == "resend":
         delivery.deliver(60, one_chunk("a", None, 60), one_chunk("b", None, 60))
         delivery.deliver(80, one_chunk("a", 60, 80))
-    sinks.release(shared.ledger, delivery.lease)
+    sinks.leases.release(shared.ledger, delivery.lease)
     remove_sink(bench, delivery.sink.name)
 
     def add(dataset: Dataset, **how: bool) -> SinkRecord:
@@ -298,7 +298,7 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     assert (delivery.sink.generation, delivery.sink.start, delivery.marks()) == before
     assert delivery.work().sealed == 100 and (began_by == "reset" or delivery.work().behind)
 
-    sinks.release(shared.ledger, delivery.take())
+    sinks.leases.release(shared.ledger, delivery.take())
     remove_sink(bench, delivery.sink.name)
     with shared.ledger.write() as connection:  # as in a ledger that was made anew
         connection.exec_driver_sql("UPDATE sink SET instance = instance || '-unknown' WHERE removed_at IS NOT NULL")

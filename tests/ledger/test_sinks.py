@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from strandline.core.delivery_types import Lease, SinkState
+from strandline.core.delivery_types import SinkState
 from strandline.core.errors import NoSuchSink, RefusedError
-from strandline.core.types import Seq
+from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks
@@ -133,7 +133,7 @@ def test_a_new_generation_starts_anew_and_takes_the_lease_away(delivery: Deliver
         sinks.stop(connection, delivery.sink.id, "a test")
         again = sinks.new_generation(connection, delivery.sink.id, 4, Seq(30))
         assert (again.generation, again.start, again.planned, again.state) == (4, 30, 30, SinkState.ACTIVE)
-        assert not sinks.holds(connection, delivery.lease)
+        assert not sinks.leases.holds(connection, delivery.lease)
         for generation in (3, 4):
             with pytest.raises(RefusedError):
                 sinks.new_generation(connection, delivery.sink.id, generation, None)
@@ -142,33 +142,33 @@ def test_a_new_generation_starts_anew_and_takes_the_lease_away(delivery: Deliver
 
 def test_a_lease_is_held_by_one_until_it_is_released_or_runs_out(delivery: Delivery) -> None:
     ledger, first = delivery.ledger, delivery.lease
-    assert sinks.take_lease(ledger, delivery.sink.id, seconds=60) is None
-    assert sinks.renew(ledger, first, seconds=-1)
+    assert sinks.leases.take(ledger, delivery.sink.id, seconds=60) is None
+    assert sinks.leases.renew(ledger, first, seconds=-1)
     with ledger.read() as connection:
-        assert sinks.holds(connection, first), "it ran out, but nobody took it over"
+        assert sinks.leases.holds(connection, first), "it ran out, but nobody took it over"
     second = delivery.take()
     with ledger.read() as connection:
-        assert sinks.holds(connection, second) and not sinks.holds(connection, first)
-    assert not sinks.renew(ledger, first, seconds=60) and not sinks.release(ledger, first)
-    assert sinks.take_lease(ledger, delivery.sink.id, seconds=60) is None, "a late release freed another's lease"
-    assert sinks.release(ledger, second)
+        assert sinks.leases.holds(connection, second) and not sinks.leases.holds(connection, first)
+    assert not sinks.leases.renew(ledger, first, seconds=60) and not sinks.leases.release(ledger, first)
+    assert sinks.leases.take(ledger, delivery.sink.id, seconds=60) is None, "a late release freed another's lease"
+    assert sinks.leases.release(ledger, second)
     third = delivery.take()
     with ledger.write() as connection:
         sinks.remove(connection, delivery.sink.id)
-        assert not sinks.holds(connection, third)
-    assert not sinks.renew(ledger, third, seconds=60)
-    assert sinks.take_lease(ledger, delivery.sink.id, seconds=60) is None
+        assert not sinks.leases.holds(connection, third)
+    assert not sinks.leases.renew(ledger, third, seconds=60)
+    assert sinks.leases.take(ledger, delivery.sink.id, seconds=60) is None
 
 
 def test_of_racing_takers_exactly_one_gets_a_lease(shared: Bench, delivery: Delivery) -> None:
-    sinks.release(delivery.ledger, delivery.lease)
+    sinks.leases.release(delivery.ledger, delivery.lease)
     ledgers = [Ledger(shared.config) for _ in range(2)]
     won: list[Lease] = []
     ready = threading.Barrier(6)
 
     def take(ledger: Ledger) -> None:
         ready.wait()
-        lease = sinks.take_lease(ledger, delivery.sink.id, seconds=60)
+        lease = sinks.leases.take(ledger, delivery.sink.id, seconds=60)
         if lease is not None:
             won.append(lease)
 
@@ -181,21 +181,21 @@ def test_of_racing_takers_exactly_one_gets_a_lease(shared: Bench, delivery: Deli
         ledger.close()
     assert len(won) == 1
     with delivery.ledger.read() as connection:
-        assert sinks.holds(connection, won[0])
+        assert sinks.leases.holds(connection, won[0])
 
 
 def test_nobody_takes_the_lease_between_the_look_at_it_and_the_end_of_the_transaction(delivery: Delivery) -> None:
-    assert sinks.renew(delivery.ledger, delivery.lease, seconds=-1)
+    assert sinks.leases.renew(delivery.ledger, delivery.lease, seconds=-1)
     taken: list[Lease] = []
     other = threading.Thread(target=lambda: taken.append(delivery.take()))
     with delivery.ledger.write() as connection:
-        assert sinks.holds(connection, delivery.lease)
+        assert sinks.leases.holds(connection, delivery.lease)
         other.start()
         other.join(timeout=0.1)
         assert not taken
     other.join()
     with delivery.ledger.read() as connection:
-        assert sinks.holds(connection, taken[0]) and not sinks.holds(connection, delivery.lease)
+        assert sinks.leases.holds(connection, taken[0]) and not sinks.leases.holds(connection, delivery.lease)
 
 
 def test_a_restored_ledger_never_gives_a_token_again_and_forgets_who_held_one(
@@ -209,9 +209,9 @@ def test_a_restored_ledger_never_gives_a_token_again_and_forgets_who_held_one(
     for _ in range(3):
         shutil.copyfile(tmp_path / "copy.db", ledger.path)
         with ledger.write() as connection:
-            assert sinks.holds(connection, kept), "the copy was made while it was held"
+            assert sinks.leases.holds(connection, kept), "the copy was made while it was held"
             assert sinks.forget_leases(connection) == 1
-            assert not sinks.holds(connection, kept)
+            assert not sinks.leases.holds(connection, kept)
         tokens.add(delivery.take().token)
     assert len(tokens) == 4
 

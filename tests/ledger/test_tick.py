@@ -58,7 +58,7 @@ def forwarding_to(shared: Bench, port: int) -> Delivery:
     with shared.ledger.write() as connection:
         connection.exec_driver_sql(f"UPDATE sink SET kind = 'forward' WHERE id = {made.sink.id}")
         sinks.set_options(connection, made.sink.id, {"url": url}, url)
-    sinks.release(shared.ledger, made.lease)
+    sinks.leases.release(shared.ledger, made.lease)
     made.refresh()
     return made
 
@@ -140,7 +140,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
     url = postgres_server.create_database()
     delivery = new_delivery(shared, settled=None, partitioned=False)
     name, options = delivery.sink.name, {"dsn": url, "table": "events", "create": "true"}
-    sinks.release(shared.ledger, delivery.lease)
+    sinks.leases.release(shared.ledger, delivery.lease)
     with shared.ledger.write() as connection:
         connection.exec_driver_sql(f"UPDATE sink SET kind = 'postgres' WHERE id = {delivery.sink.id}")
         sinks.set_options(connection, delivery.sink.id, options, url)

@@ -47,7 +47,7 @@ def test_a_second_run_is_told_that_one_is_under_way(lake: WholeLake) -> None:
         with pytest.raises(SweepRunning):
             second()
     assert there([orphan, kept.kept_at]) == [False, True] and [run.id for run in reconciler.runs()] == [acted.id]
-    reconcile_runs.release(lake.lake.ledger, lease)
+    reconcile_runs.leases.release(lake.lake.ledger, lease)
     assert lake.run(REPORT).aborted is None
     assert reconciler.restore(acted.id).restored == 1
 

@@ -127,7 +127,7 @@ def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_unde
     lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
     assert lease is not None
     assert lake.lake.reconciler.run_if_due() is None
-    reconcile_runs.release(lake.lake.ledger, lease)
+    reconcile_runs.leases.release(lake.lake.ledger, lease)
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow + timedelta(days=1))
     run = lake.lake.reconciler.run_if_due()
     assert run is not None and run.outcome.done.orphans == 1 and not Path(orphan).exists()

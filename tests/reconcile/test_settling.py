@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweepLease, SweptState
+from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweptState
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
 from strandline.ledger.deliver import losses, sinks
@@ -55,10 +55,10 @@ class Successor:
         with lake.lake.ledger.write() as connection:
             connection.exec_driver_sql("UPDATE sweep_lease SET token = NULL, until = NULL")
         lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
-        assert isinstance(lease, SweepLease)
+        assert lease is not None
         orphan = lake.put("in-hand.parquet")
         with lake.lake.ledger.write() as connection:
-            self.run = reconcile_runs.start(connection, lease, ACT, lake.lake.reconciler.storage.kind)
+            self.run = reconcile_runs.start(connection, ACT, lake.lake.reconciler.storage.kind)
             new = NewSwept(FindingKind.ORPHAN, None, orphan, f"{orphan}.kept", 6, None)
             quarantined_files.begin(connection, self.run, [new])
             dropped_entries.begin(connection, self.run, NewBatch("its-token", lake.dataset.name, 1, ["/x"]))

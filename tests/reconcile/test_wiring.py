@@ -198,7 +198,7 @@ def test_the_shell_is_told_what_did_not_go_through(lake: WholeLake, capsys: pyte
     lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
     assert lease is not None
     assert cli(["reconcile"]) == 3 and "under way" in capsys.readouterr().err
-    reconcile_runs.release(lake.lake.ledger, lease)
+    reconcile_runs.leases.release(lake.lake.ledger, lease)
     assert cli(["reconcile", "show", "77"]) != 0
 
 

@@ -292,7 +292,7 @@ def test_a_replay_waits_for_whoever_delivers(lake: Lake, out: Path) -> None:
     lake.append("events", numbers(lake, 1, 8))
     with refusing(out, "bad 3"):
         tick(lake, "out")
-    lease = sinks.take_lease(lake.ledger, lake.delivery.get("out").id, seconds=60)
+    lease = sinks.leases.take(lake.ledger, lake.delivery.get("out").id, seconds=60)
     assert lease is not None
     with pytest.raises(RefusedError, match="right now") as refused:
         lake.delivery.replay("out")

@@ -159,7 +159,7 @@ def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset
     stray.write_text('{"n": 21, "who": "bob"}\n{"n": "x", "who": "alice"}\n{"n": "x", "who": "bob\u2028alice"}\n')
     lake.ingest("events", [stray], rejects_folder=tmp_path / "aside")
     [rejected] = (tmp_path / "aside" / "default.events").glob("*.jsonl")
-    busy = sinks.take_lease(lake.ledger, lake.delivery.get("picky").id, seconds=600)
+    busy = sinks.leases.take(lake.ledger, lake.delivery.get("picky").id, seconds=600)
     assert busy is not None, "somebody delivers, and goes on"
     monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
     add("erratic")
@@ -184,7 +184,7 @@ def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset
         '{"n": "x", "who": "bob\u2028alice"}'
     ]
     with lake.ledger.write() as connection:
-        assert not sinks.holds(connection, busy), "what it still records counts for nothing"
+        assert not sinks.leases.holds(connection, busy), "what it still records counts for nothing"
     lake.tick()
     assert lake.delivery.verify().ok
 
@@ -213,7 +213,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
             purge(lake, "n = 7")
     monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
-    monkeypatch.setattr(sink_lease.sinks, "release", _storage_fails)
+    monkeypatch.setattr(sink_lease.sinks.leases, "release", _storage_fails)
     monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
     done = purge(lake)
     assert [(x.sink, x.rows) for x in done.undelivered] == [("before_a_run_died", 2), ("before_it_is_recorded", 2)]

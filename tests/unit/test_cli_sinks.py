@@ -127,10 +127,10 @@ def _token(lake: Lake, name: str) -> Any:
 
 @contextmanager
 def leased(lake: Lake, name: str) -> Iterator[Any]:
-    lease = sinks.take_lease(lake.ledger, lake.delivery.get(name).id, seconds=60)
+    lease = sinks.leases.take(lake.ledger, lake.delivery.get(name).id, seconds=60)
     assert lease is not None
     yield lease
-    assert sinks.release(lake.ledger, lease)
+    assert sinks.leases.release(lake.ledger, lease)
 
 
 def land(lake: Lake, name: str, intent: Intent, chunks: int, *, close: bool = False) -> None:

@@ -74,15 +74,6 @@ class SinkRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """Who holds it delivers to the sink. The token is never used again, not even after a restore of the ledger."""
-
-    sink: SinkId
-    token: str
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Lane:
     """The watermark of one logical partition, as the ledger caches it; the sink's own record is the truth."""
 

@@ -81,15 +81,6 @@ class SweptState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SweepLease:
-    """Whoever holds it may act. The fence rises with every holder."""
-
-    token: str
-    fence: int
-    until: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
     missing: int = 0
     orphans: int = 0

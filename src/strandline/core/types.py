@@ -39,6 +39,15 @@ def is_reserved(column: str) -> bool:
     return column.lower() in INTERNAL_COLUMNS or column.lower().startswith(RESERVED_PREFIX)
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Whoever holds it acts on a row of the ledger: delivers to a sink, ingests a batch, reconciles. The token is never
+    used again, not even after a restore of the ledger."""
+
+    row: int
+    token: str
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class SeqRange:
     """An inclusive, never empty range of the sequence."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from uuid import uuid4
 
 from strandline.core.bounded_text import check_text
-from strandline.core.delivery_types import Lease, SinkId, SinkRecord, SinkState
+from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import LeaseLost, RefusedError, SchemaError, StorageError, UsageError
 from strandline.core.read_token import check, decode
-from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Seq
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Lease, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import Beginning, find_beginning
 from strandline.deliver.sink import Claim, Claimed, HasPeer
@@ -21,7 +21,7 @@ from strandline.deliver.sink_options import COMMON, own_options, parse_common
 from strandline.deliver.sink_session import open_sink
 from strandline.deliver.sinks.blobs.names import overlaps, place_of
 from strandline.iceberg.schema.columns import Column
-from strandline.jobs.heartbeat import beating
+from strandline.jobs.heartbeat import held
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -256,22 +256,19 @@ def update_sink(
 @contextmanager
 def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
     """The sink's lease, so that nobody delivers meanwhile."""
-    lease = sinks.take_lease(context.ledger, record.id, seconds=context.settings.lease_seconds)
+    seconds = context.settings.lease_seconds
+    lease = sinks.leases.take(context.ledger, record.id, seconds=seconds)
     if lease is None:
         raise RefusedError(
             f"somebody delivers to {record.name} right now",
             hint=f"Try again in a moment, or `strandline sink pause {record.name}` first.",
         )
-    seconds = context.settings.lease_seconds
-    try:
-        with beating(lambda: sinks.renew(context.ledger, lease, seconds=seconds), lease_seconds=seconds):
-            yield lease
-    finally:
-        sinks.release(context.ledger, lease)
+    with held(context.ledger, sinks.leases, lease, seconds=seconds):
+        yield lease
 
 
 def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> None:
-    if not sinks.holds(connection, lease):
+    if not sinks.leases.holds(connection, lease):
         raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
 
 

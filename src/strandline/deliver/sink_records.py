@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.core.delivery_types import NOT_PARTITIONED, Lease, SinkRecord
+from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
 from strandline.core.errors import StrandlineError
-from strandline.core.types import SEQ_MAX, Dataset, Seq
+from strandline.core.types import SEQ_MAX, Dataset, Lease, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, sinks
-from strandline.ledger.engine import Connection, utc_now
+from strandline.ledger.engine import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SinkInquiry:
 
 
 def _reached(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:
-    run = SinkRun(context, record, dataset, Lease(record.id, "", utc_now()), lambda *_: None)
+    run = SinkRun(context, record, dataset, Lease(record.id, ""), lambda *_: None)
     try:
         held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
     except StrandlineError:

@@ -8,9 +8,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
-from strandline.core.delivery_types import Lease, SinkRecord, SinkState
+from strandline.core.delivery_types import SinkRecord, SinkState
 from strandline.core.errors import LeaseLost, SinkStopped
-from strandline.core.types import Dataset, Seq
+from strandline.core.types import Dataset, Lease, Seq
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.cores import TroubledSinks, tasks_max
@@ -89,7 +89,7 @@ class SinkRun:
         self.sink().fence(self.pass_token)
         failpoints.hit("deliver.after_fence")
         with self.context.ledger.read() as connection:
-            if not sinks.holds(connection, self.lease):
+            if not sinks.leases.holds(connection, self.lease):
                 raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
 
     @property
@@ -166,7 +166,7 @@ class SinkRun:
         if not isinstance(sink, HasPeer) or self.record.peer is sink.peer_kind():
             return
         with self.context.ledger.write() as connection:
-            if not sinks.holds(connection, self.lease):
+            if not sinks.leases.holds(connection, self.lease):
                 raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
             sinks.note_peer(connection, self.record.id, sink.peer_kind())
         self.record = replace(self.record, peer=sink.peer_kind())

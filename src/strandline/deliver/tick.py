@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -31,7 +31,7 @@ from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
 from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, Progress, SinkRun
-from strandline.jobs.heartbeat import beating
+from strandline.jobs.heartbeat import held
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.deliver.sinks import SinkWork
@@ -209,21 +209,14 @@ class Deliverer:
                     f"{record.name}: its dataset was dropped, or its table was made anew",
                     hint=f"`strandline sink remove {record.name}`, and add one for the dataset that is there now.",
                 )
-            lease = sinks.take_lease(ledger, record.id, seconds=seconds)
+            lease = sinks.leases.take(ledger, record.id, seconds=seconds)
             if lease is None:
                 return SinkReport(record.name, "busy")
             failpoints.hit("deliver.after_lease")
             run = SinkRun(self.context, record, dataset, lease, self.progress, self.stopping, plans_max)
             run.troubled = self._troubled
-            try:
-                with (
-                    interrupted_by(self.stopping),
-                    beating(lambda: sinks.renew(ledger, lease, seconds=seconds), lease_seconds=seconds),
-                ):
-                    return self._work_and_tell(run, work.sealed, checks_only=checks_only)
-            finally:
-                run.close()
-                sinks.release(ledger, lease)
+            with held(ledger, sinks.leases, lease, seconds=seconds), closing(run), interrupted_by(self.stopping):
+                return self._work_and_tell(run, work.sealed, checks_only=checks_only)
         except SinkStopped as e:
             with suppress(StrandlineError), ledger.write() as connection:  # else the next look finds it again
                 sinks.stop(connection, record.id, e.message)
@@ -245,7 +238,7 @@ class Deliverer:
             return SinkReport(name, "busy", reason=e.message)
         except (SinkStopped, MarkUnreadable) as e:
             with self.context.ledger.write() as connection:
-                if not sinks.holds(connection, run.lease):
+                if not sinks.leases.holds(connection, run.lease):
                     return _superseded(SinkReport(name, "busy"))
                 sinks.stop(connection, run.record.id, e.message)
                 audit.record(connection, "sink_stopped", sink=name, reason=e.message)
@@ -300,7 +293,7 @@ class Deliverer:
             return self._waits(run, report, _first_of(done.troubles), done.wait_seconds)
         if not (left and waits) and not self.stopping.is_set():  # what was called off went neither well nor badly
             with ledger.write() as connection:
-                if sinks.holds(connection, run.lease):
+                if sinks.leases.holds(connection, run.lease):
                     sinks.went_well(connection, run.record.id)
         return report
 
@@ -334,7 +327,7 @@ class Deliverer:
             long_seconds_max=settings.retry_long_seconds_max,
         )
         with self.context.ledger.write() as connection:
-            if not sinks.holds(connection, run.lease):
+            if not sinks.leases.holds(connection, run.lease):
                 return _superseded(report)
             sinks.failed(connection, run.record.id, reason, now + timedelta(seconds=seconds), since)
         return replace(report, did="waiting", reason=reason)

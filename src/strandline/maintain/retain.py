@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from strandline.core import failpoints
-from strandline.core.delivery_types import Lease, SinkRecord
+from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
 from strandline.core.read_token import Continuation
-from strandline.core.types import SEQ_COLUMN, Dataset, Seq
+from strandline.core.types import SEQ_COLUMN, Dataset, Lease, Seq
 from strandline.iceberg.spark import floor as table_floor
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sinks

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from strandline.core.delivery_types import Lease, SinkRecord
-from strandline.core.errors import LeaseLost, StrandlineError
-from strandline.jobs.heartbeat import beating
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.errors import LeaseLost
+from strandline.core.types import Lease
+from strandline.jobs.heartbeat import held
 from strandline.ledger.deliver import sinks
 from strandline.maintain.context import MaintainContext
 
@@ -21,16 +22,12 @@ def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
     """Nobody delivers meanwhile, so that what is counted as lost is really lost."""
     seconds = context.config.settings.deliver.lease_seconds
     deadline = time.monotonic() + _WAIT_FOR_DELIVERER_SECONDS
-    while (lease := sinks.take_lease(context.ledger, record.id, seconds=seconds)) is None:
+    while (lease := sinks.leases.take(context.ledger, record.id, seconds=seconds)) is None:
         if time.monotonic() > deadline:
-            lease = sinks.seize_lease(context.ledger, record.id, seconds=seconds)
+            lease = sinks.leases.seize(context.ledger, record.id, seconds=seconds)
             break
         time.sleep(0.2)
     if lease is None:
         raise LeaseLost(f"sink {record.name} was removed meanwhile", hint="Try again.")
-    try:
-        with beating(lambda: sinks.renew(context.ledger, lease, seconds=seconds), lease_seconds=seconds):
-            yield lease
-    finally:
-        with suppress(StrandlineError):  # it runs out by itself; what was done under it is done
-            sinks.release(context.ledger, lease)
+    with held(context.ledger, sinks.leases, lease, seconds=seconds):
+        yield lease

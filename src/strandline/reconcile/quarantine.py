@@ -19,9 +19,8 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase, References
-from strandline.reconcile.run_watch import Aborted, RunWatch
+from strandline.reconcile.run_watch import Aborted, RunWatch, watched
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
-from strandline.reconcile.sweep import take_sweep_lease
 
 OnFiles = Callable[[int, int], None]
 """How many files are done with, and of how many."""
@@ -81,18 +80,12 @@ def _silent(done: int, total: int) -> None:
 
 
 def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
-    lease = take_sweep_lease(context)
-    watch = RunWatch(
-        context.ledger, lease, lease_seconds=context.settings.lease_seconds, run_seconds_max=_UNBOUNDED_SECONDS
-    )
     try:
-        with watch.beating():
+        with watched(context, run_seconds_max=_UNBOUNDED_SECONDS) as watch:
             settle_dead_runs(context, watch, entries=False)
             return work(watch)
     except Aborted as e:
         raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
-    finally:
-        reconcile_runs.release(context.ledger, lease)
 
 
 # ---- back ------------------------------------------------------------------------------------------------------------

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from strandline.core.reconcile_records import AbortReason, SweepLease
-from strandline.jobs.heartbeat import beating
+from strandline.core.errors import SweepRunning
+from strandline.core.reconcile_records import AbortReason
+from strandline.core.types import Lease
+from strandline.jobs.heartbeat import Heartbeat, held
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.model import Phase
+
+if TYPE_CHECKING:
+    from strandline.reconcile.context import SweepContext
 
 OnProgress = Callable[[Phase, int, int | None], None]
 """How much of a phase is done, and of how much, where that is known."""
@@ -27,23 +33,49 @@ class Aborted(Exception):
         self.why = why
 
 
+@contextmanager
+def watched(
+    context: SweepContext,
+    *,
+    run_seconds_max: float,
+    cancelled: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
+) -> Iterator[RunWatch]:
+    """The lease of the reconciler, taken, renewed while the run works, and released. Raises SweepRunning while another
+    run has it."""
+    seconds = context.settings.lease_seconds
+    lease = reconcile_runs.take_lease(context.ledger, seconds=seconds)
+    if lease is None:
+        raise SweepRunning(
+            "another run of the reconciler is under way",
+            hint=f"Wait for it, or, if its process is dead, for {seconds} s. `strandline reconcile runs` shows it.",
+        )
+    with held(context.ledger, reconcile_runs.leases, lease, seconds=seconds) as heartbeat:
+        yield RunWatch(
+            context.ledger,
+            lease,
+            heartbeat,
+            run_seconds_max=run_seconds_max,
+            cancelled=cancelled,
+            on_progress=on_progress,
+        )
+
+
 class RunWatch:
     def __init__(
         self,
         ledger: Ledger,
-        lease: SweepLease,
+        lease: Lease,
+        heartbeat: Heartbeat,
         *,
-        lease_seconds: float,
         run_seconds_max: float,
         cancelled: threading.Event | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self._ledger = ledger
         self._lease = lease
-        self._lease_seconds = lease_seconds
+        self._heartbeat = heartbeat
         self._deadline = time.monotonic() + run_seconds_max
-        self._seen_ours = time.monotonic()
-        self._lost = False
         self._cancelled = cancelled or threading.Event()
         self._on_progress = on_progress or (lambda phase, count, total: None)
         self._phase: Phase | None = None
@@ -53,17 +85,6 @@ class RunWatch:
         self._since = time.monotonic()
         self.seconds: dict[str, float] = {}
         """Spent in each phase."""
-
-    def beating(self) -> AbstractContextManager[None]:
-        return beating(self._renew, lease_seconds=self._lease_seconds)
-
-    def _renew(self) -> bool:
-        asked = time.monotonic()
-        if not reconcile_runs.renew(self._ledger, self._lease, seconds=self._lease_seconds):
-            self._lost = True
-            return False
-        self._seen_ours = asked
-        return True
 
     def phase(self, phase: Phase, total: int | None = None) -> None:
         self.end_phase()
@@ -95,7 +116,7 @@ class RunWatch:
     def check(self) -> None:
         if self._cancelled.is_set():
             raise Aborted(AbortReason.CANCELLED, "it was called off")
-        if self._lost:
+        if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
         if self.seconds_left == 0:
             raise Aborted(AbortReason.TIMEOUT, "it took longer than reconcile.run_seconds_max")
@@ -107,17 +128,14 @@ class RunWatch:
 
     def hold(self, connection: Connection) -> None:
         """The lease alone. A run that is called off may still say what became of the one before it."""
-        asked = time.monotonic()
-        if not reconcile_runs.holds(connection, self._lease):
-            self._lost = True
+        if not self._heartbeat.confirm(lambda: reconcile_runs.leases.holds(connection, self._lease)):
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
-        self._seen_ours = max(self._seen_ours, asked)
 
     def last_word(self) -> None:
         """Right before something that cannot be fenced. A process that slept since it last saw its lease must not go
         on: it cannot know how long."""
         self.check()
-        if time.monotonic() - self._seen_ours < self._lease_seconds / 2:
+        if self._heartbeat.is_fresh:
             return
         with self._ledger.write() as connection:
             self.fence(connection)

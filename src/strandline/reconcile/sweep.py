@@ -19,9 +19,8 @@ from strandline.core.errors import (
     ReferencesTooMany,
     StorageError,
     StrandlineError,
-    SweepRunning,
 )
-from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweepLease, SweptState
+from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
@@ -34,24 +33,13 @@ from strandline.reconcile.model import Content, Finding, Phase, Protection, Refe
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import Kept, KeptFile, find_kept
 from strandline.reconcile.run_counters import Tally
-from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch
+from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, watched
 from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 
 log = logging.getLogger(__name__)
 
 OnFinding = Callable[[Finding], None]
-
-
-def take_sweep_lease(context: SweepContext) -> SweepLease:
-    lease = reconcile_runs.take_lease(context.ledger, seconds=context.settings.lease_seconds)
-    if lease is None:
-        raise SweepRunning(
-            "another run of the reconciler is under way",
-            hint=f"Wait for it, or, if its process is dead, for {context.settings.lease_seconds} s. "
-            "`strandline reconcile runs` shows it.",
-        )
-    return lease
 
 
 def sweep(
@@ -63,34 +51,23 @@ def sweep(
     on_finding: OnFinding | None = None,
 ) -> Run:
     """One run, and its record. An abort is an outcome, not an error; another run under way is one."""
-    lease = take_sweep_lease(context)
-    watch = RunWatch(
-        context.ledger,
-        lease,
-        lease_seconds=context.settings.lease_seconds,
-        run_seconds_max=context.settings.run_seconds_max,
-        cancelled=cancelled,
-        on_progress=on_progress,
-    )
-    try:
-        with watch.beating():
-            watch.phase(Phase.SETTLE)
-            run, unsettled = _begin(context, lease, asked, watch)
-            failpoints.hit("reconcile.after_start")
-            _Sweep(context, run, asked, watch, unsettled).run(on_finding)
-    finally:
-        reconcile_runs.release(context.ledger, lease)
+    seconds_max = context.settings.run_seconds_max
+    with watched(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
+        watch.phase(Phase.SETTLE)
+        run, unsettled = _begin(context, asked, watch)
+        failpoints.hit("reconcile.after_start")
+        _Sweep(context, run, asked, watch, unsettled).run(on_finding)
     with context.ledger.read() as connection:
         return reconcile_runs.get(connection, run)
 
 
-def _begin(context: SweepContext, lease: SweepLease, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
+def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
     """A run, once what the last one left is settled; and what could not be."""
     try:
         unsettled = settle_dead_runs(context, watch)
         with context.ledger.write() as connection:
             watch.hold(connection)
-            return reconcile_runs.start(connection, lease, asked, context.storage.kind, context.folder), unsettled
+            return reconcile_runs.start(connection, asked, context.storage.kind, context.folder), unsettled
     except Aborted as e:
         raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
 

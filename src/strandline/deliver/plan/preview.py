@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.core.delivery_types import ChunkState, Lease, SinkRecord, SinkState
-from strandline.core.types import Dataset, SeqRange
+from strandline.core.delivery_types import ChunkState, SinkRecord, SinkState
+from strandline.core.types import Dataset, Lease, SeqRange
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.planner import look, plan_lanes
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import intents
-from strandline.ledger.engine import utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> li
         )
         for i in still_open
     ]
-    run = SinkRun(context, record, dataset, Lease(record.id, "preview", utc_now()), lambda *_: None, looks_only=True)
+    run = SinkRun(context, record, dataset, Lease(record.id, "preview"), lambda *_: None, looks_only=True)
     try:
         standing = look(run)
         if standing is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from strandline.core.delivery_types import Intent, Lane, Lease, SinkRecord
+from strandline.core.delivery_types import Intent, Lane, SinkRecord
 from strandline.core.errors import RefusedError, StorageError, StrandlineError
-from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext, settled
 from strandline.deliver.plan.older_generations import compare_older
@@ -32,7 +32,6 @@ from strandline.ledger.deliver import intents, lanes, losses, quarantine
 from strandline.ledger.deliver.losses import Loss
 from strandline.ledger.deliver.quarantine import NOT_THERE, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors
 
 RANGES_AT_ONCE_MAX = 2000
@@ -50,7 +49,7 @@ def verify(
     """One sink that cannot be read does not keep the others from being looked at."""
     verdicts = []
     for record, dataset in chosen:
-        run = SinkRun(context, record, dataset, Lease(record.id, "verify", utc_now()), lambda *_: None)
+        run = SinkRun(context, record, dataset, Lease(record.id, "verify"), lambda *_: None)
         try:
             verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:

@@ -24,11 +24,10 @@ from strandline.core.delivery_types import (
     IntentId,
     LaneId,
     LanePlan,
-    Lease,
     SinkRecord,
 )
 from strandline.core.errors import MarkMoved
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
 from strandline.ledger.deliver.lanes import Token
 from strandline.ledger.deliver.sinks import seq_or_none
@@ -132,14 +131,14 @@ def store_plan(
     _check_lease(lease, sink)
     plans.check(lanes, until)
     with ledger.write() as connection:
-        if not sinks.holds(connection, lease):
+        if not sinks.leases.holds(connection, lease):
             return None
         planned = plans.write(connection, sink, until, lanes, options, token, left_out)
         return [i for i in open_of(connection, sink) if i.lane in planned] if planned else []
 
 
 def _check_lease(lease: Lease, sink: SinkRecord) -> None:
-    if lease.sink != sink.id:
+    if lease.row != sink.id:
         raise ValueError("the lease is for another sink")
 
 
@@ -154,7 +153,7 @@ def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Ackno
     by_chunk = {ack.chunk: ack for ack in acks}
     if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
         raise ValueError("an acknowledgement says one outcome")
-    if not sinks.holds(connection, lease):
+    if not sinks.leases.holds(connection, lease):
         return False
     known = {found.id: found for found in _chunks(connection, lease, by_chunk)}
     settled = [ack for ack in by_chunk.values() if not _is_same(known.get(ack.chunk), ack)]
@@ -166,7 +165,7 @@ def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> 
     of_sink = (
         sa.select(*CHUNK_COLUMNS)
         .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
-        .where(lane.c.sink_id == lease.sink)
+        .where(lane.c.sink_id == lease.row)
     )
     for some in slices(ids):
         yield from map(chunk_of, connection.execute(of_sink.where(chunk.c.id.in_(some))))
@@ -222,7 +221,7 @@ def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
     """Note that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot be asked what
     they hold: a chunk that was never offered was never sent, whoever died since."""
     with ledger.write() as connection:
-        if not sinks.holds(connection, lease):
+        if not sinks.leases.holds(connection, lease):
             return False
         for some in slices(chunks):
             connection.execute(
@@ -239,7 +238,7 @@ def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Inte
     _check_lease(lease, sink)
     now = utc_now()
     with ledger.write() as connection:
-        if not sinks.holds(connection, lease):
+        if not sinks.leases.holds(connection, lease):
             return False
         still_open = _still_open(connection, sink, intents)
         moves = _moves(connection, sink, still_open, token, now)

@@ -18,8 +18,8 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import Acknowledged, ChunkId, ChunkState, LaneId, Lease, SinkId, SinkRecord
-from strandline.core.types import DatasetId, Seq
+from strandline.core.delivery_types import Acknowledged, ChunkId, ChunkState, LaneId, SinkId, SinkRecord
+from strandline.core.types import DatasetId, Lease, Seq
 from strandline.ledger.deliver import intents
 from strandline.ledger.deliver.sinks import options_text
 from strandline.ledger.engine import Ledger, insert_into, utc_now

@@ -1,7 +1,7 @@
 """Sinks: their settings, how they fare, who delivers to them, and which of them have something to do.
 
-A change says by its result whether it was made. The lease is a fence: whoever delivers checks it (`holds`) in the
-transaction that writes, which keeps the sink's row until it ends, so that nobody takes the lease over in between.
+A change says by its result whether it was made. The lease is a fence: whoever delivers checks it (`leases.holds`) in
+the transaction that writes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import ChunkState, Lease, PeerKind, SinkId, SinkRecord, SinkState
+from strandline.core.delivery_types import ChunkState, PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import NoSuchSink, RefusedError
 from strandline.core.types import SEQ_MAX, DatasetId, Seq
-from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.schema.core import block, chunk, intent, lane, sink
 
 
@@ -203,7 +203,7 @@ def went_well(connection: sa.Connection, id: SinkId) -> bool:
 def remove(connection: sa.Connection, id: SinkId) -> bool:
     """Its lanes and intents stay for the record, open ones too: they hang on this row, and whatever asks for open
     intents, marks or work starts from sinks that were not removed. A new sink of the name is a row of its own."""
-    return _change(connection, id, removed_at=utc_now(), lease_token=None, lease_until=None)
+    return _change(connection, id, removed_at=utc_now(), **leases.none)
 
 
 def new_generation(connection: sa.Connection, id: SinkId, generation: int, start: Seq | None) -> SinkRecord:
@@ -220,8 +220,7 @@ def new_generation(connection: sa.Connection, id: SinkId, generation: int, start
             failures=0,
             retry_at=None,
             failing_since=None,
-            lease_token=None,
-            lease_until=None,
+            **leases.none,
         )
         .returning(sink)
     ).one_or_none()
@@ -233,56 +232,15 @@ def new_generation(connection: sa.Connection, id: SinkId, generation: int, start
     return _sink(changed)
 
 
-def take_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
-    """None while another's runs. A lease that ran out is taken over: its holder can record nothing more."""
-    now = utc_now()
-    lease = Lease(id, uuid4().hex, now + timedelta(seconds=seconds))
-    free = sa.or_(sink.c.lease_token.is_(None), sink.c.lease_until <= now)
-    with ledger.write() as connection:
-        taken = _change(connection, id, free, lease_token=lease.token, lease_until=lease.until)
-    return lease if taken else None
-
-
-def seize_lease(ledger: Ledger, id: SinkId, *, seconds: float) -> Lease | None:
-    """Whoever has it: its holder can record nothing more. None if the sink was removed."""
-    lease = Lease(id, uuid4().hex, utc_now() + timedelta(seconds=seconds))
-    with ledger.write() as connection:
-        taken = _change(connection, id, lease_token=lease.token, lease_until=lease.until)
-    return lease if taken else None
-
-
-def renew(ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
-    """As long as nobody took it over, even if it ran out meanwhile."""
-    with ledger.write() as connection:
-        until = utc_now() + timedelta(seconds=seconds)
-        return _change(connection, lease.sink, sink.c.lease_token == lease.token, lease_until=until)
-
-
-def release(ledger: Ledger, lease: Lease) -> bool:
-    with ledger.write() as connection:
-        return _change(connection, lease.sink, sink.c.lease_token == lease.token, lease_token=None, lease_until=None)
+leases = LeaseColumns(sink.c.lease_token, sink.c.lease_until, sink.c.removed_at.is_(None))
+"""Who delivers to a sink."""
 
 
 def forget_leases(connection: sa.Connection) -> int:
     """Within the opening procedure: a restored ledger may hold a lease whose holder has seen more than it knows, and
     may have sent more."""
     connection.execute(chunk.update().where(chunk.c.state == ChunkState.PLANNED.value).values(offered=True))
-    changed = connection.execute(
-        sink.update().where(sink.c.lease_token.is_not(None)).values(lease_token=None, lease_until=None)
-    )
-    return int(changed.rowcount)
-
-
-def holds(connection: sa.Connection, lease: Lease) -> bool:
-    """The fence. It does not look at the clock: a lease that ran out and that nobody took over still holds."""
-    return connection.execute(_HOLDER, {"sink": lease.sink}).scalar() == lease.token
-
-
-_HOLDER = (
-    sa.select(sink.c.lease_token)
-    .where(sink.c.id == sa.bindparam("sink"), sink.c.removed_at.is_(None))
-    .with_for_update(key_share=True)
-)
+    return leases.release_all(connection)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, Lease
+from strandline.core.delivery_types import Chunk, ChunkId, ChunkState
 from strandline.core.errors import MarkMoved
-from strandline.core.types import Seq
+from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import sinks
 from strandline.ledger.deliver.intents import CHUNK_COLUMNS, chunk_of
 from strandline.ledger.engine import Ledger, slices
@@ -34,7 +34,7 @@ def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId
     if any(by_chunk[one.chunk] != one for one in wanted):
         raise ValueError("a chunk is split in one way")
     with ledger.write() as connection:
-        if not sinks.holds(connection, lease):
+        if not sinks.leases.holds(connection, lease):
             return None
         whole = [(row, by_chunk[ChunkId(row.id)]) for row in _open_chunks(connection, lease, by_chunk)]
         for row, one in whole:
@@ -57,7 +57,7 @@ def _open_chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]
         sa.select(chunk)
         .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
         .join(intent, (intent.c.id == chunk.c.intent_id) & intent.c.closed_at.is_(None))
-        .where(lane.c.sink_id == lease.sink)
+        .where(lane.c.sink_id == lease.row)
     )
     return [row for some in slices(ids) for row in connection.execute(query.where(chunk.c.id.in_(some)))]
 
@@ -81,7 +81,7 @@ def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> 
     query = (
         sa.select(chunk.c.split_from, *CHUNK_COLUMNS)
         .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
-        .where(lane.c.sink_id == lease.sink)
+        .where(lane.c.sink_id == lease.row)
         .order_by(chunk.c.lo)
     )
     found: dict[int, list[Chunk]] = {}

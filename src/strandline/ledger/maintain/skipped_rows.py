@@ -12,9 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import ChunkState, Intent, LaneId, Lease, SinkRecord
+from strandline.core.delivery_types import ChunkState, Intent, LaneId, SinkRecord
 from strandline.core.errors import MarkMoved
-from strandline.core.types import Seq
+from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.deliver.lanes import Token
 from strandline.ledger.engine import utc_now
@@ -56,7 +56,7 @@ def move(
 ) -> bool:
     """False if the lease is lost. What landed is counted as it would be by the end of its intent; what is left of an
     intent beyond the point is an intent of its own, and stays promised."""
-    if not sinks.holds(connection, lease):
+    if not sinks.leases.holds(connection, lease):
         return False
     now = utc_now()
     for drop in drops:

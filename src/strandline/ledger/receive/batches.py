@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any, NewType
-from uuid import uuid4
 
 import sqlalchemy as sa
 
 from strandline.core import batch_names
 from strandline.core.errors import BlockLost
-from strandline.core.types import DatasetId, SeqRange
+from strandline.core.types import DatasetId, Lease, SeqRange
 from strandline.core.wording import plural
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.ingest import sequence
+from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
@@ -33,6 +33,7 @@ BODIES_MAX = 1000
 _FILES_AT_ONCE_MAX = 5000
 _WAITS = (received.c.batch.is_(None), HAS_ROWS)
 UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
+leases = LeaseColumns(receive_batch.c.lease_token, receive_batch.c.lease_until, *UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Batch:
     """By place."""
     failures: int
     reason: str | None
-    lease: str | None = None
+    lease: Lease | None = None
     """Of whoever took it; None as `form` gives it."""
 
 
@@ -117,7 +118,7 @@ def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
     return (
         *UNFINISHED,
         sa.or_(receive_batch.c.retry_at.is_(None), receive_batch.c.retry_at <= now),
-        sa.or_(receive_batch.c.lease_until.is_(None), receive_batch.c.lease_until <= now),
+        leases.is_free(now),
     )
 
 
@@ -147,20 +148,13 @@ def take(
 ) -> list[Batch]:
     """Batches that are unfinished and due, oldest first, leased by the caller alone. One whose lease ran out is taken
     over. Whoever does one after the other takes one at a time, so that others can do the rest."""
-    now = utc_now()
-    token = uuid4().hex
-    chosen = sa.select(receive_batch.c.id).where(*_is_free(now)).order_by(receive_batch.c.id).limit(batches_max)
+    chosen = sa.select(receive_batch.c.id).where(*_is_free(utc_now())).order_by(receive_batch.c.id).limit(batches_max)
     if dataset is not None:
         chosen = chosen.where(receive_batch.c.dataset_id == dataset)
     with ledger.write() as connection:
         ids = connection.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
-        for some in slices(ids):
-            connection.execute(
-                receive_batch.update()
-                .where(receive_batch.c.id.in_(some))
-                .values(lease_token=token, lease_until=now + timedelta(seconds=seconds))
-            )
-        return [replace(batch, lease=token) for batch in read(connection, ids)]
+        given = leases.give_all(connection, ids, seconds=seconds)
+        return [replace(batch, lease=given[batch.id]) for batch in read(connection, ids)]
 
 
 def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
@@ -203,7 +197,7 @@ def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
             receive_batch.c.id == batch.id,
             receive_batch.c.batch_id == batch.batch_id,
             *UNFINISHED,
-            receive_batch.c.lease_token == batch.lease,
+            receive_batch.c.lease_token == (None if batch.lease is None else batch.lease.token),
         )
         .values(**values)
     )
@@ -212,14 +206,12 @@ def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
 
 def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
     """False if another took it over, or it is finished."""
-    with ledger.write() as connection:
-        return change(connection, batch, lease_until=utc_now() + timedelta(seconds=seconds))
+    return batch.lease is not None and leases.renew(ledger, batch.lease, seconds=seconds)
 
 
 def release(ledger: Ledger, batch: Batch) -> bool:
     """Undone, and at once for anybody to take."""
-    with ledger.write() as connection:
-        return change(connection, batch, lease_token=None, lease_until=None)
+    return batch.lease is not None and leases.release(ledger, batch.lease)
 
 
 def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> bool:
@@ -228,8 +220,7 @@ def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> boo
         return change(
             connection,
             batch,
-            lease_token=None,
-            lease_until=None,
+            **leases.none,
             failures=receive_batch.c.failures + 1,
             failed_from=sa.func.coalesce(receive_batch.c.failed_from, sequence.read(connection).last),
             reason=reason,
@@ -251,8 +242,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
                 lo=rows.lo,
                 hi=rows.hi,
                 published_at=utc_now(),
-                lease_token=None,
-                lease_until=None,
+                **leases.none,
                 reason=None,
                 retry_at=None,
             )

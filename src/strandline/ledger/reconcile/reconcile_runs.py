@@ -1,7 +1,7 @@
 """Runs of the reconciler, and the lease that lets one of them act.
 
-The lease is a fence: what a run is about to do is recorded in a transaction that checks it (`holds`) and keeps its row
-until it ends. What a run has done is recorded whoever holds the lease by then: it happened.
+The lease is a fence: what a run is about to do is recorded in a transaction that checks it (`leases.holds`). What a run
+has done is recorded whoever holds the lease by then: it happened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -26,10 +25,11 @@ from strandline.core.reconcile_records import (
     Run,
     RunId,
     StorageKind,
-    SweepLease,
 )
+from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
@@ -42,57 +42,25 @@ found by looking there."""
 # ---- the lease -------------------------------------------------------------------------------------------------------
 
 
-def take_lease(ledger: Ledger, *, seconds: float) -> SweepLease | None:
+leases = LeaseColumns(sweep_lease.c.token, sweep_lease.c.until, fence=sweep_lease.c.fence)
+_THE_ONLY_ROW = 1
+
+
+def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
     """None while another's runs. One that ran out is taken over."""
-    now = utc_now()
-    token, until = uuid4().hex, now + timedelta(seconds=seconds)
-    free = sa.or_(sweep_lease.c.token.is_(None), sweep_lease.c.until <= now)
-    with ledger.write() as connection:
-        fence = connection.execute(
-            sweep_lease.update()
-            .where(free)
-            .values(fence=sweep_lease.c.fence + 1, token=token, until=until)
-            .returning(sweep_lease.c.fence)
-        ).scalar_one_or_none()
-    return None if fence is None else SweepLease(token, fence, until)
-
-
-def renew(ledger: Ledger, lease: SweepLease, *, seconds: float) -> bool:
-    """As long as nobody took it over, even if it ran out meanwhile."""
-    with ledger.write() as connection:
-        changed = connection.execute(
-            sweep_lease.update()
-            .where(sweep_lease.c.token == lease.token)
-            .values(until=utc_now() + timedelta(seconds=seconds))
-        )
-    return changed.rowcount == 1
-
-
-def release(ledger: Ledger, lease: SweepLease) -> bool:
-    with ledger.write() as connection:
-        changed = connection.execute(
-            sweep_lease.update().where(sweep_lease.c.token == lease.token).values(token=None, until=None)
-        )
-    return changed.rowcount == 1
-
-
-def holds(connection: sa.Connection, lease: SweepLease) -> bool:
-    """The fence. It does not look at the clock: a lease that ran out and that nobody took over still holds."""
-    held = connection.execute(sa.select(sweep_lease.c.token).with_for_update(key_share=True)).scalar_one()
-    return bool(held == lease.token)
+    return leases.take(ledger, _THE_ONLY_ROW, seconds=seconds)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def start(
-    connection: sa.Connection, lease: SweepLease, asked: Asked, storage: StorageKind, folder: str | None = None
-) -> RunId:
-    """The run of a lease. One that is still `running` is dead, since its lease is ours: settle it first."""
+def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder: str | None = None) -> RunId:
+    """The run of whoever holds the lease, which is checked in the same transaction. One that is still `running` is
+    dead, since its lease is ours: settle it first."""
     run = connection.execute(
         reconcile_run.insert()
         .values(
-            fence=lease.fence,
+            fence=sa.select(sweep_lease.c.fence).scalar_subquery(),
             act=asked.act,
             delete=asked.delete,
             accept_loss=asked.accept_loss,

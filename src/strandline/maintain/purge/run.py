@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core import failpoints
-from strandline.core.delivery_types import Lease, SinkId, SinkRecord
+from strandline.core.delivery_types import SinkId, SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
-from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import ToldPurge
 from strandline.iceberg.spark import floor as table_floor
@@ -293,7 +293,7 @@ class _Purge:
             if current != {(r.id, r.generation) for r, _ in leases}:
                 raise MarkMoved("a sink was added, reset or removed meanwhile", hint="Try again.")
             for record, lease in leases:
-                if not sinks.holds(connection, lease):
+                if not sinks.leases.holds(connection, lease):
                     raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
             if fits.numbered:
                 count = fits.to_take(sequence.read(connection).last)
@@ -324,7 +324,7 @@ class _Purge:
         """Sinks that were added while rows were deleted, or taken from us: they may have been sent some, and nobody
         counted what they lack."""
         with self.context.ledger.write() as connection:
-            kept = {r.id for r, lease in leases if sinks.holds(connection, lease)}
+            kept = {r.id for r, lease in leases if sinks.leases.holds(connection, lease)}
             others = [
                 h
                 for h in sink_exposure.of_dataset(connection, self.dataset.id)
