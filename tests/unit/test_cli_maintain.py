@@ -29,7 +29,7 @@ from strandline.maintain.compact_plan import Skipped as LeftAlone
 from strandline.maintain.expire import Expired
 from strandline.maintain.purge.run import Purged
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
-from strandline.maintain.runs import plain, recorded
+from strandline.maintain.runs import StillAlive, plain, recorded
 from tests.unit.test_cli import document, error, plain_error
 
 COMPACTED = Compacted(
@@ -113,7 +113,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_lake(home) as lake:
-        done = recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        done = recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert document(capsys, "maintenance", "show", str(done.run.id)) == listed
     assert (listed["kind"], listed["outcome"], listed["dry_run"]) == ("compact", "done", False)
@@ -128,7 +128,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
 def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_a_person(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> Purged:
+    def fail(alive: StillAlive) -> Purged:
         raise UsageError("the condition `who = 'ada lovelace'` does not fit")
 
     with open_lake(home) as lake, pytest.raises(UsageError):
@@ -184,7 +184,7 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
 def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     since = utc_now() - timedelta(hours=5)
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
         quiet = said(capsys, "metrics")
         with lake.ledger.write() as connection:
             record, target = sinks.get(connection, "partner"), lake.dataset("events")
@@ -224,11 +224,11 @@ def test_names_in_metrics_are_escaped() -> None:
 def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def skip() -> Compacted:
+    def skip(alive: StillAlive) -> Compacted:
         raise Skipped("the clock was set 24.0 hours ahead")
 
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
         with pytest.raises(Skipped):
             recorded(lake.maintenance.context, lake.dataset("events"), Kind.RETAIN, skip)
     with (home / "strandline.toml").open("a") as file:
@@ -298,7 +298,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
         assert lake.maintenance.is_scheduled
         journal.scheduled(lake)
         journal.begun(target, Kind.COMPACT)
-        journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda: COMPACTED).run)
+        journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda _: COMPACTED).run)
     journal.maintenance_trouble(StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [

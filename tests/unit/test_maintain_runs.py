@@ -28,7 +28,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Run
 from strandline.maintain.facade import Maintenance
-from strandline.maintain.runs import plain, recorded, rehearsed
+from strandline.maintain.runs import StillAlive, plain, recorded, rehearsed
 
 EVERY_SECOND = "* * * * * *"
 
@@ -41,7 +41,7 @@ class Worked:
     why: tuple[str, ...] = ()
 
 
-def worked() -> Worked:
+def worked(alive: StillAlive = lambda: None) -> Worked:
     return Worked(7, datetime(2026, 3, 2, tzinfo=UTC), why=("so",))
 
 
@@ -140,7 +140,7 @@ def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
 def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
     lake: Lake, error: BaseException, outcome: str
 ) -> None:
-    def fail() -> Worked:
+    def fail(alive: StillAlive) -> Worked:
         raise error
 
     with pytest.raises(type(error)):
@@ -157,7 +157,7 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
 def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:
     target, bench = lake.dataset("a"), lake.maintenance.context
 
-    def meanwhile() -> Worked:
+    def meanwhile(alive: StillAlive) -> Worked:
         with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
             recorded(bench, target, Kind.COMPACT, worked)
         assert rehearsed(bench, target, Kind.COMPACT, worked).run.dry_run
@@ -172,7 +172,7 @@ def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypat
     monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: 0.1)
     beaten = threading.Event()
 
-    def work() -> Worked:
+    def work(alive: StillAlive) -> Worked:
         began = lake.maintenance.runs()[0].heartbeat_at
         for _ in range(3000):
             if lake.maintenance.runs()[0].heartbeat_at > began:

@@ -15,7 +15,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, Outcome
-from strandline.maintain.runs import StillAlive, recorded, take_turn
+from strandline.maintain.runs import StillAlive, recorded, rehearsed, take_turn
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.mark.parametrize("by_schedule", [False, True])
 def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedule: bool) -> None:
-    alive, committed = StillAlive(), []
+    committed = []
     bench, dataset = lake.maintenance.context, lake.dataset("a")
 
-    def work() -> Nothing:
+    def work(alive: StillAlive) -> Nothing:
         for n in range(2):
             alive()
             committed.append(n)
@@ -46,13 +46,17 @@ def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedul
 
     with pytest.raises(LeaseLost):
         if by_schedule:
-            take_turn(bench, dataset, Kind.COMPACT, work, after=None, alive=alive)
+            take_turn(bench, dataset, Kind.COMPACT, work, after=None)
         else:
-            recorded(bench, dataset, Kind.COMPACT, work, alive=alive)
+            recorded(bench, dataset, Kind.COMPACT, work)
     assert committed == [0]
     with lake.ledger.read() as connection:
         assert runs.latest(connection)[0].outcome is Outcome.DIED
 
 
-def test_whoever_is_no_registered_run_is_not_asked() -> None:
-    StillAlive()()
+def test_a_dry_run_is_not_registered_and_nobody_takes_it_for_dead(lake: Lake) -> None:
+    def work(alive: StillAlive) -> Nothing:
+        alive()
+        return Nothing()
+
+    assert rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work).run.dry_run

@@ -18,7 +18,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import Done, StillAlive, recorded, rehearsed, take_turn
+from strandline.maintain.runs import Done, StillAlive, Work, recorded, rehearsed, take_turn
 
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import RetainSettings
@@ -44,8 +44,9 @@ class Maintenance:
 
     def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> Done[Compacted]:
         """Small files become large ones, with rows in the order of their numbers."""
-        target, alive = self._ready(dataset), StillAlive()
-        return self._run(target, Kind.COMPACT, lambda: self._compact(target, dry_run, progress, alive), dry_run, alive)
+        target = self._ready(dataset)
+        work = lambda alive: self._compact(target, dry_run, progress, alive)  # noqa: E731
+        return self._run(target, Kind.COMPACT, work, dry_run)
 
     def retain(
         self,
@@ -71,7 +72,7 @@ class Maintenance:
             "paused_sinks": paused_sinks,
         }
         rule = self._rule(target, {k: v for k, v in given.items() if v is not None})
-        work = lambda: self._retain(target, rule, accept_clock, dry_run, progress)  # noqa: E731
+        work = lambda _: self._retain(target, rule, accept_clock, dry_run, progress)  # noqa: E731
         return self._run(target, Kind.RETAIN, work, dry_run)
 
     def expire(
@@ -85,7 +86,7 @@ class Maintenance:
     ) -> Done[Expired]:
         """Snapshots that nobody needs any more are removed, and the files that only they had."""
         target = self._ready(dataset)
-        work = lambda: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
+        work = lambda _: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
         return self._run(target, Kind.EXPIRE, work, dry_run)
 
     def purge(
@@ -100,19 +101,15 @@ class Maintenance:
         """Rows that fit a condition are deleted wherever the lake has them. What sinks hold stays; they are named."""
         target = self._ready(dataset)
 
-        def work() -> Purged:
+        def work(alive: StillAlive) -> Purged:
             from strandline.maintain.purge.run import purge
 
             return purge(self.context, target, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
 
         return self._run(target, Kind.PURGE, work, dry_run)
 
-    def _run(
-        self, target: Dataset, kind: Kind, work: Callable[[], Any], dry_run: bool, alive: StillAlive | None = None
-    ) -> Done[Any]:
-        if dry_run:
-            return rehearsed(self.context, target, kind, work)
-        return recorded(self.context, target, kind, work, alive=alive)
+    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool) -> Done[Any]:
+        return (rehearsed if dry_run else recorded)(self.context, target, kind, work)
 
     # What is done, by hand or by schedule.
 
@@ -242,9 +239,7 @@ class Maintenance:
         on_begin: Callable[[Dataset, Kind], None],
         on_run: Callable[[Run], None],
     ) -> None:
-        alive = StillAlive()
-
-        def work() -> Any:
+        def work(alive: StillAlive) -> Any:
             on_begin(job.dataset, job.kind)
             self.context.ingestion.catch_up()
             match job.kind:
@@ -258,7 +253,7 @@ class Maintenance:
                     return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
 
         try:
-            taken = take_turn(self.context, job.dataset, job.kind, work, after=after, alive=alive)
+            taken = take_turn(self.context, job.dataset, job.kind, work, after=after)
         except Exception as e:
             # How it ended is stored, and is told like every other end; what cannot even be stored is trouble.
             with self.context.ledger.read() as connection:

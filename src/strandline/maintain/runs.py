@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+StillAlive = Callable[[], None]
+"""Called right before files of a run are committed; raises LeaseLost if the run was taken for dead. Such a run must not
+commit any: whoever took it for dead may have taken them for garbage."""
+Work = Callable[[StillAlive], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,11 @@ def node() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Callable[[], T]) -> Done[T]:
+def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
     """A dry run: it stands in nobody's way, and nothing need be spared for it."""
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
-        result = work()
+        result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
         with context.ledger.write() as connection:
@@ -57,43 +61,20 @@ def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Call
         return Done(runs.get(connection, run), result)
 
 
-class StillAlive:
-    """Asked right before files of a run are committed. One that was taken for dead must not commit any: whoever took it
-    for dead may have taken them for garbage."""
-
-    def __init__(self) -> None:
-        self.beat: Callable[[], bool] | None = None
-
-    def __call__(self) -> None:
-        if self.beat is not None and not self.beat():
-            raise LeaseLost(
-                "this run was taken for dead, since it gave no sign of life for too long",
-                hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
-            )
-
-
-def recorded(
-    context: MaintainContext, dataset: Dataset, kind: Kind, work: Callable[[], T], *, alive: StillAlive | None = None
-) -> Done[T]:
+def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
     """By hand: refused where the same is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node()), None)
     if run is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
-    return _work(context, dataset, kind, run, work, alive)
+    return _work(context, dataset, kind, run, work)
 
 
 def take_turn(
-    context: MaintainContext,
-    dataset: Dataset,
-    kind: Kind,
-    work: Callable[[], T],
-    *,
-    after: RunId | None,
-    alive: StillAlive | None = None,
+    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
 ) -> Done[T] | None:
     """By schedule: None where another daemon took this turn, or the same is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(context, dataset, kind, run, work, alive)
+    return None if run is None else _work(context, dataset, kind, run, work)
 
 
 def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
@@ -103,18 +84,21 @@ def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId 
     return run
 
 
-def _work(
-    context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Callable[[], T], alive: StillAlive | None
-) -> Done[T]:
+def _work(context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T]) -> Done[T]:
     def beat() -> bool:
         with context.ledger.write() as connection:
             return runs.beat(connection, run)
 
-    if alive is not None:
-        alive.beat = beat
+    def check_alive() -> None:
+        if not beat():
+            raise LeaseLost(
+                "this run was taken for dead, since it gave no sign of life for too long",
+                hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
+            )
+
     try:
         with beating(beat, lease_seconds=_lease_seconds(context)):
-            result = work()
+            result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
         with context.ledger.write() as connection:
