@@ -15,9 +15,10 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
-from strandline.core.errors import AlreadyRunning, NoSuchRun
+from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
 from strandline.ledger.engine import utc_now
+from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
@@ -72,12 +73,6 @@ class NewRun:
     by_schedule: bool = False
 
 
-_RUNS = sa.select(maintenance_run, dataset_table.c.name.label("dataset_name")).join(
-    dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id
-)
-_RUNNING = maintenance_run.c.ended_at.is_(None)
-
-
 def _run(row: Any) -> Run:
     return Run(
         RunId(row.id),
@@ -95,6 +90,20 @@ def _run(row: Any) -> Run:
     )
 
 
+_RUNS = RunTable(
+    maintenance_run,
+    sa.select(maintenance_run, dataset_table.c.name.label("dataset_name")).join(
+        dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id
+    ),
+    lambda connection, rows: list(map(_run, rows)),
+    "strandline maintenance runs",
+)
+
+
+def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == kind.value
+
+
 def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: RunId | None = None) -> RunId | None:
     """Register a job. None: it was by schedule, and somebody else took this turn since `after` was the last run."""
     now = utc_now()
@@ -103,16 +112,11 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
         sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
     )
     close_dead(connection, now, lease_seconds=lease_seconds)
-    held = connection.execute(
-        _RUNS.where(
-            _RUNNING, maintenance_run.c.dataset_id == new.dataset, maintenance_run.c.kind == new.kind.value
-        ).limit(1)
-    ).one_or_none()
-    if held is not None:
+    for held in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
         if new.by_schedule:
             return None
         raise AlreadyRunning(
-            f"{new.kind.value} of {held.dataset_name} is under way already: run {held.id} on {held.node}, "
+            f"{new.kind.value} of {held.dataset} is under way already: run {held.id} on {held.node}, "
             f"since {held.started_at:%Y-%m-%d %H:%M:%S} UTC",
             hint=f"Wait for it. If its process is gone, it is taken for dead {lease_seconds:.0f} s after its last sign "
             "of life.",
@@ -125,12 +129,8 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
 
 
 def _insert(connection: sa.Connection, new: NewRun, **values: object) -> RunId:
-    made = connection.execute(
-        maintenance_run.insert()
-        .values(dataset_id=new.dataset, kind=new.kind.value, node=new.node, by_schedule=new.by_schedule, **values)
-        .returning(maintenance_run.c.id)
-    )
-    return RunId(made.scalar_one())
+    job = {"dataset_id": new.dataset, "kind": new.kind.value, "node": new.node, "by_schedule": new.by_schedule}
+    return RunId(_RUNS.add(connection, **job, **values))
 
 
 def record_rehearsal(
@@ -159,22 +159,14 @@ def record_rehearsal(
 
 def beat(connection: sa.Connection, id: RunId) -> bool:
     """Whether it is still taken for alive."""
-    done = connection.execute(
-        maintenance_run.update().where(maintenance_run.c.id == id, _RUNNING).values(heartbeat_at=utc_now())
-    )
-    return done.rowcount == 1
+    return _RUNS.change(connection, id, heartbeat_at=utc_now())
 
 
 def end(
     connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
 ) -> bool:
     """False: it was taken for dead, and that stays."""
-    done = connection.execute(
-        maintenance_run.update()
-        .where(maintenance_run.c.id == id, _RUNNING)
-        .values(ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
-    )
-    return done.rowcount == 1
+    return _RUNS.change(connection, id, ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
 
 
 def _text(result: Mapping[str, Any] | None) -> str | None:
@@ -188,7 +180,7 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
     lease, beat_at = timedelta(seconds=lease_seconds), maintenance_run.c.heartbeat_at
     done = connection.execute(
         maintenance_run.update()
-        .where(_RUNNING, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
+        .where(_RUNS.running, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
         .values(
             ended_at=utc_now(),
             outcome=Outcome.DIED.value,
@@ -201,15 +193,14 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
 def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, runs_kept: int) -> int:
     """All but the newest, and those that died lately. The newest that ran by schedule stays in any case: the next turn
     is counted from it."""
-    mine = (maintenance_run.c.dataset_id == dataset) & (maintenance_run.c.kind == kind.value)
-    kept = sa.select(maintenance_run.c.id).where(mine).order_by(maintenance_run.c.id.desc()).limit(runs_kept)
+    mine = _of(dataset, kind)
     last = last_scheduled(connection, dataset, kind)
     done = connection.execute(
         maintenance_run.delete().where(
-            mine,
-            ~_RUNNING,
+            *mine,
+            ~_RUNS.running,
             ~_died_after(utc_now() - DIED_SPARED),
-            maintenance_run.c.id.not_in(kept),
+            maintenance_run.c.id.not_in(_RUNS.newest_ids(*mine, runs_max=runs_kept)),
             maintenance_run.c.id != (0 if last is None else last.id),
         )
     )
@@ -217,22 +208,19 @@ def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, run
 
 
 def get(connection: sa.Connection, id: int) -> Run:
-    row = connection.execute(_RUNS.where(maintenance_run.c.id == id)).one_or_none()
-    if row is None:
-        raise NoSuchRun(f"there is no run {id}", hint="`strandline maintenance runs` lists those that are kept.")
-    return _run(row)
+    return _RUNS.get(connection, id)
 
 
 def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
     """The newest first."""
-    wanted = _RUNS
+    wanted: list[sa.ColumnElement[bool]] = []
     if dataset is not None:
-        wanted = wanted.where(maintenance_run.c.dataset_id == dataset)
+        wanted.append(maintenance_run.c.dataset_id == dataset)
     if kind is not None:
-        wanted = wanted.where(maintenance_run.c.kind == kind.value)
-    return [_run(r) for r in connection.execute(wanted.order_by(maintenance_run.c.id.desc()).limit(runs_max))]
+        wanted.append(maintenance_run.c.kind == kind.value)
+    return _RUNS.latest(connection, *wanted, runs_max=runs_max)
 
 
 def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:
@@ -242,34 +230,26 @@ def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run
         .where(maintenance_run.c.dataset_id == dataset, maintenance_run.c.dry_run.is_(False))
         .group_by(maintenance_run.c.kind)
     )
-    rows = connection.execute(_RUNS.where(maintenance_run.c.id.in_(newest)).order_by(maintenance_run.c.kind))
+    rows = connection.execute(_RUNS.rows.where(maintenance_run.c.id.in_(newest)).order_by(maintenance_run.c.kind))
     return [_run(r) for r in rows]
 
 
 def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) -> Run | None:
-    row = connection.execute(
-        _RUNS.where(
-            maintenance_run.c.dataset_id == dataset,
-            maintenance_run.c.kind == kind.value,
-            maintenance_run.c.by_schedule.is_(True),
-        )
-        .order_by(maintenance_run.c.id.desc())
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else _run(row)
+    found = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
+    return found[0] if found else None
 
 
 def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:
     """Files that are younger may belong to a job that is under way; or to one that was taken for dead after
     `died_since`, if that is given: a machine that slept wakes up in the middle of it."""
-    wanted = _RUNNING if died_since is None else sa.or_(_RUNNING, _died_after(died_since))
+    wanted = _RUNS.running if died_since is None else sa.or_(_RUNS.running, _died_after(died_since))
     found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
     return found
 
 
 def at_work(connection: sa.Connection) -> set[str]:
     """Names of the datasets that a job works on right now."""
-    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNNING)
+    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNS.running)
     return set(connection.scalars(jobs))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.errors import UsageError
 from strandline.core.reconcile_records import (
     AbortReason,
     Asked,
@@ -30,6 +29,7 @@ from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.leases import LeaseColumns
+from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
@@ -57,21 +57,16 @@ def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
 def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder: str | None = None) -> RunId:
     """The run of whoever holds the lease, which is checked in the same transaction. One that is still `running` is
     dead, since its lease is ours: settle it first."""
-    run = connection.execute(
-        reconcile_run.insert()
-        .values(
-            fence=sa.select(sweep_lease.c.fence).scalar_subquery(),
-            act=asked.act,
-            delete=asked.delete,
-            accept_loss=asked.accept_loss,
-            storage=storage.value,
-            state="running",
-            outcome=_written(Outcome()),
-            started_at=utc_now(),
-            folder=folder,
-        )
-        .returning(reconcile_run.c.id)
-    ).scalar_one()
+    run = _RUNS.add(
+        connection,
+        fence=sa.select(sweep_lease.c.fence).scalar_subquery(),
+        **asdict(asked),
+        storage=storage.value,
+        state="running",
+        outcome=_written(Outcome()),
+        started_at=utc_now(),
+        folder=folder,
+    )
     audit.record(
         connection, Event.RUN_STARTED.value, run=run, dry_run=not asked.act, delete=asked.delete, storage=storage.value
     )
@@ -80,19 +75,19 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
 
 def progress(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """What a run has found so far, so that one that dies does not leave an empty record."""
-    return _end(connection, run, outcome=_written(outcome))
+    return _RUNS.change(connection, run, outcome=_written(outcome))
 
 
 def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """False if somebody ended it meanwhile, who took it for dead."""
-    ended = _end(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
+    ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     if ended:
         audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(connection, run, outcome))
     return ended
 
 
 def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
-    ended = _end(
+    ended = _RUNS.change(
         connection,
         run,
         state="aborted",
@@ -138,11 +133,6 @@ def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
-def _end(connection: sa.Connection, run: RunId, **values: Any) -> bool:
-    still_running = (reconcile_run.c.id == run, reconcile_run.c.state == "running")
-    return connection.execute(reconcile_run.update().where(*still_running).values(**values)).rowcount == 1
-
-
 def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[str, Any]:
     storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
     return {
@@ -156,22 +146,17 @@ def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[st
 
 
 def left_running(connection: sa.Connection) -> Run | None:
-    row = connection.execute(sa.select(reconcile_run).where(reconcile_run.c.state == "running")).one_or_none()
-    return None if row is None else _run(row, 0)
+    found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
+    return found[0] if found else None
 
 
 def get(connection: sa.Connection, run: int) -> Run:
-    row = connection.execute(sa.select(reconcile_run).where(reconcile_run.c.id == run)).one_or_none()
-    if row is None:
-        raise UsageError(f"there is no run {run}", hint="`strandline reconcile runs` shows those that are remembered.")
-    return _run(row, _held(connection, [run]).get(run, 0))
+    return _RUNS.get(connection, run)
 
 
 def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
     """Newest first."""
-    rows = connection.execute(sa.select(reconcile_run).order_by(reconcile_run.c.id.desc()).limit(runs_max)).all()
-    held = _held(connection, [row.id for row in rows])
-    return [_run(row, held.get(row.id, 0)) for row in rows]
+    return _RUNS.latest(connection, runs_max=runs_max)
 
 
 def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
@@ -212,7 +197,6 @@ def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
 
 def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
     """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
-    newest = sa.select(reconcile_run.c.id).order_by(reconcile_run.c.id.desc()).limit(runs_max)
     since = utc_now() - timedelta(days=max(left_days, _LEFT_DAYS_MIN))
     lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > since)
     needed = sa.exists().where(
@@ -223,7 +207,7 @@ def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LE
         row.id
         for row in connection.execute(
             sa.select(reconcile_run.c.id).where(
-                reconcile_run.c.state != "running", reconcile_run.c.id.not_in(newest), ~needed, ~unsettled
+                ~_RUNS.running, reconcile_run.c.id.not_in(_RUNS.newest_ids(runs_max=runs_max)), ~needed, ~unsettled
             )
         )
     ]
@@ -244,6 +228,14 @@ def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
         )
         found |= {row.run_id: row.files for row in rows}
     return found
+
+
+def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:
+    held = _held(connection, [row.id for row in rows])
+    return [_run(row, held.get(row.id, 0)) for row in rows]
+
+
+_RUNS = RunTable(reconcile_run, sa.select(reconcile_run), _read_all, "strandline reconcile runs")
 
 
 def _run(row: Any, held: int) -> Run:

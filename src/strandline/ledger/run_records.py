@@ -1,0 +1,54 @@
+"""Records of runs: what maintenance and the reconciler have in common.
+
+A run without an end is under way, and only the record of such a run changes: whoever was taken for dead finds that its
+end is written already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+
+from strandline.core.errors import NoSuchRun
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class RunTable(Generic[R]):
+    table: sa.Table
+    rows: sa.Select[Any]
+    """All columns that `read` needs."""
+    read: Callable[[sa.Connection, Sequence[Any]], list[R]]
+    command: str
+    """Shows the runs that are kept."""
+
+    @property
+    def running(self) -> sa.ColumnElement[bool]:
+        return self.table.c.ended_at.is_(None)
+
+    def add(self, connection: sa.Connection, **values: object) -> int:
+        made = connection.execute(self.table.insert().values(**values).returning(self.table.c.id))
+        return int(made.scalar_one())
+
+    def change(self, connection: sa.Connection, run: int, **values: object) -> bool:
+        """False if it has ended: somebody took it for dead."""
+        own = (self.table.c.id == run, self.running)
+        return connection.execute(self.table.update().where(*own).values(**values)).rowcount == 1
+
+    def get(self, connection: sa.Connection, run: int) -> R:
+        found = self.latest(connection, self.table.c.id == run, runs_max=1)
+        if not found:
+            raise NoSuchRun(f"there is no run {run}", hint=f"`{self.command}` lists those that are kept.")
+        return found[0]
+
+    def latest(self, connection: sa.Connection, *where: sa.ColumnElement[bool], runs_max: int) -> list[R]:
+        """Newest first."""
+        newest = self.rows.where(*where).order_by(self.table.c.id.desc()).limit(runs_max)
+        return self.read(connection, connection.execute(newest).all())
+
+    def newest_ids(self, *where: sa.ColumnElement[bool], runs_max: int) -> sa.Select[Any]:
+        return sa.select(self.table.c.id).where(*where).order_by(self.table.c.id.desc()).limit(runs_max)
