@@ -1,1 +1,1 @@
-"""What every job that runs by itself or beside others needs: heartbeats and schedules."""
+"""What work needs that runs by itself or beside other processes."""

@@ -5,7 +5,7 @@ A lease is a token and a time limit, in two columns of the row. One that ran out
 somebody does, its holder still holds it. It is a fence where whoever acts checks it (`holds`) in the transaction that
 writes: that keeps the row until it ends, so that nobody takes the lease over in between.
 
-Blocks have a lease of their own (`ingest/blocks.py`): its fence is a number that the table's branch carries, too.
+Blocks have a lease of their own (`ingest/blocks.py`): its fence is a number that recovery raises.
 """
 
 from __future__ import annotations
