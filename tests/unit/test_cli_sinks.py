@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -602,7 +603,8 @@ def test_the_daemon_recovers_only_what_a_dead_writer_left_and_not_at_every_tick(
     recovered: list[float] = []
     (home / "strandline.toml").write_text((home / "strandline.toml").read_text() + "\n[deliver]\npoll_seconds = 0.02\n")
     with open_lake(home) as lake:
-        delivery = replace(lake.delivery, recover=lambda: recovered.append(time.monotonic()))
+        recovery = SimpleNamespace(catch_up=lambda: None, recover=lambda: recovered.append(time.monotonic()))
+        delivery = replace(lake.delivery, recovery=recovery)
 
         def some_ticks() -> int:
             recovered.clear()
@@ -646,7 +648,7 @@ def test_the_daemon_goes_on_after_a_tick_that_failed(home: Path) -> None:
             if (error := next(failures, None)) is not None:
                 raise error
 
-        replace(lake.delivery, catch_up=away).run(
+        replace(lake.delivery, recovery=SimpleNamespace(catch_up=away)).run(
             stopping,
             lambda report: stopping.set(),
             lambda e: heard.append(e.message),
