@@ -3,6 +3,7 @@ limit of a body. `make torture` also sends such bodies, several at once, to a wh
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -87,11 +88,11 @@ def hollow(count: int) -> Any:
     return pa.Array.from_buffers(pa.struct([]), count, [None])
 
 
-def stream(batches: list[Any], **options: Any) -> bytes:
+def stream(batches: list[Any], custom_metadata: dict[str, str] | None = None, **options: Any) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batches[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         for batch in batches:
-            writer.write_batch(batch)
+            writer.write_batch(batch, custom_metadata=custom_metadata)
     return out.getvalue().to_pybytes()
 
 
@@ -137,24 +138,21 @@ def test_a_bomb_takes_no_more_than_twice_the_limit(name: str, tmp_path: Path) ->
 
 
 def test_compression_that_an_old_version_hides_is_refused() -> None:
-    out = pa.BufferOutputStream()
-    batch = pa.record_batch({"n": [1]})
-    options = pa.ipc.IpcWriteOptions(metadata_version=pa.MetadataVersion.V4)
-    with pa.ipc.new_stream(out, batch.schema, options=options) as writer:
-        writer.write_batch(batch, custom_metadata={"ARROW:experimental_compression": "zstd"})
-    body = Packed(out.getvalue().to_pybytes(), ARROW, "identity", None)
+    hidden = {"ARROW:experimental_compression": "zstd"}
+    body = stream([pa.record_batch({"n": [1]})], hidden, metadata_version=pa.MetadataVersion.V4)
     with pytest.raises(BadRow, match="compressed"):
-        read_body(body, columns_of(n="long"), BYTES_MAX, read_json_lines)
+        read_body(Packed(body, ARROW, "identity", None), columns_of(n="long"), BYTES_MAX, read_json_lines)
 
 
 # --- whatever comes ---
 
 LEAVES: list[Any] = [
     pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(5, 2),
-    pa.decimal256(60, 2), pa.date32(), pa.date64(), pa.time64("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC"),
-    pa.duration("s"),
-    pa.month_day_nano_interval(), pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary(16),
-    pa.binary_view(), pa.dictionary(pa.int8(), pa.string()), pa.run_end_encoded(pa.int32(), pa.int64()), pa.struct([]),
+    pa.decimal256(60, 2), pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),
+    pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.duration("s"), pa.month_day_nano_interval(),
+    pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary(16), pa.large_binary(), pa.binary_view(),
+    pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.large_binary()),
+    pa.run_end_encoded(pa.int32(), pa.int64()), pa.struct([]),
 ]  # fmt: skip
 KINDS = ["boolean", "int", "long", "float", "double", "decimal(38,2)", "date", "timestamp", "timestamptz", "string",
          "uuid", "fixed[16]", "binary"]  # fmt: skip
@@ -164,7 +162,7 @@ def a_type(chance: random.Random, depth: int = 0) -> Any:
     if depth > 3 or chance.random() < 0.5:
         return chance.choice(LEAVES)
     inner = a_type(chance, depth + 1)
-    match chance.randrange(8):
+    match chance.randrange(9):
         case 0:
             return pa.list_(inner)
         case 1:
@@ -179,6 +177,8 @@ def a_type(chance: random.Random, depth: int = 0) -> Any:
             return pa.sparse_union([pa.field("a", inner), pa.field("b", a_type(chance, depth + 1))])
         case 6:
             return pa.dense_union([pa.field("a", inner), pa.field("b", a_type(chance, depth + 1))])
+        case 7:
+            return pa.large_list_view(inner)
     return pa.struct({f"f{i}": a_type(chance, depth + 1) for i in range(chance.randrange(4))})
 
 
@@ -196,7 +196,28 @@ def an_array(chance: random.Random, kind: Any) -> Any:
         return pa.StructArray.from_arrays([c.slice(0, shortest) for c in children], fields=list(kind))
     if pa.types.is_union(kind):
         return a_union(chance, kind)
+    if chance.random() < 0.7 and (shared := one_value(chance, kind)) is not None:
+        return shared
     return pa.nulls(chance.choice([0, 1, 1000, 50_000]), kind)
+
+
+def one_value(chance: random.Random, kind: Any) -> Any | None:
+    """A long value that is written once and stands in every row, or that would have to be; None for other types."""
+    count, size = chance.choice([(1, 8 * MIB), (1000, MIB), (1_000_000, 1000)])
+    value, t = b"x" * size, pa.types
+    if t.is_dictionary(kind):
+        indices = pa.array(np.zeros(count, kind.index_type.to_pandas_dtype()))
+        return pa.DictionaryArray.from_arrays(indices, pa.array([value], kind.value_type))
+    if kind in (pa.string_view(), pa.binary_view()):
+        view = size.to_bytes(4, "little") + value[:4] + bytes(8)
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(view * count), pa.py_buffer(value)])
+    if t.is_run_end_encoded(kind):
+        return pa.RunEndEncodedArray.from_arrays(pa.array([2**31 - 1], pa.int32()), pa.array([1], pa.int64()))
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind):
+        return pa.array([value] * (8 * MIB // size), kind)
+    if t.is_time(kind):
+        return pa.array(np.zeros(MIB, np.int32 if t.is_time32(kind) else np.int64)).cast(kind)
+    return None
 
 
 def a_union(chance: random.Random, kind: Any) -> Any:
@@ -224,7 +245,8 @@ def a_column(chance: random.Random, given: Any) -> Any:
     if t.is_null(given):
         return chance.choice([WIDE, list_of("long"), "decimal(38,2)", "string"])
     fitting = {pa.bool_(): "boolean", pa.int8(): "decimal(38,2)", pa.float64(): "float", pa.date64(): "date",
-               pa.decimal128(5, 2): "decimal(38,2)", pa.binary(16): "uuid", pa.large_string(): "string"}  # fmt: skip
+               pa.decimal128(5, 2): "decimal(38,2)", pa.binary(16): "uuid", pa.large_string(): "string",
+               pa.large_binary(): "binary", pa.dictionary(pa.int8(), pa.string()): "string"}  # fmt: skip
     return fitting.get(given) or chance.choice(KINDS)
 
 
@@ -242,7 +264,18 @@ def _arrow_stream(chance: random.Random, kind: Any) -> bytes:
     if not old:
         options["compression"] = chance.choice([None, None, None, "lz4", "zstd"])
     batch = pa.record_batch([array], names=["c"])
-    return stream([batch] * chance.choice([1, 1, 3, 500 if batch.get_total_buffer_size() < 10_000 else 2]), **options)
+    hidden = {"ARROW:experimental_compression": chance.choice(["zstd", "lz4"])} if chance.random() < 0.2 else None
+    batches = [batch] * chance.choice([1, 1, 3, 500 if batch.get_total_buffer_size() < 10_000 else 2])
+    return stream(batches, hidden if old else None, **options)
+
+
+def compressed(chance: random.Random, body: bytes) -> tuple[bytes, str]:
+    match chance.randrange(6):
+        case 0:
+            return zstandard.compress(body), "zstd"
+        case 1:
+            return gzip.compress(body, 1), "gzip"
+    return body, "identity"
 
 
 def a_json_body(chance: random.Random) -> tuple[bytes, tuple[Column, ...]]:
@@ -269,7 +302,7 @@ def test_whatever_comes_memory_stays_within_twice_the_limit(tmp_path: Path) -> N
             body, columns = a_json_body(chance) if form == JSON_LINES else an_arrow_body(chance)
         except (pa.ArrowException, NotImplementedError):
             continue  # pyarrow itself cannot make one of these
-        packed, encoding = (zstandard.compress(body), "zstd") if chance.random() < 0.3 else (body, "identity")
+        packed, encoding = compressed(chance, body)
         count: list[int] = []
         size = grown(lambda: count.append(take(packed, columns, form, tmp_path, encoding)))  # noqa: B023
         assert size <= 2 * BYTES_MAX, f"seed {seed}, body {n}: {size:,} bytes for {columns}"
@@ -336,9 +369,8 @@ def _a_body_for(chance: random.Random, kinds: list[Any]) -> tuple[int, bytes, st
         body = _json_text(chance) if form == JSON_LINES else _arrow_stream(chance, kinds[n])
     except (pa.ArrowException, NotImplementedError):
         return None
-    if chance.random() < 0.3:
-        return n, zstandard.compress(body), form, "zstd"
-    return n, body, form, "identity"
+    packed, encoding = compressed(chance, body)
+    return n, packed, form, encoding
 
 
 def _post(base: str, secret: str, n: int, body: bytes, form: str, encoding: str) -> int:
