@@ -1,1 +1,1 @@
-"""Durable state: the only place with SQL. One module per noun."""
+"""Durable state. The only room with SQL: one module per noun."""

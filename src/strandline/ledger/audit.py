@@ -1,4 +1,4 @@
-"""What was decided, and why; bounded by the number of decisions, not of rows."""
+"""The log of decisions and their reasons. Its size depends on the number of decisions, not on the number of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def record(connection: sa.Connection, event: str, **detail: Any) -> None:
 
 
 def newest(connection: sa.Connection, event: str) -> AuditEvent | None:
-    """The last one of this name."""
     row = connection.execute(
         sa.select(audit).where(audit.c.event == event).order_by(audit.c.id.desc()).limit(1)
     ).one_or_none()

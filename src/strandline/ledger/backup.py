@@ -1,4 +1,4 @@
-"""A copy of a SQLite ledger: made at one moment, opened and compared, and only then given its name."""
+"""Copies a SQLite ledger: a consistent copy, which is opened and compared before it gets its name."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from strandline.storage.durable import link_new, sync_data, sync_folder
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
-    """The address of exactly this file: `#`, `?` and `%` are characters of its name and nothing else."""
+    """The URI of exactly this file: `#`, `?` and `%` in its name are escaped."""
     return f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
 
 
 def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool, revision: str | None = None) -> bool:
-    """Copy the ledger to `target`. False, and nothing is written, where a `revision` is asked for and the ledger has
-    another one by now. `sqlite3.Error` where the ledger is locked or cannot be read; `LedgerUnreadable` where the copy
-    is not what the ledger was. Then, too, `target` is as it was."""
+    """Copies the ledger to `target`. Returns False and writes nothing if the ledger's version is not `revision`.
+
+    Raises `sqlite3.Error` if the ledger is locked or unreadable, and `LedgerUnreadable` if the copy differs from the
+    ledger. In both cases `target` does not change."""
     with _unnamed_copy(target) as part:
         with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True, timeout=busy_seconds)) as source:
             source.isolation_level = None
-            # The shared lock is held until both are compared: what is compared is what was copied.
+            # The shared lock is held until the copy was compared, so that nobody changes the ledger in between.
             source.execute("BEGIN")
             expected = _content(source)
             with closing(sqlite3.connect(sqlite_uri(part, "rw"), uri=True)) as copy:
@@ -49,7 +50,7 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
 
 @contextmanager
 def _unnamed_copy(target: Path) -> Iterator[Path]:
-    """An empty file beside `target` that only its owner reads, gone at the end unless it was renamed."""
+    """An empty file beside `target` that only its owner can read; removed at the end unless it was renamed."""
     part = target.absolute().with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -73,7 +74,7 @@ _Content = tuple[list[tuple[object, ...]], dict[str, int], list[tuple[object, ..
 
 
 def _content(connection: sqlite3.Connection) -> _Content:
-    """The schema, how many rows each table has, and the counter."""
+    """The schema, the number of rows of each table, and the counter."""
     made = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name").fetchall()
     tables = [str(name) for kind, name, _ in made if kind == "table"]
     counts = {name: int(connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]) for name in tables}
@@ -82,7 +83,7 @@ def _content(connection: sqlite3.Connection) -> _Content:
 
 
 def _checked_revision(copy: sqlite3.Connection, expected: _Content, path: Path) -> str:
-    """The version that the copy says it has; `LedgerUnreadable` where it is damaged or holds something else."""
+    """Returns the version that the copy states; `LedgerUnreadable` if the copy is damaged or is not like the ledger."""
     hint = "The copy was not kept. Check the disk, and the ledger itself with `strandline doctor`."
     found = copy.execute("PRAGMA integrity_check(1)").fetchone()
     if found != ("ok",):

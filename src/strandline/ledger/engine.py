@@ -1,4 +1,4 @@
-"""Connections, transactions and versions of the ledger, on SQLite and PostgreSQL by the same code."""
+"""Connections, transactions and schema versions of the ledger, with the same code for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ from strandline.ledger.lock_holder import find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
 
-Connection = sa.Connection
-"""A transaction under way, for those outside this room that carry it from one call to the next."""
+Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
+# Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
 REVISIONS = ("0001", "0002", "0003")
-"""Every version of the ledger's schema, oldest first; kept here so that a light command need not load Alembic."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 # WAL with several connections could lose committed pages before this version of SQLite.
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
-_MIGRATION_LOCK = 0x73747261_6E646C6E
-"""Of the database: any number that others do not use."""
+_MIGRATION_LOCK = 0x73747261_6E646C6E  # the key of an advisory lock: any number that others do not use
 _UNDEFINED_TABLE = "42P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"
@@ -62,13 +60,13 @@ def utc_now() -> datetime:
 
 
 def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
-    """A statement has room for so many parameters, and no more."""
+    """Cuts the items into lists that fit the number of parameters of one statement."""
     every, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
     return (every[i : i + step] for i in range(0, len(every), step))
 
 
 def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[str]]:
-    """The values as a query for `IN`: one parameter, however many there are."""
+    """The values as a subquery for `IN`, which needs one parameter however many values there are."""
     listed = sa.bindparam(None, json.dumps(list(values)), type_=sa.Text)
     if connection.dialect.name == "sqlite":
         return sa.select(sa.func.json_each(listed).table_valued("value").c.value)
@@ -78,12 +76,11 @@ def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """An older ledger was brought to this program's version."""
+    """The result of a migration to this program's version."""
 
     before: str
     after: str
-    copy: Path | None
-    """The ledger as it was; None for PostgreSQL, where the migration is one transaction and nobody copies for us."""
+    copy: Path | None  # the ledger as it was; None on PostgreSQL, where the migration is one transaction
 
 
 class Ledger:
@@ -91,14 +88,13 @@ class Ledger:
 
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
-        self.path = config.ledger_file
-        """The SQLite file; None for PostgreSQL."""
+        self.path = config.ledger_file  # the SQLite file; None on PostgreSQL
         self.is_sqlite = self.path is not None
         self.engine = self._postgres_engine() if self.path is None else self._sqlite_engine(self.path)
 
     @property
     def place(self) -> str:
-        """For people: a path, or an address without its password."""
+        """The ledger's path, or its address without the password, for messages."""
         return str(self.path) if self.path is not None else shown(self.engine.url)
 
     def _sqlite_engine(self, path: Path) -> sa.Engine:
@@ -109,7 +105,7 @@ class Ledger:
                 sqlite_uri(path, "rw"), uri=True, timeout=busy_seconds, isolation_level=None, check_same_thread=False
             )
             cursor = connection.cursor()
-            # PERSIST is DELETE without making a file anew, and syncing its folder, for every transaction.
+            # PERSIST is like DELETE, but does not create a file and sync its folder in every transaction.
             mode = "WAL" if sqlite3.sqlite_version_info >= _WAL_IS_SAFE_FROM else "PERSIST"
             cursor.execute(f"PRAGMA journal_mode={mode}")
             cursor.execute("PRAGMA synchronous=FULL")
@@ -149,7 +145,7 @@ class Ledger:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction that commits at the end, or not at all."""
+        """A transaction: it commits at the end of the block, or rolls back on an exception."""
         with self._translated(), self.engine.connect() as bare:
             connection = bare.execution_options(strandline_write=True)
             with connection.begin():
@@ -160,7 +156,7 @@ class Ledger:
         try:
             yield
         except IntegrityError:
-            raise  # the store refused an illegal move: whoever made it must know
+            raise  # the database refused an illegal transition: the caller must see it
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
         except sqlite3.IntegrityError:
@@ -173,7 +169,7 @@ class Ledger:
             return _explain_sqlite(error, self.path, answered=answered)
         text = without_secrets(self.engine.url, str(error)).strip()
         said = text.partition("\n")[0]
-        # PostgreSQL says it in the server's language; its codes are the same in all of them.
+        # The message of PostgreSQL is in the server's language; its SQLSTATE is the same in all of them.
         state = getattr(error, "sqlstate", None)
         if state == _LOCK_NOT_AVAILABLE:
             holder = find_lock_holder(self.engine)
@@ -194,7 +190,7 @@ class Ledger:
         return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
 
     def exists(self) -> bool:
-        """Whether there is a ledger, readable or not."""
+        """Whether there is a ledger, even an unreadable one."""
         if self.path is not None:
             return self.path.exists() and self.path.stat().st_size > 0  # an empty file holds nothing to lose
         with self._translated(), self.engine.connect() as connection:
@@ -208,7 +204,7 @@ class Ledger:
         return found
 
     def create(self, lake: str) -> None:
-        """A new, empty ledger for a lake; refused where there is one already."""
+        """Creates an empty ledger for a lake; `LedgerUnreadable` if there is one."""
         if self.exists():
             raise LedgerUnreadable(f"there is a ledger already at {self.place}")
         if self.path is not None:
@@ -220,7 +216,9 @@ class Ledger:
             raise LedgerUnreadable(f"another process has just made a ledger at {self.place}") from e
 
     def open(self) -> Migrated | None:
-        """Check the version: a newer ledger is refused, an older one is migrated and a copy of it kept."""
+        """Checks the version. Migrates an older ledger, and keeps a copy of it on SQLite.
+
+        Raises `LedgerTooNew` for a version that this program does not know, `LedgerMissing` if there is no ledger."""
         if not self.exists():
             raise LedgerMissing(f"there is no ledger at {self.place}", hint=REBUILD_HINT)
         found = self.revision()
@@ -236,15 +234,15 @@ class Ledger:
         return Migrated(found, REVISIONS[-1], copy)
 
     def _copy_before_migration(self, path: Path, found: str) -> Path | None:
-        """The copy of the ledger at version `found`; None where another process has migrated it meanwhile."""
+        """Copies the ledger while it has version `found`; None if another process has migrated it meanwhile."""
         copy = path.with_name(f"{path.name}.v{found}.bak")
         with self._translated():
             copied = copy_ledger(path, copy, busy_seconds=self._busy_seconds, replace=True, revision=found)
         return copy if copied else None
 
     def backup(self, target: Path) -> None:
-        """A consistent copy of a SQLite ledger, whoever writes to it meanwhile; whole or not there. It is opened and
-        compared before it gets its name, and replaces nothing."""
+        """Writes a consistent copy of a SQLite ledger, which others may write to meanwhile. The copy is opened and
+        compared before it gets its name. An existing file is never replaced."""
         if self.path is None:
             raise StorageError("a PostgreSQL ledger is backed up with PostgreSQL's own tools", hint="Use pg_dump.")
         if not self.path.exists():
@@ -257,7 +255,7 @@ class Ledger:
         return self.config.settings.ledger.busy_timeout_seconds
 
     def _upgrade(self, new_lake: str | None = None) -> None:
-        """To the newest version, whole or not at all; a new ledger gets its sequence in the same transaction."""
+        """Migrates to the newest version in one transaction; a new ledger gets its counter in it, too."""
         from alembic import command
         from alembic.config import Config
 
@@ -266,7 +264,7 @@ class Ledger:
         with self.write() as connection:
             if not self.is_sqlite:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
-                # One at a time. Whoever waited here finds the newest version, and does nothing.
+                # One migration at a time. A process that waited here finds the newest version and does nothing.
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             settings.attributes["connection"] = connection
             command.upgrade(settings, "head")
@@ -298,16 +296,17 @@ def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> Stra
 
 
 def _is_answer(error: DBAPIError) -> bool:
-    """Whether the database understood the statement and refused it. psycopg counts a limit of the server's, such as an
-    index row that is too large, as trouble with its operation."""
+    """Whether the database understood the statement and refused it. psycopg reports an exceeded limit of the server,
+    such as an index row that is too large, as an `OperationalError`, though it is such a refusal."""
     limit = str(getattr(error.orig, "sqlstate", None) or "").startswith(_PROGRAM_LIMIT)
     return limit or not isinstance(error, OperationalError)
 
 
 def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
-    """A connection is used again only while the file is exactly as it left it; else the file is opened anew. A ledger
-    that was restored under a running process is then simply read: never through pages of the old one, and never
-    written to through a file that no longer has a name."""
+    """Reuses a connection only while the file is exactly as the connection left it, and opens the file again otherwise.
+
+    A process then notices that the ledger was restored under it: it never reads cached pages of the old file, and
+    never writes to a file that no longer has a name."""
 
     def now() -> tuple[int, ...] | None:
         try:
@@ -327,13 +326,13 @@ def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
 
     @event.listens_for(engine, "checkin")
     def _checked_in(_connection: Any, record: Any) -> None:
-        # With a write-ahead log the file itself does not tell what was written.
+        # In WAL mode the file itself does not show what was written.
         record.info["left"] = now() if sqlite3.sqlite_version_info < _WAL_IS_SAFE_FROM else None
 
 
 def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
-    """Wait for our turn in steps of a millisecond. SQLite's own waiting sleeps up to a hundred at a time, which two
-    busy writers feel: 50 reservations a second instead of 500."""
+    """Begins a write transaction, retrying every millisecond. SQLite's own wait sleeps for up to 100 ms at a time,
+    which slows two busy writers down from 500 to 50 reservations per second."""
     deadline = time.monotonic() + busy_seconds
     connection.execute("PRAGMA busy_timeout = 0")
     while True:
@@ -347,12 +346,12 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 
 
-# Asking the server before every transaction whether it is still there costs as much as a statement of its own.
+# A ping before every transaction would cost as much as another statement.
 _PING_AFTER_IDLE_SECONDS = 3.0
 
 
 def _ping_after_idling(engine: sa.Engine) -> None:
-    """A server that was restarted while nothing happened costs no failed call."""
+    """Pings a connection that was idle, so that a restarted server does not make the next call fail."""
 
     @event.listens_for(engine, "checkin")
     def _on_checkin(_dbapi_connection: Any, record: Any) -> None:
@@ -370,7 +369,7 @@ def _ping_after_idling(engine: sa.Engine) -> None:
 
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
-    """An INSERT that knows ON CONFLICT: SQLAlchemy spells it once per database, they understand the same."""
+    """An INSERT that supports ON CONFLICT. SQLAlchemy has one class per database; both have the same syntax."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:

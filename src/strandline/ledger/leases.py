@@ -1,11 +1,10 @@
-"""Leases: who may act on a row of the ledger. One implementation for sinks, batches of received bodies, and the
-reconciler.
+"""Leases: which process may act on a row of the ledger (a sink, a batch of received bodies, the reconciler).
 
-A lease is a token and a time limit, in two columns of the row. One that ran out can be taken over by anybody; until
-somebody does, its holder still holds it. It is a fence where whoever acts checks it (`holds`) in the transaction that
-writes: that keeps the row until it ends, so that nobody takes the lease over in between.
+A lease is a token and a time limit, in two columns of the row. Anybody can take over an expired lease; until somebody
+does, the holder still holds it. The lease becomes a fence when the holder checks it (`holds`) in the transaction that
+writes: the check locks the row until the transaction ends, so nobody can take the lease over in between.
 
-Blocks have a lease of their own (`ingest/blocks.py`): its fence is a number that recovery raises.
+Blocks have their own kind of lease (`ingest/blocks.py`), whose fence is a number that recovery raises.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from strandline.ledger.engine import Ledger, slices, utc_now
 
 
 class LeaseColumns:
-    """Where a table keeps the leases of its rows."""
+    """The columns in which a table stores the leases of its rows."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class LeaseColumns:
         *leasable: sa.ColumnElement[bool],
         fence: sa.Column[Any] | None = None,
     ) -> None:
-        """`leasable`: which rows can have a lease at all. `fence`: a number that rises with each holder."""
+        """`leasable`: the condition for rows that can have a lease. `fence`: a number that rises with each holder."""
         self._table: sa.Table = token.table
         self._id = self._table.c.id
         self._token, self._until, self._leasable = token, until, leasable
@@ -39,19 +38,18 @@ class LeaseColumns:
         self._holder = (
             sa.select(token).where(self._id == sa.bindparam("row"), *leasable).with_for_update(key_share=True)
         )
-        self.none: dict[str, Any] = {token.name: None, until.name: None}
-        """The values of a row that nobody has a lease of."""
+        self.none: dict[str, Any] = {token.name: None, until.name: None}  # the values of a row without a lease
 
     def is_free(self, now: datetime) -> sa.ColumnElement[bool]:
         return sa.or_(self._until.is_(None), self._until <= now)
 
     def take(self, ledger: Ledger, row: int, *, seconds: float) -> Lease | None:
-        """None while another's runs. A lease that ran out is taken over: its holder can record nothing more."""
+        """Returns None while another process's lease runs. Taking over an expired lease fences off its holder."""
         with ledger.write() as connection:
             return self._give(connection, row, self.is_free(utc_now()), seconds=seconds)
 
     def seize(self, ledger: Ledger, row: int, *, seconds: float) -> Lease | None:
-        """Whoever has it: its holder can record nothing more. None if the row can have no lease."""
+        """Takes the lease from whoever has it, which fences off its holder. None if the row can have no lease."""
         with ledger.write() as connection:
             return self._give(connection, row, seconds=seconds)
 
@@ -64,7 +62,7 @@ class LeaseColumns:
         return lease if changed.rowcount == 1 else None
 
     def give_all(self, connection: sa.Connection, rows: Iterable[int], *, seconds: float) -> dict[int, Lease]:
-        """Rows that the transaction has locked, and that are free: all to one holder, with one token."""
+        """Gives all rows to one holder, with one token. The caller's transaction must have locked them, and free."""
         token, until = uuid4().hex, _in(seconds)
         given: dict[int, Lease] = {}
         for some in slices(rows):
@@ -75,7 +73,7 @@ class LeaseColumns:
         return given
 
     def renew(self, ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
-        """As long as nobody took it over, even if it ran out meanwhile."""
+        """Extends the lease, even an expired one, as long as nobody has taken it over."""
         with ledger.write() as connection:
             return self._change(connection, lease, {self._until.name: _in(seconds)})
 
@@ -88,12 +86,12 @@ class LeaseColumns:
         return connection.execute(self._table.update().where(*own).values(values)).rowcount == 1
 
     def release_all(self, connection: sa.Connection) -> int:
-        """How many were held."""
+        """Returns how many leases were held."""
         held = self._token.is_not(None)
         return int(connection.execute(self._table.update().where(held).values(self.none)).rowcount)
 
     def holds(self, connection: sa.Connection, lease: Lease) -> bool:
-        """The fence. It does not ask the clock: a lease that ran out and that nobody took over still holds."""
+        """The fence. It ignores the clock: an expired lease that nobody has taken over still holds."""
         return bool(connection.execute(self._holder, {"row": lease.row}).scalar() == lease.token)
 
 

@@ -1,7 +1,7 @@
-"""Which process holds a lock on a file. A person can do something about a process, and nothing about "busy".
+"""Finds the process that holds a lock on a file: a person can act on a process, but not on "busy".
 
-Linux lists every lock in `/proc/locks`. The file itself is never opened for it: closing any descriptor of a file gives
-up all locks that the process has on it, SQLite's too.
+Linux lists every lock in `/proc/locks`. This module never opens the locked file itself: when a process closes any
+descriptor of a file, it loses all its locks on that file, SQLite's too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _COMMAND_WORDS_MAX = 3
 @dataclass(frozen=True, slots=True)
 class Holder:
     pid: int
-    command: str
-    """The program and its subcommand, without options and their values: those may be secret."""
+    command: str  # the program and its subcommand, without options and their values, which may be secret
     is_stopped: bool
 
     def __str__(self) -> str:
@@ -36,8 +35,8 @@ class Holder:
 
 
 def find_holder(*files: Path) -> Holder | None:
-    """The other process that locks one of the files, one that is stopped first, then one that writes; None where none
-    is found or the system does not tell."""
+    """Another process that locks one of the files: a stopped process first, then a writer. None if there is none or
+    the system does not list locks."""
     wanted = {inode for inode in map(_inode, files) if inode is not None}
     found: dict[int, bool] = {}
     for pid, inode, writes in _locks():
@@ -65,8 +64,10 @@ def _locks() -> Iterator[tuple[int, int, bool]]:
 
 
 def _has_open(pid: int, files: tuple[Path, ...]) -> bool:
-    """Two file systems may use the same number for two files, and the device in the list is not always that of
-    `stat`. A process that we may not look into is believed."""
+    """Whether the process has one of the files open; True if we may not look into the process.
+
+    The inode alone is not enough: two file systems may use the same inode number, and the device in `/proc/locks` is
+    not always that of `stat`."""
     names = {str(file.resolve()) for file in files}
     try:
         opened = list(Path(f"/proc/{pid}/fd").iterdir())

@@ -1,4 +1,4 @@
-"""Connections to a ledger in PostgreSQL: nobody waits longer than said for a server, or a client, that is silent."""
+"""Connections to a ledger in PostgreSQL, with time limits for a silent server and for a silent client."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.core.settings import LedgerSettings
 _CONNECTIONS_KEPT = 4
 _CONNECTIONS_MORE = 60
 _PROBES = 3
+# Longer than any pause in a transaction of ours. The longest pauses are those of a resync, while Iceberg commits.
 _IDLE_TRANSACTION_SECONDS_MAX = 3600
-"""Longer than any pause in a transaction of ours; the longest are those of a resync, while Iceberg commits."""
 
 
 def postgres_engine(url: str, settings: LedgerSettings) -> sa.Engine:
@@ -43,7 +43,7 @@ def postgres_engine(url: str, settings: LedgerSettings) -> sa.Engine:
 
 
 def parse_url(url: str) -> sa.URL:
-    """Errors never repeat the address: it holds a password, perhaps in a place where nobody looks for one."""
+    """Parses the address. Errors never repeat it: it holds a password, possibly where nobody expects one."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
         found = sa.make_url(url)
@@ -55,12 +55,12 @@ def parse_url(url: str) -> sa.URL:
 
 
 def shown(url: sa.URL) -> str:
-    """For people: without the password, and without the parameters behind `?`, among which it may stand."""
+    """The address for messages: without the password and without the parameters after `?`, which may contain it."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def without_secrets(url: sa.URL, text: str) -> str:
-    """The text without anything of the address that may be secret, however the server or the driver came to say it."""
+    """The text of a server or driver, with everything masked that may be secret in the address."""
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     for secret in sorted(filter(None, [url.password, *values]), key=len, reverse=True):
         text = text.replace(str(secret), "***")
@@ -68,7 +68,7 @@ def without_secrets(url: sa.URL, text: str) -> str:
 
 
 def _probes(settings: LedgerSettings) -> dict[str, int]:
-    """Idle for a third of the time, then three probes in the rest."""
+    """The connection may be idle for a third of the time; three probes share the rest."""
     seconds = settings.silence_seconds_max
     return {"idle": max(1, seconds // 3), "interval": max(1, seconds * 2 // (3 * _PROBES)), "count": _PROBES}
 
@@ -84,7 +84,7 @@ def _client_limits(settings: LedgerSettings) -> dict[str, str | int]:
 
 
 def _server_limits(settings: LedgerSettings) -> dict[str, str]:
-    """The server notices as soon that a client is gone, and gives its locks up. It would wait for two hours."""
+    """Limits on the server's side. Without them, a server would hold the locks of a vanished client for two hours."""
     return {
         "lock_timeout": f"{settings.busy_timeout_seconds}s",
         "statement_timeout": f"{settings.statement_seconds_max}s",
@@ -102,7 +102,7 @@ _OLDEST_WRITER = sa.text(
 
 
 def find_lock_holder(engine: sa.Engine) -> str | None:
-    """Who has the oldest transaction that writes; None where there is none any more, or the server does not tell."""
+    """Describes the owner of the oldest transaction that writes; None if there is none or the server does not say."""
     try:
         with engine.connect() as connection:
             row = connection.execute(_OLDEST_WRITER).one_or_none()

@@ -1,4 +1,4 @@
-"""What every stage asks for before it believes the ledger. `ingest/facade.Ingestion` gives it."""
+"""What every stage must do before it trusts the ledger. `ingest/facade.Ingestion` implements it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 class Recovery(Protocol):
     def catch_up(self) -> None:
-        """Resyncs a ledger that was restored, before it is asked what is settled."""
+        """Resyncs a ledger that was restored, so that the caller can trust what it says is settled."""
 
     def recover(self) -> object:
-        """Settles what dead writers left: staged blocks are rolled forward, so that nothing waits on a branch."""
+        """Settles the blocks of dead writers: it publishes staged blocks, so that no rows wait on a branch."""

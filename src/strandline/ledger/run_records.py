@@ -1,7 +1,7 @@
-"""Records of runs: what maintenance and the reconciler have in common.
+"""Records of runs, shared by maintenance and the reconciler.
 
-A run without an end is under way, and only the record of such a run changes: whoever was taken for dead finds that its
-end is written already.
+A run without an end is under way. Only its record can change: a process that was wrongly taken for dead finds that
+somebody else has written the end of its run.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class RunTable(Generic[R]):
     table: sa.Table
-    rows: sa.Select[Any]
-    """All columns that `read` needs."""
+    rows: sa.Select[Any]  # with all columns that `read` needs
     read: Callable[[sa.Connection, Sequence[Any]], list[R]]
-    command: str
-    """Shows the runs that are kept."""
+    command: str  # lists the stored runs
 
     @property
     def running(self) -> sa.ColumnElement[bool]:
@@ -35,7 +33,7 @@ class RunTable(Generic[R]):
         return int(made.scalar_one())
 
     def change(self, connection: sa.Connection, run: int, **values: object) -> bool:
-        """False if it has ended: somebody took it for dead."""
+        """False if the run has ended, because somebody took it for dead."""
         own = (self.table.c.id == run, self.running)
         return connection.execute(self.table.update().where(*own).values(**values)).rowcount == 1
 

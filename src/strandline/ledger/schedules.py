@@ -1,5 +1,5 @@
-"""Since when a schedule is followed. It is stored: a daemon that is restarted at the very moment of a schedule, night
-after night, must not miss its first run for ever."""
+"""Stores since when a schedule is followed. Otherwise a daemon that is restarted at the very moment of a schedule,
+night after night, would never make its first run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEN = "schedule_seen"
 
 
 def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
-    """When a daemon first followed exactly these schedules, by name of the job; the first to ask stores it."""
+    """Returns when a daemon first followed exactly these schedules (by name of the job). The first caller stores it."""
     detail = json.dumps(dict(sorted(crons.items())))
     first = sa.select(sa.func.min(audit.c.at)).where(audit.c.event == SEEN, audit.c.detail == detail)
     with ledger.read() as connection:

@@ -1,8 +1,8 @@
-"""The witness: one small object in the warehouse that holds the highest number ever taken.
+"""The witness: a small object in the warehouse that holds the highest sequence number ever reserved.
 
-A ledger can be lost or restored from an old copy; the witness cannot be restored with it, so a ledger that is behind
-it knows that numbers were taken which it has never heard of. It is raised, by compare-and-set, before a reservation
-commits. It is therefore never below the counter of a ledger that tells the truth.
+A ledger can be lost, or restored from an old copy. The witness is not restored with it. So a ledger whose counter is
+below the witness knows that sequence numbers were reserved that it has no record of. A compare-and-set raises the
+witness before a reservation commits. Therefore it is never below the counter of a valid ledger.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Mark:
 
 class Witness(Protocol):
     def read(self) -> Mark:
-        """What is written now. `WitnessUnreadable` where that cannot be told."""
+        """Returns what is stored; `WitnessUnreadable` if it is missing or damaged."""
 
     def create(self, mark: Mark) -> None:
-        """Refused where there is one already."""
+        """`StorageError` if there is a witness."""
 
     def replace(self, mark: Mark) -> None:
-        """Whatever is there: only for a witness that is lost or damaged, when a person asked for it."""
+        """Overwrites whatever is stored: only for a lost or damaged witness, when a person asked for it."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
-        """Durable when it returns. `OpeningNeeded` where the witness is not at `expected`."""
+        """Raises the witness, durably when it returns; `OpeningNeeded` if it is not at `expected`."""
 
 
 def open_witness(config: LakeConfig) -> Witness:
@@ -72,7 +72,7 @@ _SLOT_BYTES = 512
 
 
 class LocalWitness:
-    """Two slots of one sector each, written in turn and in place: a torn write leaves the other one whole, and one
+    """Two slots of one sector each, written alternately and in place. A torn write leaves the other slot intact. One
     `fdatasync` of a file that does not grow is the cheapest durable write there is."""
 
     def __init__(self, path: Path, lock_seconds_max: float = 30) -> None:
@@ -94,8 +94,8 @@ class LocalWitness:
             os.close(fd)
 
     def _lock(self, fd: int) -> None:
-        """Others hold it for the time of one write. Whoever waits here may hold the ledger: not for long."""
-        import fcntl  # not on Windows, where the command must still be able to say that it does not run there
+        """Others hold the lock for one write. The caller may hold the ledger's lock, so it must not wait for long."""
+        import fcntl  # missing on Windows, where the command must still start to say that it does not run there
 
         deadline = time.monotonic() + self._lock_seconds_max
         while True:
@@ -181,7 +181,7 @@ def _mark_of(body: bytes) -> Mark:
 
 
 class S3Witness:
-    """One object, replaced under `If-Match`. A nonce tells our own put from another's when an answer was lost."""
+    """One object, replaced with `If-Match`. A nonce identifies our own put when its response was lost."""
 
     def __init__(self, config: LakeConfig) -> None:
         warehouse = config.settings.warehouse
@@ -208,7 +208,7 @@ class S3Witness:
         except RequestFailed as e:
             if e.failure is not Failure.CONDITION:
                 raise StorageError(f"the witness cannot be written: {e.message}") from e
-            # Another attempt of ours may have landed, and its answer may have been lost.
+            # An earlier attempt of ours may have landed without a response.
             if self._get()[0] != mine:
                 raise StorageError("there is a witness already in this bucket and prefix") from e
 
@@ -227,7 +227,7 @@ class S3Witness:
         try:
             self._put(mine, IfMatch=tag)
         except RequestFailed as e:
-            # Lost against another, or landed and the answer was lost: only the object itself can tell.
+            # Another process was faster, or our put landed and its response was lost: read the object to find out.
             now, _ = self._get()
             if now == mine:
                 return

@@ -1,7 +1,7 @@
-"""Blocks: reserve, mark, take over, and the questions that the seal and recovery ask of them.
+"""Blocks: reserve, change and take over; and the queries of the seal and of recovery.
 
-Every change is one transaction and a compare-and-set: it names the state and the fence it expects, and says by its
-result whether it was the one to make it.
+Every change is one transaction and a compare-and-set: it names the state and the fence that it expects, and its result
+says whether it made the change.
 """
 
 from __future__ import annotations
@@ -74,20 +74,21 @@ class NewBlock:
     digest: str | None
     kind: BlockKind = BlockKind.BATCH
     input_files: tuple[str, ...] = ()
-    received: bool = False
-    """A batch of received bodies, which must be unfinished."""
+    received: bool = False  # a batch of received bodies, which must be unfinished
 
 
 class PlaceStale(Exception):
-    """The counter has moved too far since the table was looked at."""
+    """The counter has moved too far since the table was checked."""
 
 
 def reserve(
     ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: Place | None = None
 ) -> tuple[Block, bool]:
-    """A block for this batch, and whether it is new. The same batch gets the block it has; with another digest it
-    is refused. Durable before one row is stamped. `place` keeps it clear of numbers that the table holds; `PlaceStale`
-    where the table must be looked at again. `BatchEnded` for received bodies that are in another batch by now."""
+    """Returns the block of this batch, durably reserved, and whether it is new. A known batch gets its old block.
+
+    `place` keeps the block clear of sequence numbers that the table holds. Raises `BatchConflict` for a known batch
+    with another digest, `PlaceStale` if the table must be checked again, and `BatchEnded` for received bodies that are
+    in another batch by now."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
     now = utc_now()
@@ -109,12 +110,12 @@ def reserve(
             known = batch_block(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
                 return _same_batch(known, wanted), False
-            sequence.read(connection)  # there is one, so the block was abandoned since: its batch is free again
-        check_opened(connection, wanted.dataset)  # under the counter's lock, which an opening holds until its commit
+            sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
+        check_opened(connection, wanted.dataset)  # under the counter's lock, which a resync holds until it commits
         last, inserted = placed
         if wanted.received and inserted is not None:
             reserve_sql.check_unfinished(connection, wanted.dataset, wanted.batch_id)
-        # Two callers with the same batch: the second one's numbers stay unused, which costs nothing.
+        # If two callers reserve the same batch, the second one's sequence numbers stay unused, which costs nothing.
         rows = sequence.witnessed(witness, last, wanted.rows, step="reserve")
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
@@ -130,8 +131,8 @@ def reserve(
 
 
 def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: Place) -> None:
-    """Numbers that others made up are never given to anyone. What was looked at is remembered with the counter, in one
-    transaction: remembered alone, the next writer would not look, and place its block on them."""
+    """Moves the counter past the foreign sequence numbers in the table, so that nobody gets them. The snapshot that was
+    checked is stored in the same transaction: stored alone, the next writer would not check, and reuse the numbers."""
     counter = sequence.lock(connection)
     if not place.fits(counter.last, wanted.rows):
         raise PlaceStale
@@ -142,7 +143,7 @@ def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, pl
 
 def _same_batch(known: Block, wanted: NewBlock) -> Block:
     head = known.head
-    # A recovered batch may have lost its digest with the ledger; then its id alone decides.
+    # A recovered batch may have lost its digest with the ledger. Then its id alone decides.
     if head.digest is not None and wanted.digest is not None and head.digest != wanted.digest:
         raise BatchConflict(
             f"batch {wanted.batch_id!r} came in before with other rows (block {head.rows})",
@@ -171,9 +172,9 @@ def get(connection: sa.Connection, id: BlockId) -> Block | None:
 
 
 def look(ledger: Ledger, head: BlockHead) -> Block | None:
-    """The block as it is now; None if the ledger does not know it (it was restored from an older copy)."""
+    """The block's current state; None if the ledger does not know it, because it was restored from an older copy."""
     with ledger.read() as connection:
-        # An opening may have taken the batch back under another row.
+        # A resync may have stored the batch again in another row.
         for found in (get(connection, head.id), of_number(connection, head.rows.lo)):
             if found is not None and is_same(found.head, head):
                 return found
@@ -181,7 +182,7 @@ def look(ledger: Ledger, head: BlockHead) -> Block | None:
 
 
 def is_same(found: BlockHead, head: BlockHead) -> bool:
-    """A restored ledger may have given the same row, and even the same numbers, to another block."""
+    """A restored ledger may have given the same row, and even the same sequence numbers, to another block."""
     return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
 
 
@@ -205,8 +206,8 @@ def renew(ledger: Ledger, held: Reserved, *, lease_seconds: float) -> bool:
 
 
 def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: SnapshotId) -> bool:
-    """The commit point of a batch. A ledger that was restored under its writer may have brought back a block that
-    was abandoned, fence and all; so the witness is asked here too, under the lock."""
+    """The commit point of a batch. It checks the witness, under the counter's lock: a ledger that was restored under
+    its writer may have brought back a block that had been abandoned, with its fence."""
     failpoints.hit("stage.before_mark")
     with ledger.write() as connection:
         sequence.check(connection, witness)
@@ -226,8 +227,8 @@ def mark_published(
     snapshot: SnapshotId | None,
     settled: Anchor | None = None,
 ) -> bool:
-    """True if the block is published now, by us or by another: it can happen only once, and in one way. `settled` is
-    what our tag named when the block was seen in main."""
+    """True if the block is published now, by us or by another process: that happens once, and in one way. `settled` is
+    the snapshot of our tag when the block was found in main."""
     failpoints.hit("settle.before_mark")
     state = "reserved" if isinstance(open_block, Reserved) else "staged"
     fence = open_block.fence if isinstance(open_block, Reserved) else None
@@ -252,7 +253,7 @@ def mark_published(
 
 
 def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
-    """Fence off a writer whose lease ran out. None if it renewed, or another was faster."""
+    """Fences off a writer whose lease ran out. None if it has renewed the lease, or another process was faster."""
     now = utc_now()
     until = now + timedelta(seconds=lease_seconds)
     with ledger.write() as connection:
@@ -268,7 +269,7 @@ def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reser
 
 
 def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bool:
-    """Takes a number, so that a restored ledger which undoes this is noticed."""
+    """Abandons the block and takes a sequence number, so that a restored ledger that undoes this is noticed."""
     with ledger.write() as connection:
         sequence.lock(connection)
         current = get(connection, held.head.id)
@@ -283,21 +284,21 @@ def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bo
 
 
 def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
-    """Only within the opening procedure, which takes a number itself."""
+    """Only for a resync, which takes a sequence number itself."""
     return _change(
         connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
     )
 
 
 def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
-    """A person's decision about a block that cannot be published."""
+    """Abandons a staged block that cannot be published, by a person's decision."""
     return _change(
         connection, staged.head, "staged", staged.fence, state="abandoned", reason=f"voided: {reason}", snapshot_id=None
     )
 
 
 def fence_open_blocks(connection: sa.Connection) -> int:
-    """Whoever held an open block before the ledger was restored holds it no longer."""
+    """Fences off everyone who held an open block before the ledger was restored."""
     changed = connection.execute(
         block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
     )
@@ -315,7 +316,7 @@ def insert_published(
     row_count: int | None = None,
     snapshot: SnapshotId | None = None,
 ) -> bool:
-    """A block that the table's history tells of; False if the ledger has its batch or its number already."""
+    """Stores a block that the table's history shows; False if the ledger has its batch or its `lo`."""
     now = utc_now()
     inserted = connection.execute(
         insert_into(connection, block)
@@ -347,8 +348,8 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """Only within the opening procedure: these numbers are ours, and what the dataset has of them is not known yet. As
-    an open block it holds the seal."""
+    """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
+    an open block, it holds back the seal."""
     now = utc_now()
     connection.execute(
         insert_into(connection, block)
@@ -369,14 +370,14 @@ def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batc
 
 
 def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
-    """The ranges over which datasets are still to be opened, lowest first."""
+    """The ranges for which the resync of datasets was postponed, lowest first."""
     found = open_blocks(connection, dataset)
     return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.RECOVERED]
 
 
 def check_opened(connection: sa.Connection, dataset: DatasetId) -> None:
-    """Raises OpeningNeeded where the opening of the dataset was postponed. Batches may be in its table that the ledger
-    has forgotten: until they are known again, nothing is taken in, and nothing is settled."""
+    """Raises `OpeningNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
+    forgotten. Until they are known again, nothing is ingested and nothing is settled."""
     if postponed(connection, dataset):
         name = next((d.name for d in datasets.every(connection) if d.id == dataset), f"dataset {dataset}")
         raise OpeningNeeded(
@@ -392,7 +393,7 @@ def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
 
 
 def of_number(connection: sa.Connection, lo: int) -> Block | None:
-    """The block that begins at this number, recovered ranges aside."""
+    """The block whose `lo` this is; recovered ranges do not count."""
     row = connection.execute(
         sa.select(block).where(block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
     ).one_or_none()
@@ -400,14 +401,14 @@ def of_number(connection: sa.Connection, lo: int) -> Block | None:
 
 
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    """The highest number up to which every block of the dataset is settled."""
+    """The highest sequence number up to which every block of the dataset is settled."""
     found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
     return None if found is None else Seq(int(found))
 
 
 _first_open = (
     sa.select(sa.func.min(block.c.lo))
-    # Literals: with parameters SQLite does not see that the index of open blocks is meant.
+    # Literals: with parameters, SQLite does not use the partial index of open blocks.
     .where(
         block.c.dataset_id == sa.bindparam("dataset"),
         block.c.state.in_([sa.literal_column(f"'{s}'") for s in OPEN_STATES]),
@@ -425,8 +426,8 @@ LAST_SETTLED_MAX = 16
 
 
 def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
-    """The blocks that were published last and know their snapshot, newest first. Several, because two writers may mark
-    theirs in another order than they committed them."""
+    """The last published blocks that know their snapshot, newest first. Several, because two writers may mark their
+    blocks in another order than they committed them."""
     rows = connection.execute(
         sa.select(block)
         .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
@@ -437,7 +438,7 @@ def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Publishe
 
 
 def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
-    """A person's decision to take the table as it is, whatever was published before."""
+    """Accepts the table as it is, whatever was published before, by a person's decision."""
     changed = connection.execute(
         block.update()
         .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
@@ -449,8 +450,7 @@ def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
 def owned_ranges(
     connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
 ) -> list[SeqRange]:
-    """The dataset's numbers that are ours, merged, as far as they touch what lies between the bounds; what is outside
-    is foreign."""
+    """The merged ranges of published blocks that touch the given bounds. Rows outside of them are foreign."""
     query = sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
     if after is not None:
         query = query.where(block.c.hi > after)
@@ -460,7 +460,7 @@ def owned_ranges(
 
 
 def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
-    """How far to go beyond `after` for about so many rows: to the end of a block, or into one that is larger."""
+    """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one."""
     query = (
         sa.select(block.c.lo, block.c.hi)
         .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi > (after or 0))
@@ -470,7 +470,7 @@ def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sea
     rows, reached = 0, after or 0
     for r in connection.execute(query):
         first, last = max(r.lo, reached + 1), min(r.hi, sealed)
-        if last <= reached:  # a recovered range stands over the blocks that were found again
+        if last <= reached:  # a recovered range covers the blocks that were found again
             continue
         if rows + last - first + 1 > rows_max:
             return Seq(reached) if rows else Seq(first + rows_max - 1)
@@ -484,8 +484,8 @@ def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
 
 
 def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    """The end of the rows that the table held when it was adopted: those that were numbered before any came in. What
-    others appended later, and a later pass numbered, is new."""
+    """The last sequence number of the rows that the table held when it was adopted: those numbered before the first
+    batch. Rows that others appended later, and a later pass numbered, are new."""
     published = (block.c.dataset_id == dataset, block.c.state == "published")
     first_batch = (
         sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()

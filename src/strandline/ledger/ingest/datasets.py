@@ -1,4 +1,4 @@
-"""Datasets, and what was last counted of the rows in them that are not ours."""
+"""Datasets, and the last counts of foreign and unnumbered rows in their tables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def every(connection: sa.Connection) -> list[Dataset]:
 
 
 def every_dropped(connection: sa.Connection) -> list[Dataset]:
-    """Except those whose table is a dataset again."""
+    """Dropped datasets, except those whose table is a dataset again."""
     live = sa.select(dataset.c.table_uuid).where(dataset.c.dropped_at.is_(None))
     rows = connection.execute(
         sa.select(dataset)
@@ -80,14 +80,14 @@ def every_dropped(connection: sa.Connection) -> list[Dataset]:
 
 
 def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
-    """A dataset whose table no longer requires a number: from now on rows without one are looked for."""
+    """The dataset's table no longer requires a sequence number: from now on, rows without one are looked for."""
     connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
     return get(connection, known.name)
 
 
 def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
-    """False if it was dropped before. Until the transaction ends nobody records a body for it or adds a sink: whoever
-    comes after that finds it gone."""
+    """False if the dataset is dropped. The row stays locked until the transaction ends: nobody can record a body or add
+    a sink for it meanwhile, and afterwards they find it dropped."""
     changed = connection.execute(
         dataset.update().where(dataset.c.id == id, dataset.c.dropped_at.is_(None)).values(dropped_at=utc_now())
     )
@@ -120,7 +120,7 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
 
 
 def forget_counts(connection: sa.Connection) -> None:
-    """After an opening more numbers are ours than were known when the rows were counted."""
+    """After a resync we own more sequence numbers than when the rows were counted."""
     connection.execute(table_count.delete())
 
 
@@ -132,7 +132,7 @@ def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
 
 
 def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
-    """Only in the transaction that moves the counter above the numbers that were found."""
+    """Only in the transaction that moves the counter above the sequence numbers that were found."""
     values = {"snapshot_id": checked.snapshot, "beyond": checked.beyond}
     connection.execute(
         insert_into(connection, table_check)

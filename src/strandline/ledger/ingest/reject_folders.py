@@ -1,4 +1,4 @@
-"""Folders with files of rejected rows, noted before the first line of a dataset is written there."""
+"""Folders with files of rejected rows, stored before a dataset's first rejected row is written there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RejectFolder:
 
 
 def note(ledger: Ledger, dataset: DatasetId, found: RejectFolder) -> None:
-    """The same again is fine."""
+    """Idempotent."""
     with ledger.read() as connection:
         if found in of_dataset(connection, dataset):
             return

@@ -1,6 +1,6 @@
-"""Numbers and the block that gets them, at once.
+"""The SQL that takes sequence numbers and inserts their block at once.
 
-Everything waits for the counter's row, so it is held for as few statements as possible, and those are built once.
+Every writer waits for the counter's row. So it is locked for as few statements as possible, and they are built once.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ _inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
 _TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
 
 
+# The trigger that checks, under the counter's lock, whether the batch has ended meanwhile.
 _BATCH_ENDED = "an_ended_batch_gets_no_block"
-"""The trigger that looks, under the counter's lock, whether the batch was divided or given up meanwhile."""
 
 
 def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
-    """The counter's new value and the block's id. No id: another caller with the same batch was faster, unseen; None:
-    the batch is known, and no number was taken. `BatchEnded` where it gets no block any more."""
+    """Returns the counter's new value and the block's id. The id is None if another caller with the same batch was
+    faster. Returns None, and takes no sequence number, if the batch has a block; `BatchEnded` if it has ended."""
     try:
         return _place(connection, new)
     except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
@@ -80,8 +80,8 @@ def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | No
 
 
 def check_unfinished(connection: sa.Connection, dataset: int, batch_id: str) -> None:
-    """Under the counter's lock. A batch that the ledger has forgotten, because it was restored, is held only by
-    receivers that were there before; its bodies may be in another batch."""
+    """Raises `BatchEnded` unless the ledger has the batch unfinished; under the counter's lock. Only receivers that
+    started before the ledger was restored hold a batch that it has forgotten, whose bodies may be in another batch."""
     known = connection.execute(_UNFINISHED, {"batch": batch_id, "dataset": dataset}).first()
     if known is None:
         raise _ended(batch_id)
@@ -106,8 +106,8 @@ def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | N
     if connection.dialect.name == "postgresql":
         both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
         return None if both is None else (both.last, both.id)
-    # SQLite changes one table in a statement; nobody comes between two, because its writers take turns. Its
-    # transactions are so short that the layers above the driver would double them: the same statements, rendered once.
+    # SQLite changes one table per statement; nothing comes between two, because it has one writer at a time. Its
+    # transactions are so short that the layers above the driver would double their time: so the SQL is rendered once.
     raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
     bound = (
         _CONSTANTS

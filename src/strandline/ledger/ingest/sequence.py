@@ -1,4 +1,4 @@
-"""The counter: the one row that everything waits for, and therefore held as briefly as possible."""
+"""The counter of sequence numbers: the one row that every writer waits for, so it is locked as briefly as possible."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def read(connection: sa.Connection) -> Counter:
 
 
 def lock(connection: sa.Connection) -> Counter:
-    """Nobody else takes a number until this transaction ends."""
+    """Locks the counter: nobody else takes a sequence number until this transaction ends."""
     return _counter(connection.execute(_READ.with_for_update()).one_or_none())
 
 
 def check(connection: sa.Connection, witness: Witness) -> Counter:
-    """Under the lock: the witness stands where the counter does, or `OpeningNeeded`."""
+    """Locks the counter and compares it with the witness; `OpeningNeeded` if they differ."""
     counter = lock(connection)
     found = witness.read().highest
     if found != counter.last:
@@ -50,21 +50,21 @@ def check(connection: sa.Connection, witness: Witness) -> Counter:
 
 
 COUNT: sa.BindParameter[int] = sa.bindparam("count", type_=sa.BigInteger)
+# This statement locks the counter. The caller must call `witnessed` before the transaction commits.
 TAKE = (
     sequence.update().values(last=sequence.c.last + COUNT).returning(sequence.c.lake, sequence.c.last, sequence.c.epoch)
 )
-"""Whoever executes this holds the counter's lock, and must call `witnessed` before the transaction commits."""
 
 
 def take(connection: sa.Connection, witness: Witness, count: int, *, step: str) -> tuple[SeqRange, Counter]:
-    """The next `count` numbers."""
+    """The next `count` sequence numbers."""
     counter = _counter(connection.execute(TAKE, {"count": count}).one_or_none())
     return witnessed(witness, counter.last, count, step=step), counter
 
 
 def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange:
-    """The numbers up to `last`, just taken. The witness has them before the caller's transaction commits; if that
-    transaction fails, nobody gets them, and the next opening finds the witness ahead."""
+    """Raises the witness to `last` and returns the sequence numbers just taken. The witness has them before the
+    caller's transaction commits. If that fails, nobody gets them, and the next resync finds the witness ahead."""
     failpoints.hit(f"{step}.before_witness")
     witness.raise_to(last, expected=last - count)
     failpoints.hit(f"{step}.after_witness")
@@ -72,5 +72,5 @@ def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange
 
 
 def move(connection: sa.Connection, *, last: int, epoch: int) -> None:
-    """Only the opening procedure moves the counter otherwise, under the lock; the store refuses a way back."""
+    """Only for a resync, under the lock. The database refuses to move the counter back."""
     connection.execute(sequence.update().values(last=last, epoch=epoch))

@@ -1,5 +1,5 @@
-"""What the ledger remembers of a dataset's table: where our tag was last, doubts about its history, and why recovery
-could not settle the dataset."""
+"""What the ledger remembers of a dataset's table: the last known snapshot of our tag, doubts about the table's history,
+and why recovery could not settle the dataset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get(connection: sa.Connection, id: DatasetId) -> TableState:
 
 
 def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:
-    """Unless the ledger knows of a newer one: whoever was slow to say this takes nothing back."""
+    """Stores the anchor unless the ledger knows a newer one: a slow process must not take that back."""
     values = {"settled_snapshot": anchor.snapshot, "settled_sequence": anchor.sequence}
     known = table_state.c.settled_sequence
     connection.execute(
@@ -42,14 +42,14 @@ def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> N
         .on_conflict_do_update(
             index_elements=["dataset_id"],
             set_=values,
-            # In format 1 all sequence numbers are 0: there the last word counts.
+            # In format version 1 all Iceberg sequence numbers are 0: there the last write wins.
             where=sa.or_(known.is_(None), known < anchor.sequence, known == 0),
         )
     )
 
 
 def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> None:
-    """A person takes the table as it is: from here on this counts, and nothing that was before."""
+    """Accepts the table as it is, by a person's decision: from now on only this anchor counts."""
     values = {
         "settled_snapshot": None if anchor is None else anchor.snapshot,
         "settled_sequence": None if anchor is None else anchor.sequence,
@@ -59,7 +59,7 @@ def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> N
 
 
 def record_doubt(connection: sa.Connection, id: DatasetId, doubt: str) -> bool:
-    """False where there is one already: it stays until a person accepts the table."""
+    """False if there is a doubt already: it stays until a person accepts the table."""
     if get(connection, id).doubt is not None:
         return False
     _put(connection, id, {"doubt": doubt})

@@ -1,4 +1,4 @@
-"""Migrations are written in SQLite's SQL. PostgreSQL differs in two things: row ids, and how a trigger refuses."""
+"""Translates the migrations, written for SQLite, to PostgreSQL. They differ in row ids and in triggers that refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REFUSAL = re.compile(
 
 
 def for_postgres(statement: str) -> list[str]:
-    """The same statement for PostgreSQL, with `%` doubled for its driver."""
+    """The statement for PostgreSQL, with `%` doubled for its driver."""
     statement = statement.replace("%", "%%")
     if (refusal := _REFUSAL.fullmatch(statement)) is None:
         return [statement.replace("id INTEGER NOT NULL", "id BIGSERIAL NOT NULL", 1)]

@@ -1,4 +1,4 @@
-"""Alembic runs here, inside a transaction that the ledger opened."""
+"""Runs Alembic inside a transaction that the ledger opened."""
 
 from alembic import context
 

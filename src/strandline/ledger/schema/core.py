@@ -1,10 +1,10 @@
-"""The ledger's tables. CHECKs and partial unique indexes refuse what the protocol does not allow.
+"""The ledger's tables. CHECKs and partial unique indexes refuse states that the protocol does not allow.
 
-A block moves `reserved → staged → published`, or `reserved → abandoned`; an adopted one moves from `reserved`
+A block moves `reserved → staged → published`, or `reserved → abandoned`. An adopted block moves from `reserved`
 straight to `published`, because its commit point is the Iceberg commit that numbers the rows. A chunk moves
-`planned → landed` or `planned → empty`; as long as it is planned, its two parts may take its place. Triggers, made by
-the migrations, refuse every other move, a counter or a mark that goes back, and a change of what was promised: an
-intent's bounds and options, a chunk's range.
+`planned → landed` or `planned → empty`. While it is planned, its two parts may replace it. Triggers (made by the
+migrations) refuse every other transition, a counter or a watermark that moves back, and every change to what was
+promised: an intent's bounds and options, a chunk's range.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def micros(moment: datetime) -> int:
 
 
 class UtcMicros(TypeDecorator[datetime]):
-    """A moment as microseconds since 1970: exact, sortable and the same in both databases."""
+    """A time as microseconds since 1970: exact, sortable, and the same in both databases."""
 
     impl = BigInteger
     cache_ok = True
@@ -58,12 +58,12 @@ class UtcMicros(TypeDecorator[datetime]):
 
 
 def partition_hash(partition: str) -> str:
-    """By which a lane is found: a partition may be longer than what PostgreSQL indexes (about 2,700 bytes)."""
+    """The key that finds a lane: a partition may be longer than PostgreSQL can index (about 2,700 bytes)."""
     return hashlib.sha256(partition.encode()).hexdigest()
 
 
 def hash_column() -> Column[str]:
-    """The hash of the row's own `partition`, whoever inserts it."""
+    """A column that gets the hash of the row's `partition` on every insert."""
     return Column(
         "partition_hash",
         Text,
@@ -72,7 +72,7 @@ def hash_column() -> Column[str]:
     )
 
 
-# SQLite numbers rows by itself only where the key is exactly INTEGER.
+# SQLite assigns row ids only if the key's type is exactly INTEGER.
 RowId = BigInteger().with_variant(Integer, "sqlite")
 
 sequence = Table(
@@ -139,7 +139,7 @@ block = Table(
     CheckConstraint(
         "(state = 'published' AND kind <> 'recovered') = (row_count IS NOT NULL)", name="published_has_a_count"
     ),
-    # The same batch offered twice is one block.
+    # A batch that is ingested twice has one block.
     Index(
         "one_block_of_a_batch",
         "dataset_id",
@@ -148,19 +148,19 @@ block = Table(
         sqlite_where=_NOT_ABANDONED,
         postgresql_where=_NOT_ABANDONED,
     ),
-    # Recovered ranges stand once per dataset; every other number belongs to one block of the lake.
+    # There is one recovered range per dataset; every other sequence number belongs to one block of the lake.
     Index("one_block_of_a_number", "lo", unique=True, sqlite_where=_NOT_RECOVERED, postgresql_where=_NOT_RECOVERED),
     Index("open_blocks", "dataset_id", "lo", sqlite_where=_OPEN, postgresql_where=_OPEN),
     Index("published_blocks", "dataset_id", "hi", sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED),
 )
 
+# The files whose rows an adopted block numbers. Recovery takes over a crashed pass by numbering them again.
 input_file = Table(
     "input_file",
     metadata,
     Column("block_id", BigInteger, ForeignKey("block.id"), primary_key=True),
     Column("path", Text, primary_key=True),
 )
-"""The files whose rows an adopted block numbers: a crashed pass is taken over by numbering them again."""
 
 audit = Table(
     "audit",
@@ -171,6 +171,7 @@ audit = Table(
     Column("detail", Text, nullable=False),  # JSON
 )
 
+# Foreign and unnumbered rows, as last counted at one snapshot of main.
 table_count = Table(
     "table_count",
     metadata,
@@ -182,8 +183,9 @@ table_count = Table(
     Column("twice", BigInteger),
     Column("twice_first", BigInteger),
 )
-"""Rows that are not ours, as last counted at one snapshot of main."""
 
+# The snapshot of main whose sequence numbers were last compared with the counter, stored by the transaction that placed
+# a block above them. `beyond`: the lowest sequence number that was too far ahead of the counter to skip to.
 table_check = Table(
     "table_check",
     metadata,
@@ -191,22 +193,20 @@ table_check = Table(
     Column("snapshot_id", BigInteger),
     Column("beyond", BigInteger),
 )
-"""The snapshot of main whose numbers were last compared with the counter, in the transaction that placed a block above
-them. `beyond`: the lowest number that was too far ahead to be stepped over."""
 
+# What the ledger remembers of a table besides its blocks.
 table_state = Table(
     "table_state",
     metadata,
     Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
-    Column("settled_snapshot", BigInteger),  # where our tag was when the ledger last heard of it
+    Column("settled_snapshot", BigInteger),  # the snapshot of our tag, when the ledger last learned of it
     Column("settled_sequence", BigInteger),  # Iceberg's sequence number of that snapshot
-    Column("doubt", Text),  # rows were published while nothing told whether the table was rolled back
-    Column("trouble", Text),  # why recovery could not settle the dataset, when it last tried
+    Column("doubt", Text),  # rows were published while nothing showed whether the table had been rolled back
+    Column("trouble", Text),  # why the last recovery could not settle the dataset
     Column("trouble_since", UtcMicros),
     CheckConstraint("(settled_snapshot IS NULL) = (settled_sequence IS NULL)", name="settled_has_a_sequence"),
     CheckConstraint("(trouble IS NULL) = (trouble_since IS NULL)", name="trouble_has_a_time"),
 )
-"""What the ledger remembers of a table besides its blocks."""
 
 _NOT_REMOVED = text("removed_at IS NULL")
 
@@ -231,8 +231,8 @@ sink = Table(
     Column("lease_until", UtcMicros),
     Column("created_at", UtcMicros, nullable=False),
     Column("removed_at", UtcMicros),
-    Column("peer", Text),  # what answered when the destination was claimed; NULL where that makes no difference
-    Column("failing_since", UtcMicros),  # of the first failure since it last went well
+    Column("peer", Text),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
+    Column("failing_since", UtcMicros),  # the time of the first failure after the last success
     CheckConstraint("peer IN ('receiver', 'other')", name="peer_known"),
     CheckConstraint("generation >= 1", name="generation_positive"),
     CheckConstraint("start >= 1", name="start_positive"),
@@ -266,7 +266,7 @@ lane = Table(
     Column("withheld", BigInteger, nullable=False),
     Column("last_lo", BigInteger),
     Column("last_hi", BigInteger),
-    # Rows at or below it were delivered by the generation before, which sent only some of them again.
+    # The generation before delivered the rows at or below it; this generation sent only some of them again.
     Column("builds_on", BigInteger),
     Column("version", BigInteger, nullable=False),
     Column("updated_at", UtcMicros, nullable=False),
@@ -280,7 +280,7 @@ lane = Table(
         name="last_below_the_mark",
     ),
     Index("one_lane_of_a_partition", "sink_id", "generation", "partition_hash", unique=True),
-    # Who is behind is asked at every tick, whatever the number of lanes.
+    # Every tick asks which lanes are behind, however many there are.
     Index("lanes_by_mark", "sink_id", "generation", "mark"),
 )
 
@@ -320,8 +320,8 @@ chunk = Table(
     Column("size", BigInteger),
     Column("found", Boolean, nullable=False),
     Column("acked_at", UtcMicros),
-    Column("split_from", BigInteger),  # the id that the chunk had of which it is a part
-    # It may have been sent: noted before it is, for sinks that cannot be asked what they hold.
+    Column("split_from", BigInteger),  # the id of the chunk that this one is a part of; that chunk is gone
+    # It may have been sent. Stored before the send, for sinks that cannot say what they hold.
     Column("offered", Boolean, nullable=False),
     CheckConstraint("lo >= 1 AND hi >= lo", name="chunk_not_empty"),
     CheckConstraint("state IN ('planned', 'landed', 'empty')", name="chunk_state_known"),
@@ -332,7 +332,7 @@ chunk = Table(
         name="planned_knows_no_outcome",
     ),
     CheckConstraint("NOT found OR state = 'landed'", name="found_is_landed"),
-    # A sink that was found to hold a range may not tell what is in it.
+    # A sink may hold a range and not be able to say how many rows are in it.
     CheckConstraint(
         "state <> 'landed' OR found OR (row_count IS NOT NULL AND withheld IS NOT NULL)",
         name="landed_has_a_count",

@@ -1,9 +1,9 @@
-"""The ledger's tables of maintenance; in the metadata of `core.py`.
+"""The ledger's tables of maintenance, in the metadata of `core.py`.
 
-A floor only rises. What retention wanted to delete and could not is a hold, which is replaced by the newest look and
-goes away when it is released. What a sink will never get, though it was meant for it, is a loss; where rows were
-deleted on demand is a purge: both are written before the rows go, and stay. A run without an end is a job under way.
-Triggers, made by the migration, refuse every other move.
+A floor only rises. A hold is what retention wanted to delete and could not; each run replaces it, and it is removed
+when nothing is held. A loss is rows that a sink should have got and never will. A purge is rows that were deleted on
+demand. Losses and purges are stored before the rows are deleted, and stay. A run without an end is under way. Triggers
+(made by the migrations) refuse every other transition.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey,
 
 from strandline.ledger.schema.core import RowId, UtcMicros, metadata
 
+# Rows at or below a floor may be gone from the table. A dataset without one never lost rows to retention.
 floor = Table(
     "floor",
     metadata,
@@ -21,7 +22,6 @@ floor = Table(
     Column("version", BigInteger, nullable=False),
     CheckConstraint("floor >= 0", name="floor_not_negative"),
 )
-"""Rows at or below it may be gone from the table. No row: nothing was ever deleted by retention."""
 
 hold = Table(
     "hold",
@@ -45,7 +45,7 @@ loss = Table(
     Column("partition", Text, nullable=False),
     Column("after", BigInteger),
     Column("until", BigInteger, nullable=False),
-    Column("rows", BigInteger),  # NULL: nobody can tell any more
+    Column("rows", BigInteger),  # NULL: nobody can count them any more
     Column("reason", Text, nullable=False),
     Column("at", UtcMicros, nullable=False),
     CheckConstraint("generation >= 1", name="loss_generation_positive"),
@@ -56,6 +56,7 @@ loss = Table(
     Index("losses_of_a_sink", "sink_id", "generation", "until"),
 )
 
+# The range in which rows were deleted on demand, and how many. Not the predicate, which may name a person.
 purge = Table(
     "purge",
     metadata,
@@ -69,8 +70,8 @@ purge = Table(
     CheckConstraint("rows >= 1", name="purge_has_rows"),
     Index("purges_of_a_dataset", "dataset_id", "lo"),
 )
-"""Between which numbers rows were deleted on demand, and how many. Not by what predicate: it may name a person."""
 
+# The folders and machines with files of rejected rows: a purge must find every copy of a row.
 reject_folder = Table(
     "reject_folder",
     metadata,
@@ -79,7 +80,6 @@ reject_folder = Table(
     Column("folder", Text, primary_key=True),
     Column("noted_at", UtcMicros, nullable=False),
 )
-"""Where files of rejected rows were written, and on which machine: whoever must reach every row looks there."""
 
 _RUNNING = text("ended_at IS NULL")
 
@@ -117,6 +117,7 @@ maintenance_run = Table(
     Index("runs_by_kind", "dataset_id", "kind", "id"),
 )
 
+# The last time that retention saw, and the machine's uptime then. One per dataset, so that each of them sees a jump.
 clock = Table(
     "clock",
     metadata,
@@ -126,5 +127,3 @@ clock = Table(
     Column("boottime_us", BigInteger),
     CheckConstraint("(boot IS NULL) = (boottime_us IS NULL)", name="boot_whole"),
 )
-"""The last moment that retention saw, and how long the machine had been up at it; of each dataset, so that a jump is
-seen for every one of them."""

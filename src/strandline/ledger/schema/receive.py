@@ -1,11 +1,14 @@
-"""The ledger's tables of receiving, and of rows that a sink refused; in the metadata of `core.py`.
+"""The ledger's tables of receiving and of rows that sinks refused, in the metadata of `core.py`.
 
-A body that was received is identified by a range of a sender's lane or by a key of a token's: its identity, rows and
-digest never change. It waits, is placed in a batch, and has its numbers when the batch is published; then its spool
-file is removed. A body without rows has no file and waits for nothing. A batch that is not published may end: it is
-`divided` (its bodies are in its parts), `set_aside` (its one body waits for a person), `replayed` (that body is in its
-part) or `discarded`; no block is ever reserved for it again. A quarantined row is `held`, then `replaying` and
-`replayed`, or `discarded`. Triggers, made by the migrations, refuse every other move.
+A received body is identified by a range of a sender's lane, or by an idempotency key of a token. Its identity, rows
+and digest never change. It waits, is placed in a batch, and gets its sequence numbers when the batch is published.
+Then its spool file is removed. A body without rows has no file and does not wait.
+
+A batch that is not published may end: as `divided` (its bodies are in its parts), `set_aside` (its only body waits for
+a person), `replayed` (that body is in a new batch) or `discarded`. It never gets a block again.
+
+A quarantined row is `held`, then `replaying` and `replayed`, or `discarded`. Triggers (made by the migrations) refuse
+every other transition.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ api_token = Table(
     Column("name", Text, nullable=False),
     Column("hash", Text, nullable=False),
     Column("datasets", Text),  # a JSON list of names; NULL: every dataset
-    Column("owner_id", BigInteger),  # the first token of its line; NULL: itself
+    Column("owner_id", BigInteger),  # the first token of a chain of replacements; NULL: this token itself
     Column("created_at", UtcMicros, nullable=False),
     Column("revoked_at", UtcMicros),
     Index("one_token_of_a_hash", "hash", unique=True),
     Index("one_token_of_a_name", "name", unique=True, sqlite_where=_NOT_REVOKED, postgresql_where=_NOT_REVOKED),
 )
 
+# Which sink of which lake feeds a dataset of ours, and which token owns it: the record that the sender asks for.
 source = Table(
     "source",
     metadata,
@@ -40,13 +44,13 @@ source = Table(
     Column("instance", Text, nullable=False),
     Column("table_uuid", Text, nullable=False),
     Column("generation", BigInteger, nullable=False),
-    Column("owner_id", BigInteger),  # NULL: claimed before owners were kept
+    Column("owner_id", BigInteger),  # NULL: claimed before owners were stored
     Column("created_at", UtcMicros, nullable=False),
     CheckConstraint("generation >= 1", name="source_generation_positive"),
     Index("one_source_of_a_dataset", "dataset_id", "lake", "source_dataset", unique=True),
 )
-"""Which sink of which lake feeds a dataset of ours, and whose it is: the record that the sender asks for."""
 
+# A sender's lane. A transaction that adds ranges locks this row, so that no two add ranges that overlap.
 source_lane = Table(
     "source_lane",
     metadata,
@@ -71,7 +75,6 @@ source_lane = Table(
         unique=True,
     ),
 )
-"""A sender's lane. Whoever adds ranges to it holds its row, so that two never add ranges that overlap."""
 
 _UNFINISHED = text("published_at IS NULL AND ended_at IS NULL")
 _SET_ASIDE = text("ending = 'set_aside'")
@@ -92,7 +95,7 @@ receive_batch = Table(
     Column("failures", BigInteger, nullable=False),
     Column("reason", Text),
     Column("retry_at", UtcMicros),
-    Column("failed_from", BigInteger),  # the lake's counter when it failed first
+    Column("failed_from", BigInteger),  # the lake's counter at the first failure
     Column("ended_at", UtcMicros),
     Column("ending", Text),
     CheckConstraint("rows >= 1", name="batch_not_empty"),
@@ -100,7 +103,7 @@ receive_batch = Table(
     CheckConstraint(
         "(published_at IS NULL) = (lo IS NULL) AND (lo IS NULL) = (hi IS NULL)", name="published_has_numbers"
     ),
-    # The number of a body's row is counted from here: a batch has exactly the numbers of its rows.
+    # The sequence numbers of a body's rows are computed from `lo`, so a batch has exactly one per row.
     CheckConstraint("lo IS NULL OR (lo >= 1 AND hi = lo + rows - 1)", name="a_number_for_each_row"),
     CheckConstraint(
         "published_at IS NULL OR (lease_token IS NULL AND reason IS NULL AND retry_at IS NULL)",
@@ -112,7 +115,7 @@ receive_batch = Table(
     Index("batches_set_aside", "id", sqlite_where=_SET_ASIDE, postgresql_where=_SET_ASIDE),
 )
 
-# `rows > 0`, not `spool IS NOT NULL`: SQLite would look that up in the index of all files that ever were.
+# `rows > 0`, not `spool IS NOT NULL`: for that, SQLite would use the index of all spool files there ever were.
 _WAITS = text("batch IS NULL AND rows > 0")
 _SPOOLED = text("spool_removed_at IS NULL AND rows > 0")
 _PLACED = text("batch IS NOT NULL")
@@ -153,11 +156,12 @@ received = Table(
     Index("one_body_of_a_file", "spool", unique=True),
     Index("one_body_of_a_place", "batch", "place", unique=True, sqlite_where=_PLACED, postgresql_where=_PLACED),
     Index("waiting_bodies", "dataset_id", "id", sqlite_where=_WAITS, postgresql_where=_WAITS),
-    # What is on the disk is summed up often, from this alone.
+    # The bytes in the spool are summed often, from this index alone.
     Index("spooled_bodies", "batch", "spool_bytes", sqlite_where=_SPOOLED, postgresql_where=_SPOOLED),
     Index("keys_by_age", "received_at", sqlite_where=_BY_KEY, postgresql_where=_BY_KEY),
 )
 
+# The dataset's receiver accepts and ingests nothing until a person has released it.
 receive_hold = Table(
     "receive_hold",
     metadata,
@@ -165,12 +169,11 @@ receive_hold = Table(
     Column("since", UtcMicros, nullable=False),
     Column("reason", Text, nullable=False),
 )
-"""The dataset's receiver takes and ingests nothing until a person has looked."""
 
 _NUMBERED = text("replay_number IS NOT NULL")
 
+# A literal: with a parameter, the databases do not use their partial indexes.
 HAS_ROWS = received.c.rows > literal_column("0")
-"""A literal: with a parameter the databases do not see that their partial indexes are meant."""
 
 quarantined = Table(
     "quarantined",

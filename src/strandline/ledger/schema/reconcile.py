@@ -1,9 +1,8 @@
-"""The ledger's tables of the reconciler; in the metadata of `core.py`.
+"""The ledger's tables of the reconciler, in the metadata of `core.py`.
 
-A run is `running`, then `completed` or `aborted`. A swept file goes the way that
-`core/reconcile_records.py` draws; a batch of entries
-is `begun`, then `done` or `undone`. The lease is one row whose fence only rises. Triggers, made by the migration,
-refuse every other move.
+A run is `running`, then `completed` or `aborted`. `core/reconcile_records.py` draws the states of a swept file. A batch
+of entries is `begun`, then `done` or `undone`. The lease is one row, whose fence only rises. Triggers (made by the
+migrations) refuse every other transition.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ reconcile_run = Table(
     Column("outcome", Text, nullable=False),  # a JSON object: see `reconcile_runs`
     Column("started_at", UtcMicros, nullable=False),
     Column("ended_at", UtcMicros),
-    Column("folder", Text),  # the id of a folder that other machines may not have; its files are there alone
+    Column("folder", Text),  # the id of a folder that other machines may not see; only there are the run's files
     CheckConstraint("state IN ('running', 'completed', 'aborted')", name="run_state_known"),
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="run_ends"),
     CheckConstraint("(state = 'aborted') = (reason IS NOT NULL)", name="aborted_has_a_reason"),
@@ -99,8 +98,8 @@ dropped_batch = Table(
     Column("table_name", Text, nullable=False),
     Column("entries", BigInteger, nullable=False),
     Column("samples", Text, nullable=False),  # a JSON list of paths
-    Column("gone", Text, nullable=False),  # JSON: of each entry, the range of its rows and how many
-    Column("lost", Text, nullable=False),  # JSON: what each sink will not get, if the batch lands
+    Column("gone", Text, nullable=False),  # JSON: per entry, the range of its rows and their count
+    Column("lost", Text, nullable=False),  # JSON: what each sink will not get if the batch lands
     Column("state", Text, nullable=False),
     Column("dropped", BigInteger),
     Column("begun_at", UtcMicros, nullable=False),

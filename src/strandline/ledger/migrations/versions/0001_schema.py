@@ -1,6 +1,6 @@
-"""The whole schema as it was when Strandline was first released, from the SQL file beside this one.
+"""The whole schema of the first release, from the SQL file beside this module.
 
-The file is frozen, as every migration is: what changes later is a migration of its own.
+The SQL file is frozen, like every migration: each later change is a new migration.
 """
 
 from pathlib import Path

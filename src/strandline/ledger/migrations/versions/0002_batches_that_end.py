@@ -1,5 +1,5 @@
-"""A batch of received bodies that cannot be ingested is divided, and a body that cannot be is set aside; what was
-received for a dataset that was dropped can be cleared."""
+"""Batches of received bodies can end without being published: a batch that cannot be ingested is split, a body that
+cannot be ingested is set aside, and bodies of a dropped dataset can be discarded."""
 
 from alembic import op
 
@@ -8,10 +8,10 @@ from strandline.ledger.migrations.dialect import for_postgres
 revision = "0002"
 down_revision = "0001"
 
-# Where a comparison with NULL is neither true nor false, it does not refuse: each NULL that must is named.
+# A comparison with NULL is neither true nor false, and then the trigger refuses nothing: so each NULL is tested.
 
-# A block that is not abandoned may yet bring the batch into the table: until then it does not end. What was received
-# for a dataset that was dropped is given up whatever became of its blocks: it goes nowhere else.
+# A block that is not abandoned may still bring the batch into the table, so the batch must not end before it is.
+# Bodies of a dropped dataset can be discarded whatever the state of their blocks: they go nowhere else.
 BATCH_CHANGED = """OLD.published_at IS NOT NULL OR NEW.dataset_id <> OLD.dataset_id OR NEW.batch_id <> OLD.batch_id
   OR NEW.rows <> OLD.rows OR NEW.created_at <> OLD.created_at
   OR (NEW.ending IS NULL) <> (NEW.ended_at IS NULL)
@@ -28,7 +28,7 @@ BATCH_CHANGED = """OLD.published_at IS NOT NULL OR NEW.dataset_id <> OLD.dataset
   OR (OLD.ending IS NULL AND NEW.ending IN ('divided', 'set_aside') AND EXISTS (SELECT 1 FROM block b
     WHERE b.dataset_id = NEW.dataset_id AND b.batch_id = NEW.batch_id AND b.state <> 'abandoned'))"""
 
-# A body leaves a batch only for a part of it, and its file goes only when its rows are in, or given up.
+# A body leaves a batch only for a part of it. Its spool file is removed only when its rows are published or discarded.
 BODY_CHANGED = """NEW.dataset_id <> OLD.dataset_id OR coalesce(NEW.lane_id, 0) <> coalesce(OLD.lane_id, 0)
   OR coalesce(NEW.lo, 0) <> coalesce(OLD.lo, 0) OR coalesce(NEW.hi, 0) <> coalesce(OLD.hi, 0)
   OR coalesce(NEW.token_id, 0) <> coalesce(OLD.token_id, 0) OR coalesce(NEW.key, '') <> coalesce(OLD.key, '')
@@ -44,7 +44,7 @@ BODY_CHANGED = """NEW.dataset_id <> OLD.dataset_id OR coalesce(NEW.lane_id, 0) <
     AND NOT EXISTS (SELECT 1 FROM receive_batch b
       WHERE b.id = NEW.batch AND (b.published_at IS NOT NULL OR b.ending = 'discarded')))"""
 
-# Whoever held the batch when it ended may still offer it: its bodies are in other batches by now.
+# A process that held the batch when it ended may still try to ingest it, but its bodies are in other batches by now.
 BATCH_ENDED = """NEW.state = 'reserved' AND EXISTS (SELECT 1 FROM receive_batch b
     WHERE b.batch_id = NEW.batch_id AND b.dataset_id = NEW.dataset_id AND b.ended_at IS NOT NULL)"""
 

@@ -1,4 +1,4 @@
-"""Datasets whose receiver holds, because a restored ledger cannot know which bodies the table has."""
+"""Datasets whose receiver is on hold, because a restored ledger cannot know which bodies the table has."""
 
 from alembic import op
 
