@@ -1,4 +1,4 @@
-"""What the stages of delivery work with, and the rows they deliver."""
+"""What the stages of delivery share, and the sealed rows that they deliver."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class DeliverContext:
     lake: str
     config: LakeConfig
     ledger: Ledger
-    tables: Callable[[], SparkTables]
-    """Starts Spark when it is called for the first time."""
+    tables: Callable[[], SparkTables]  # starts Spark on the first call
 
     @property
     def settings(self) -> DeliverSettings:

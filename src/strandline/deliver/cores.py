@@ -1,4 +1,4 @@
-"""How many of Spark's cores a sink may use, so that one whose destination hangs leaves some to the others."""
+"""How many of Spark's cores a sink may use, so that a sink whose destination hangs leaves some to the others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _CHECK_SECONDS = 0.2
 
 
 def tasks_max(*, cores: int, share: float, others: bool, in_trouble: bool) -> int | None:
-    """How many tasks may send to a sink at once; None for as many as there are cores. A sink in trouble gets one task,
-    until something has landed; a sink without others may take everything."""
+    """How many tasks may send to a sink at once; None for as many as there are cores. A sink in trouble gets one task
+    until something has landed. A sink that is the only one may use all cores."""
     if in_trouble:
         return 1
     return max(1, int(cores * share)) if others else None
 
 
 class TroubledSinks:
-    """Sinks of one process that failed the last time. Together they leave a core to the others: each has one task, and
-    one of them fewer than there are cores may send at a time. With a single core, one after the other."""
+    """The sinks of one process that failed the last time. Each gets one task, and all but one core may be busy with
+    them, so one core stays free for the other sinks. With a single core they take turns."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class TroubledSinks:
 
     @contextmanager
     def turn(self, cores: int, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Waits for a turn to send. `check` is called while it waits, and ends that by raising."""
+        """Waits until this sink may send. `check` is called while it waits, and ends the wait by raising."""
         with self._changed:
             while self._sending >= max(1, cores - 1):
                 check()

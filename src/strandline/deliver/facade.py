@@ -1,4 +1,4 @@
-"""Delivery as a lake offers it: sinks, ticks, and the daemon's first form."""
+"""Delivery as a lake offers it: sinks, ticks, and the loop of the daemon."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import LightCatalog
     from strandline.ledger.deliver.quarantine import Quarantined
 
-_CATCH_UP_SECONDS = 60.0
-"""How often the daemon looks whether its ledger was restored under it."""
+_CATCH_UP_SECONDS = 60.0  # how often the daemon checks whether its ledger was restored
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """`lake.delivery`. Ticks are safe beside each other, in this process and in others."""
+    """`lake.delivery`. Ticks may run beside each other, in this process and in others."""
 
     context: DeliverContext
     catalog: Callable[[], LightCatalog]
@@ -77,8 +76,8 @@ class Delivery:
             return sinks.get(connection, name)
 
     def pause(self, name: str) -> SinkRecord:
-        """Rows wait for it; what was under way is finished when it goes on. One that was stopped can be paused, too: a
-        rule of retention may leave sinks out of account that a person paused."""
+        """Stop delivering to the sink; open intents are finished after `resume`. A stopped sink can be paused, too: a
+        retention rule may ignore paused sinks."""
         return self._switch(name, paused=True)
 
     def resume(self, name: str) -> SinkRecord:
@@ -98,7 +97,7 @@ class Delivery:
         return remove_sink(self.context, name)
 
     def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
-        """To a continuation, or to the beginning."""
+        """Begin a new generation after the row of a continuation token, or at the beginning."""
         from strandline.deliver.manage_sinks import reset_sink
 
         return reset_sink(self.context, self._of_sink(name), name, to)
@@ -113,8 +112,8 @@ class Delivery:
     def quarantined(
         self, name: str | None = None, *, settled_too: bool = False, contents_max: int = 0
     ) -> list[QuarantinedRow]:
-        """Rows that were set aside, by sink and number; the first so many with their content. `settled_too`: also those
-        that were replayed or discarded since."""
+        """Quarantined rows by sink and sequence number; the first `contents_max` with their content. `settled_too`
+        includes rows that were replayed or discarded since."""
         from strandline.deliver.quarantine.rows import look
 
         found: list[QuarantinedRow] = []
@@ -125,7 +124,7 @@ class Delivery:
     def replay(
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
     ) -> ReplayReport:
-        """Send rows that were set aside again, without Spark; all of them, or those with these numbers."""
+        """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
         from strandline.deliver.quarantine.replay import replay
 
         target = self._of_sink(name)
@@ -133,13 +132,14 @@ class Delivery:
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, told)
 
     def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
-        """Give rows that were set aside up for good; all of them, or those with these numbers."""
+        """Give up quarantined rows for good: all of them, or those with these sequence numbers."""
         from strandline.deliver.quarantine.rows import discard
 
         return discard(self.context, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
-        """Only Spark can say what is wrong with a condition, so only a condition starts it."""
+        """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check a condition, so
+        only a condition starts Spark."""
         if where is None:
             return
         from strandline.iceberg.spark.conditions import find_instability
@@ -173,7 +173,7 @@ class Delivery:
         return self.deliverer(progress=progress).tick(only)
 
     def preview(self, only: str | None = None) -> list[LanePreview]:
-        """What a tick would send, and to whom; nothing is stored or sent."""
+        """What a tick would send to which sink; stores and sends nothing."""
         from strandline.deliver.plan.preview import preview
 
         return [p for record in self._chosen(only) for p in preview(self.context, record, self._dataset_of(record))]
@@ -181,8 +181,8 @@ class Delivery:
     def verify(
         self, only: str | None = None, *, taken_is_fine: bool = False, progress: VerifyProgress | None = None
     ) -> VerifyReport:
-        """Whether each sink holds what was delivered to it, and that is what the lake has; nothing is changed.
-        `taken_is_fine`: objects that a consumer may have taken away are not missing."""
+        """Check that each sink holds what was delivered to it, and that this is what the lake has. It changes nothing.
+        With `taken_is_fine`, objects that a consumer may have taken away are not missing."""
         from strandline.deliver.verify.run import verify
 
         chosen = [(record, self._dataset_of(record)) for record in self._chosen(only)]
@@ -201,8 +201,8 @@ class Delivery:
         on_trouble: OnTrouble | None = None,
         on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until `stopping` is set: what dead writers left is settled, and every sink gets what is settled. A tick that
-        fails is reported and tried again. Spark starts when there is work for it."""
+        """Until `stopping` is set: settle the blocks of dead writers, and deliver to every sink what is sealed. A tick
+        that fails is reported and retried. Spark starts when there is work for it."""
         deliverer = self.deliverer(stopping=stopping)
         caught_up_at: float | None = None
         tried: frozenset[BlockId] = frozenset()
@@ -214,7 +214,8 @@ class Delivery:
                 self.recovery.catch_up()
                 caught_up_at = monotonic()
             left = self._left_by_dead_writers()
-            # What could not be settled (it is held, or storage is away) is not worth a look at every tick.
+            # Blocks that could not be settled (a lease is held, or storage is unavailable) are not retried at every
+            # tick.
             if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
                 self.recovery.recover()
                 tried, tried_at = left, monotonic()
@@ -233,7 +234,7 @@ class Delivery:
             on_tick(last)
 
     def _left_by_dead_writers(self) -> frozenset[BlockId]:
-        """Open blocks that recovery can settle. A pass of `adopt` that was cut off it cannot: only another one can."""
+        """Open blocks that recovery can settle. An interrupted pass of `adopt` is settled by another pass only."""
         now = utc_now()
         with self.context.ledger.read() as connection:
             still_open = blocks.open_blocks(connection)

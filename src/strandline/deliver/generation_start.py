@@ -1,4 +1,4 @@
-"""Where a generation of a sink began, by what the ledger knows: rows at or below are not its to deliver."""
+"""Where a generation of a sink began, by the ledger. Rows at or below that point are not its to deliver."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from strandline.ledger.engine import Connection
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Of a generation: where the sink starts, and partitions that start elsewhere."""
+    """The sink's start in a generation, and the partitions that start elsewhere."""
 
     start: Seq | None
+    # per partition: the row after which it starts, and what it builds on
     lanes: Mapping[str, tuple[Seq | None, Seq | None]]
-    """Of each, behind which row, and what it builds on."""
 
 
 def lane_began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:
-    """Up to where rows are not this generation's to deliver in this lane. Where the sink starts is for partitions that
-    it had not met: in a generation that sends rows again, lanes begin below, each where the destination was."""
+    """The sequence number up to which this generation does not deliver in this lane. The sink's start is for partitions
+    that it had not met: in a generation that sends rows again, the known lanes start lower, each where the destination
+    was."""
     if lane.id in first:
         return min(int(start or 0), first[lane.id])
     return min(int(start or 0), int(lane.mark or 0)) if said_mark(lane) == (lane.mark, True) else 0
 
 
 def said_mark(lane: Lane) -> tuple[Seq | None, bool]:
-    """The mark that the lane's continuation tells, and whether it can be read."""
+    """The watermark in the lane's continuation token, and whether the token can be read."""
     try:
         return decode(lane.continuation).after, True
     except TokenError:
@@ -39,7 +40,7 @@ def said_mark(lane: Lane) -> tuple[Seq | None, bool]:
 
 
 def find_beginning(connection: Connection, dataset: DatasetId, instance: str, generation: int) -> Beginning | None:
-    """By the record of a sink that was removed; None where this ledger never had it in that generation."""
+    """The beginning by the record of a removed sink; None if this ledger never had the sink in that generation."""
     known = [s for s, removed in sinks.ever_of_dataset(connection, dataset) if removed and s.instance == instance]
     record = next((s for s in reversed(known) if s.generation == generation), None)
     return None if record is None else _beginning(connection, record)

@@ -1,7 +1,7 @@
-"""Which idle sink the daemon asks next whether its destination still holds what it was given.
+"""Which idle sink the daemon asks next whether its destination still holds what it acknowledged.
 
-A tick asks nothing where there is nothing to deliver, so a destination that lost its rows would be noticed with the
-next new row only. The daemon therefore asks one idle sink at a time, each of them rarely. It starts no JVM for that.
+A tick asks nothing if there is nothing to deliver, so it would notice a destination that lost its rows only with the
+next new row. The daemon therefore asks one idle sink at a time, each of them rarely. It starts no JVM for that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from strandline.deliver.sink_kinds import find_kind
 
 
 class IdleChecks:
-    """Of one process. A sink that it meets for the first time counts as just checked, and so does one that is
-    delivered to: every delivery begins with the same question."""
+    """The checks of one process. A sink that it sees for the first time counts as just checked, and so does a sink that
+    is delivered to: every delivery begins with the same check."""
 
     def __init__(self, every_seconds: float, clock: Callable[[], float] = monotonic) -> None:
         self._every_seconds = every_seconds
@@ -27,7 +27,7 @@ class IdleChecks:
         self._checked[sink] = self._clock()
 
     def next_due(self, idle: Sequence[SinkRecord]) -> SinkRecord | None:
-        """The sink that was checked longest ago, if that is long enough; None where the setting is 0."""
+        """The sink whose last check is longest ago, if that is long enough; None if the setting is 0."""
         if not self._every_seconds:
             return None
         candidates = [s for s in idle if _can_be_checked(s)]
@@ -42,5 +42,5 @@ class IdleChecks:
 def _can_be_checked(sink: SinkRecord) -> bool:
     try:
         return find_kind(sink.kind).checked_when_idle
-    except StrandlineError:  # its package is not installed: delivering says so
+    except StrandlineError:  # its package is not installed: delivery reports that
         return False

@@ -1,4 +1,4 @@
-"""What people do with sinks: add, change, pause, reset, recover and remove them. Every decision is audited."""
+"""What people do with sinks: add, change, reset and remove them. Every decision is audited."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def add_sink(
     options: Mapping[str, str],
     from_now: bool,
 ) -> SinkRecord:
-    """Checked against the destination itself before anything is recorded; the destination says whose it is first, so
-    that a ledger that is lost right after finds its sink again."""
+    """Check the sink against its destination, then record it. The destination is claimed before the ledger records the
+    sink, so that a ledger that is lost right after finds its sink again."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a sink",
@@ -64,7 +64,7 @@ def add_sink(
             draft = _continue(context, draft, dataset, found)
             if not from_now:
                 with context.ledger.read() as connection:
-                    _beginning(connection, dataset, draft)  # refused before anything is touched there
+                    _beginning(connection, dataset, draft)  # raises before anything is changed at the destination
         sink.prepare(delivered_columns(columns, options))
         claimed = sink.claim(_claim(context, draft, dataset), draft.generation)
         if claimed.claim.instance != draft.instance:
@@ -82,7 +82,7 @@ def add_sink(
             begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
         elif from_now:
             begins = Beginning(_start(connection, dataset, from_now=True), {})
-        else:  # one that was ours before goes on where it stands, by its own record
+        else:  # a destination that was ours before continues by its own record
             begins = _beginning(connection, dataset, draft)
         added = sinks.add(
             connection,
@@ -137,7 +137,7 @@ def check_all_options(kind: str, options: Mapping[str, str]) -> None:
 
 
 def delivered_columns(columns: Sequence[Column], options: Mapping[str, str]) -> list[Column]:
-    """What the sink gets, the number always among it."""
+    """The columns that the sink gets; the sequence number is always among them."""
     by_name = {c.name: c for c in columns}
     chosen = parse_common(options).columns
     if chosen is None:
@@ -164,8 +164,9 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
 
 
 def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
-    """A destination that was ours before, under a ledger that is lost or in a sink that was removed, goes on where it
-    stands: what it holds is never sent again."""
+    """The draft with the instance and generation of a destination that was ours before, under a lost ledger or in a
+    removed sink. It continues where it is: what it holds is never sent again. Raises RefusedError if it belongs to
+    others."""
     claim = found.claim
     if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.table_uuid:
         same_name = claim.lake == context.lake and claim.dataset == dataset.name
@@ -185,7 +186,8 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
 
 
 def _beginning(connection: Connection, dataset: Dataset, draft: SinkRecord) -> Beginning:
-    """Of a place that goes on. The first generation began at the beginning; of a later one only the ledger knows."""
+    """Where a destination that continues began. The first generation began at the dataset's beginning; for a later one
+    only the ledger knows. Raises RefusedError if this ledger does not."""
     if draft.generation == 1:
         return Beginning(_start(connection, dataset, from_now=False), {})
     found = find_beginning(connection, dataset.id, draft.instance, draft.generation)
@@ -217,7 +219,7 @@ def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq |
 
 
 def _above(floor: Seq | None, start: Seq | None) -> Seq | None:
-    """Rows at or below the floor may be gone: nothing begins there."""
+    """Nothing starts below the floor: rows at or below it may be gone."""
     return start if floor is None or (start is not None and start >= floor) else floor
 
 
@@ -229,7 +231,7 @@ def update_sink(
     options: Mapping[str, str],
     unset: Sequence[str] = (),
 ) -> SinkRecord:
-    """For the next intent; an open one keeps the options that it was stored with."""
+    """Change the options for the next intent; an open intent keeps the options that it was stored with."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
     if missing := [o for o in unset if o not in record.options]:
@@ -255,7 +257,7 @@ def update_sink(
 
 @contextmanager
 def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
-    """The sink's lease, so that nobody delivers meanwhile."""
+    """Holds the sink's lease, so that nobody else delivers meanwhile."""
     seconds = context.settings.lease_seconds
     lease = sinks.leases.take(context.ledger, record.id, seconds=seconds)
     if lease is None:
@@ -273,8 +275,8 @@ def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> Non
 
 
 def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
-    """A new generation, with marks and a place of its own: from the beginning, or behind a token; above the floor,
-    wherever that lies."""
+    """Begin a new generation, with its own watermarks and place: at the dataset's beginning or after a token's row, but
+    never below the floor."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
         sealed = blocks.sealed(connection, dataset.id)
@@ -303,7 +305,7 @@ def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | N
 
 
 def remove_sink(context: DeliverContext, name: str) -> SinkRecord:
-    """What was delivered stays where it is; the sink no longer holds anything back."""
+    """Delivered rows stay where they are; the sink no longer holds back retention."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
     with alone(context, record), context.ledger.write() as connection:

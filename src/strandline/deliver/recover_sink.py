@@ -1,4 +1,4 @@
-"""`sink recover`: read from the sink itself how far it is, and go on from there, as a person decides."""
+"""`sink recover`: read from the sink itself how far it is, and continue from there as a person decides."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ _BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-
 class SinkRecovered:
     name: str
     generation: int
-    repaired: tuple[str, ...]
-    """Partitions whose mark was read from the sink's own side."""
+    repaired: tuple[str, ...]  # partitions whose watermark was read from the sink's own record
+    # partitions, each with the last range that the sink acknowledged and no longer has
     lost: tuple[tuple[str, str], ...]
-    """Partitions and the last range of each that the sink acknowledged and no longer has."""
-    lost_rows: int
-    """In all ranges that it acknowledged and no longer has: sent again, or given up."""
+    lost_rows: int  # in all ranges that the sink acknowledged and no longer has: sent again, or given up
     intents_dropped: int
+    # Open intents that stay because parts of them may have been sent and the destination cannot be asked.
     intents_kept: int = 0
-    """Promises that stay as they are, as far as they may have been sent: the destination cannot be asked."""
 
 
 def recover_sink(
     context: DeliverContext, dataset: Dataset, name: str, *, resend: bool, accept_loss: bool
 ) -> SinkRecovered:
-    """Read from the sink itself how far it is, and go on from there. What it lost is sent again in a new generation, or
-    given up, as a person says; without a word about it nothing is changed."""
+    """Read from the sink itself how far it is, and continue from there. Lost rows are sent again in a new generation
+    (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes."""
     if resend and accept_loss:
         raise UsageError("either --resend or --accept-loss")
     with context.ledger.read() as connection:
@@ -121,8 +119,8 @@ def _recover_rows(
     resend: bool,
     accept_loss: bool,
 ) -> SinkRecovered:
-    """The destination's record is whole, and rows are gone. Sent again is what the rows themselves lack. Given up, a
-    range stays in the record and counts as delivered, also one of a plan that is under way."""
+    """The destination's record is complete, and rows are missing. With `resend`, the ranges whose rows are missing are
+    sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
     remaining = sink.remaining([run.address(lane.partition) for lane in known])
     lost = [(lane, r.held) for lane, r in zip(known, remaining, strict=True) if r.missing]
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
@@ -141,13 +139,14 @@ def _recover_rows(
             )
         return _resend(run, known, [r.held for r in remaining], lost, lost_rows, _began_below(run, known, began))
     done = _repair(run, run.sink(), known, held, lost, lost_rows, began)
-    failpoints.hit("recover.before_accept_loss")  # the ledger first: else nobody would be told how much it was
+    # The ledger first: otherwise the number of lost rows would never be reported.
+    failpoints.hit("recover.before_accept_loss")
     sink.accept_loss()
     return done
 
 
 def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int]) -> dict[LaneId, int]:
-    """A lane that builds on older generations began where the oldest of them did."""
+    """Where each lane began. A lane that builds on older generations began where the oldest of them did."""
     with run.context.ledger.read() as connection:
         layers = older_generations.layers(connection, run.record)
     lowest: dict[str, int] = {}
@@ -157,7 +156,8 @@ def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
-    """Partitions that build on rows of an older generation which are gone; all of that lane is asked for."""
+    """Partitions that build on rows of an older generation which are missing, each with everything that the sink holds
+    of the older lane."""
     found = ask_foundations(run, [lane.partition for lane in known])
     lost = [foundation for foundation, held in found if gone_below(foundation, held)]
     asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
@@ -166,14 +166,14 @@ def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundati
 
 
 def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
-    """What the sink acknowledged of an intent that is not through, and does not have any more."""
+    """Ranges that the sink acknowledged of an open intent and no longer has."""
     chunks = () if begun is None else begun.chunks
     landed = [c.rows for c in chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
     return not_held(landed, held)
 
 
 def _reached(held: Held, began: int) -> Seq | None:
-    """How far a sink's own record covers a lane without a gap, from where the lane began."""
+    """How far the sink's own record covers a lane without a gap, from where the lane began."""
     at = max(began, int(held.mark or 0))
     for r in merge_ranges(h.rows for h in held.ranges):
         if r.lo <= at + 1 <= r.hi + 1:
@@ -219,8 +219,8 @@ def _repair(
 
 
 def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
-    """A mark that its own continuation contradicts, or that is above everything planned, proves nothing: unless the
-    sink itself has come as far, rows below it may never have been sent."""
+    """Raises RefusedError for a watermark that its own continuation token contradicts, or that is above everything
+    planned. It proves nothing: unless the sink itself has come as far, rows below it may never have been sent."""
     said, readable = said_mark(lane)
     agrees = readable and said == lane.mark
     readable_text = agrees or said is not None
@@ -238,7 +238,7 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
     rows = 0
     with run.context.ledger.read() as connection:
         for lane, held in lost:
-            # Where it was another generation's to deliver, that one counted it.
+            # Rows that an older generation delivered are counted in its lane.
             older = older_generations.foundations(connection, run.record, [lane.partition])
             for intent in intents.history(connection, older[0].lane if older else lane.id):
                 landed = {c.rows: c.count or 0 for c in intent.chunks if c.state is ChunkState.LANDED}
@@ -255,8 +255,8 @@ def _resend(
     lost_rows: int,
     began: Mapping[LaneId, int],
 ) -> SinkRecovered:
-    """Marks never go back, so what is sent again is a new generation: each lane starts where the sink says it is, and
-    partitions that it has not met start at what is planned."""
+    """Begin a new generation, because watermarks never go back. Each lane starts where the sink says it is; partitions
+    that it has not met start at what is planned."""
     record, gone = run.record, {lane.partition for lane, _ in lost}
     beyond = [str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_reached(h, began[lane.id]) or 0)]
     if beyond:
@@ -274,7 +274,8 @@ def _resend(
         for lane, h in zip(known, held, strict=True):
             mark = _reached(h, began[lane.id]) if lane.partition in gone else lane.mark
             if floor is not None and (mark or 0) < floor:
-                # What is gone cannot be sent again, and nobody can tell how much that is; what a rule left there can.
+                # Rows at or below the floor cannot be sent again, and their number is unknown; rows that a retention
+                # rule left there can.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
         audit.record(

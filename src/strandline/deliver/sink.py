@@ -1,8 +1,8 @@
-"""What a sink is: the small interface that every kind of sink implements, ours and those of other packages.
+"""The interface that every kind of sink implements, ours and those of other packages.
 
-A sink answers for itself what it holds; the ledger only caches it. Ranges are the identity of what was sent: a range
-that is wholly covered by what is held is a repeat, and nothing happens; one that is disjoint is new; anything else is a
-conflict.
+A sink answers for itself what it holds; the ledger only caches the answer. A chunk is identified by its range: a range
+that the sink holds completely is a repeat, and the sink does nothing; a range disjoint from what it holds is new;
+anything else is a conflict.
 
 Packages register a kind under the entry point group `strandline.sinks`: the name is the kind, the value a `SinkKind`.
 """
@@ -27,14 +27,13 @@ ENTRY_POINTS = "strandline.sinks"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The name of a lane as the sink's own record knows it. Together with a range it identifies a chunk."""
+    """The name of a lane in the sink's own record. Together with a range it identifies a chunk."""
 
     lake: str
     instance: str
     generation: int
     dataset: str
-    partition: str
-    """Encoded, injective, and empty for a dataset that has no logical partitions."""
+    partition: str  # encoded injectively; empty for a dataset without logical partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,16 @@ class HeldRange:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a sink holds of a lane: everything at or below `mark`, and `ranges`, sorted and disjoint."""
+    """What a sink holds of a lane: everything at or below the watermark `mark`, and `ranges`, sorted and disjoint."""
 
     mark: Seq | None
     ranges: tuple[HeldRange, ...]
-    told: bool = True
-    """False: the other end cannot be asked, so that nothing follows from what is not here."""
+    told: bool = True  # False: the peer cannot be asked, so a missing range proves nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who delivers to a destination, written into the sink's own record before the first row."""
+    """Who delivers to a destination. The sink writes it into its own record before the first row."""
 
     lake: str
     instance: str
@@ -67,36 +65,33 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The sink's own record: whose destination it is, and the highest generation that it has seen."""
+    """The sink's own record: who claimed the destination, and the highest generation that it has seen."""
 
     claim: Claim
     generation: int
 
 
-# What can become of a chunk that is sent.
-
-
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Durable at the sink."""
+    """The chunk is durable at the sink."""
 
     count: int
     digest: str
     size: int
+    # The range had landed before. The content that landed then is the delivery, whatever was offered now.
     repeat: bool = False
-    """It was there already: what landed under the range is the delivery, whatever was offered now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """For good, because of what it holds."""
+    """The sink refuses the chunk for good, because of its content."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """It overlaps what is held."""
+    """The chunk overlaps ranges that the sink holds."""
 
     held: tuple[SeqRange, ...]
 
@@ -104,13 +99,12 @@ class Conflict:
 @dataclass(frozen=True, slots=True)
 class TryLater:
     why: str
-    wait_seconds: float | None = None
-    """What the sink asked for, if it did."""
+    wait_seconds: float | None = None  # as long as the sink asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may have landed: ask before it is sent again."""
+    """The chunk may have landed: ask the sink before sending it again."""
 
     why: str
 
@@ -120,8 +114,8 @@ Outcome = Landed | Refused | Conflict | TryLater | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A chunk on its way. `rows` is sorted by number, in pieces of any size; its columns are as the sink's `form` says.
-    The same rows must give the same bytes, whatever the pieces are."""
+    """A chunk to send. `rows` is sorted by sequence number, in Arrow chunks of any size; the sink's `form` says which
+    columns. The same rows must give the same bytes, however Arrow divides them."""
 
     address: Address
     range: SeqRange
@@ -129,9 +123,9 @@ class Parcel:
 
 
 class Sender(Protocol):
-    """Pickled and sent to the executors; opens its connections there, on first use. Holds secrets that were resolved
-    on the driver: it must not print itself. One that waits for a server rather than works may say `at_once = 2`: then
-    so many chunks of a task are sent at once, each by a copy of it."""
+    """Sends chunks. It is pickled and sent to the executors, and connects there, on first use. It holds secrets that
+    the driver resolved, so it must not print itself. A sender that mostly waits for a server may set `at_once = 2`: a
+    task then sends that many chunks at once, each with a copy of the sender."""
 
     def send(self, parcel: Parcel) -> Outcome: ...
 
@@ -140,7 +134,7 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """One held range, read back. `problem` says what is wrong with the content itself."""
+    """What a range that the sink holds contains. `problem` says what is wrong with the content itself."""
 
     count: int | None
     digest: str | None
@@ -149,21 +143,21 @@ class Inspected:
 
 @runtime_checkable
 class HasPeer(Protocol):
-    """A sink whose destination may be a server that cannot be asked what it holds."""
+    """A sink whose destination may be a peer that cannot be asked what it holds."""
 
     def peer_kind(self) -> PeerKind:
-        """May need a request, once; raises StorageError while nobody can tell."""
+        """May send one request; raises StorageError while the peer's kind cannot be found out."""
 
 
 def can_be_asked(sink: object) -> bool:
-    """Whether the sink's destination can say what it holds."""
+    """Whether the destination can say what it holds."""
     return not isinstance(sink, HasPeer) or sink.peer_kind() is PeerKind.RECEIVER
 
 
 class Inspector(Protocol):
-    """Pickled and sent to the executors, like a sender; unless it says `asks_only = True`: a server does the reading,
-    so that tasks would only wait for it, and perhaps for each other where the server's own work is done by the same
-    Spark."""
+    """Reads ranges back. It is pickled and sent to the executors, like a sender, unless it sets `asks_only = True`:
+    then a server does the reading. Tasks would only wait for that server, and perhaps for each other if the server's
+    own work runs on the same Spark."""
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected: ...
 
@@ -174,40 +168,44 @@ FORMS = ("rows", "jsonl", "csv", "copy")
 
 
 class Sink(Protocol):
-    """On the driver. Errors are raised: `RefusedError` where a person has to decide, `StorageError` to try later."""
+    """A destination, as the driver sees it. Methods raise `RefusedError` if a person has to decide, and `StorageError`
+    if trying later may help."""
 
+    # What a parcel's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
+    # chosen. `jsonl`, `csv`, `copy` (PostgreSQL's text format): `_ingest_seq` and `line`, a line without its end.
     form: str
-    """What a parcel's table is. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were chosen.
-    `jsonl`, `csv`, `copy` (PostgreSQL's text format): two columns, `_ingest_seq` and `line`, a line without its end."""
 
-    destination: str
-    """Where it delivers to, without secrets: two sinks of a lake never have the same."""
+    destination: str  # without secrets; no two sinks of a lake have the same
 
+    # Whether the sink remembers watermarks. If so, only its watermark counts: chunks land in any order, so a range that
+    # is present says nothing about those below it. If not, the sink keeps every range for ever.
     keeps_marks: bool
-    """Whether it remembers marks. One that does is believed by its mark alone: chunks land in any order, and a name
-    that is there says nothing about those below it. One that does not keeps every range for ever."""
 
     def prepare(self, columns: Sequence[Column]) -> None:
-        """Before the first intent, and after the dataset's schema changed: follow, or refuse with a `SchemaError` that
-        says what to do. The columns are those that are delivered, in order; `_ingest_seq` is among them."""
+        """Called before the first intent, and after the dataset's schema changed. The sink follows the change, or
+        raises `SchemaError` with what to do. `columns` are the delivered ones, in order; `_ingest_seq` is among them.
+        """
 
     def claimed(self) -> Claimed | None:
         """The sink's own record, if it has one."""
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
-        """Write the record if there is none, raise its generation if this one is higher; the record as it is then."""
+        """Write the record if there is none, and raise its generation if this one is higher. Returns the record as it
+        is then."""
 
     def fence(self, token: str) -> None:
-        """A new deliverer begins: as far as the sink can, what an older one still has under way fails from now on."""
+        """Called when a new deliverer begins: what an older deliverer still sends fails from now on, as far as the sink
+        can make it fail."""
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        """What is held of each lane, at least everything beyond the number that stands with it (None: everything)."""
+        """What the sink holds of each lane: at least everything beyond the given sequence number (None: everything)."""
 
     def sender(self, token: str) -> Sender: ...
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """All rows up to the number are delivered: remember it durably, never going back. After the objects, before
-        the ledger. A sink that keeps its ranges for ever has nothing to do."""
+        """Store durably that all rows up to this sequence number are delivered. The watermark never goes back. Called
+        after the chunks have landed, before the ledger moves its own watermark. A sink that keeps its ranges for ever
+        does nothing."""
 
     def inspector(self) -> Inspector: ...
 
@@ -216,10 +214,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OlderRows:
-    """Rows that an older generation landed in a lane, `above < number ≤ upto`: the present one goes on behind them."""
+    """Rows that an older generation landed in a lane, `above < _ingest_seq ≤ upto`. The present generation continues
+    after them."""
 
-    address: Address
-    """Of the older generation."""
+    address: Address  # of the older generation
     above: int
     upto: int
 
@@ -230,56 +228,49 @@ def _builds_on_nothing() -> Sequence[OlderRows]:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink is opened with."""
-
-    home: Path
-    """The folder that relative paths start from."""
+    home: Path  # relative paths start here
     dataset: str
     generation: int
+    # Only those of the kind, with `env:NAME` resolved and defaults filled in. Never store or show them.
     options: Mapping[str, str] = field(repr=False)
-    """Only those of its kind, with `env:NAME` resolved and defaults filled in: never to be stored or shown."""
     lake: str = ""
-    settings: ForwardSettings = field(default_factory=ForwardSettings)
-    """What the lake's settings say of places that can be reached."""
+    settings: ForwardSettings = field(default_factory=ForwardSettings)  # which addresses the lake's settings allow
+    # The same options as stored: they say where a secret is read from, for a kind that reads it again.
     given: Mapping[str, str] = field(default_factory=dict)
-    """The same options as they are stored: where a secret is read from, for a kind that reads it again."""
-    peer: PeerKind | None = None
-    """What the destination was when it was claimed; None where that is not known yet."""
+    peer: PeerKind | None = None  # what the destination was when it was claimed; None if not known yet
+    # Queries the ledger, so a sink calls it only when it has a reason to.
     builds_on: Callable[[], Sequence[OlderRows]] = _builds_on_nothing
-    """Asks the ledger, so only a sink that has a reason to calls it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting of a kind of sink: `--option name=value`."""
+    """An option of a kind of sink: `--option name=value`."""
 
     name: str
     description: str
     required: bool = False
     default: str | None = None
-    secret: bool = False
-    """Only `env:NAME` and `file:PATH` are accepted: a secret is never stored."""
+    secret: bool = False  # only `env:NAME` and `file:PATH` are accepted: a secret is never stored
+    # Raises UsageError for a value, as it was given, that must not or cannot be stored.
     check: Callable[[str], None] | None = None
-    """Raises UsageError for a value, as it was given, that must not be stored or cannot be."""
+    # An open intent keeps the value that it was stored with. False for options that say how to reach and understand the
+    # destination, not what is delivered: there the sink's present value applies at once.
     pinned: bool = True
-    """An open intent keeps the value that it was stored with. False for what says how the destination is reached and
-    understood, and not what is delivered: there the sink's present value counts at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
     options: tuple[Option, ...]
+    # Checks the options and nothing else: no connection, no file. Raises UsageError.
     open: Callable[[SinkContext], Sink]
-    """Checks the options and nothing else: no connection, no file. Raises UsageError."""
+    # Common options where this kind has another default. They are stored with the sink when it is added.
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Options that every sink has, where this kind begins with another value; stored with the sink when it is added."""
-    checked_when_idle: bool = False
-    """Whether the daemon asks a sink that has nothing to deliver for a loss (`NoticesLoss`), now and then."""
+    checked_when_idle: bool = False  # whether the daemon sometimes checks an idle sink for a loss (`NoticesLoss`)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a lane is cut from the sink's own mark on."""
+    """How a lane is cut into chunks from the sink's own watermark on."""
 
     until: Seq
     ranges: tuple[SeqRange, ...]
@@ -287,55 +278,53 @@ class Cut:
 
 @runtime_checkable
 class Pinning(Protocol):
-    """A sink that cannot call off a put which is under way. It keeps, at its own side, how a lane is cut from a mark
-    on, written before the first chunk is sent and never replaced: whoever plans from that mark keeps to it. So a ledger
-    that was restored, and would cut differently, offers the same names as the deliverer that is still at it."""
+    """A sink that cannot cancel a put that is under way. At its own side it stores how a lane is cut from a watermark
+    on, before the first chunk is sent, and never replaces it. Every planner that starts at that watermark keeps to the
+    stored cut. So a restored ledger, which would cut differently, uses the same object names as a deliverer that is
+    still running."""
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None: ...
 
     def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
-        """Of each lane, by the sink's mark as it was read: the cut that counts, this one or one that was there. Raises
-        StorageError if the mark has moved meanwhile."""
+        """For each lane, with the sink's watermark as it was read: the cut that counts, which is this one or one stored
+        earlier. Raises StorageError if the watermark has moved meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A destination lacks rows that it was given."""
+    """A destination lacks rows that it acknowledged."""
 
     what: str
     given: int
-    there: int
-    """Of those that were given, as far as they were counted: not more than this."""
-    hint: str | None = None
-    """What else to do, where this may be no loss."""
+    there: int  # at most so many of the given rows are still there, as far as they were counted
+    hint: str | None = None  # what else to do, if this may be no loss
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
     """What a destination that lost rows still has of a lane."""
 
-    held: Held
-    """Ranges that are there whole, and those that were given up."""
+    held: Held  # ranges that are complete, and those whose loss was accepted
     in_part: tuple[SeqRange, ...]
     missing: int
 
 
 @runtime_checkable
 class NoticesLoss(Protocol):
-    """A sink whose record stands beside the rows, so that rows can go while their ranges stay."""
+    """A sink whose record is stored beside the rows, so that rows can vanish while their ranges stay listed."""
 
     def find_loss(self) -> Loss | None:
-        """At the beginning of every run that has something to deliver, after the claim."""
+        """Called at the start of every run that has something to deliver, after the claim."""
 
     def remaining(self, lanes: Sequence[Address]) -> list[Remaining]:
-        """For each lane; reads the rows, so it may take long."""
+        """For each lane. It reads the rows, so it may take long."""
 
     def accept_loss(self) -> None:
-        """What is missing counts as delivered from now on, and is not missed again."""
+        """Count the missing rows as delivered from now on, and do not report them again."""
 
 
 def covers(held: Sequence[SeqRange], rows: SeqRange) -> bool:
-    """Whether these ranges, sorted and merged, hold all of it."""
+    """Whether one of these ranges, sorted and merged, covers `rows`."""
     return any(h.lo <= rows.lo and rows.hi <= h.hi for h in held)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of sinks there are: ours, and those that installed packages bring."""
+"""The kinds of sinks: ours, and those that installed packages bring."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from strandline.core.errors import UsageError
 from strandline.core.settings import read_secret, resolve_secret
 from strandline.deliver.sink import ENTRY_POINTS, Option, SinkKind
 
+# Also declared as entry points. They are repeated here because an editable install keeps the metadata of the day it was
+# installed, and because no package may take one of these names for a kind of its own.
 _BUILT_IN = {
     "files": "strandline.deliver.sinks.files.sink:KIND",
     "s3": "strandline.deliver.sinks.s3.sink:KIND",
     "postgres": "strandline.deliver.sinks.postgres.sink:KIND",
     "forward": "strandline.deliver.sinks.forward.sink:KIND",
 }
-"""Also declared as entry points. Said here too, because a checkout that is installed as a link keeps the metadata of
-the day when it was installed; and because no package may take one of these names for a kind of its own."""
 
 _SECRET_PREFIXES = ("env:", "file:")
 
@@ -51,7 +51,8 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
-    """Whether a person gave what the kind takes: names, what is required, and no secret as it is."""
+    """Raises UsageError for an unknown option, a missing one, a value that the option's check refuses, or a secret that
+    is given as it is."""
     known = {option.name: option for option in kind.options}
     for given in options:
         if given not in known:
@@ -85,8 +86,8 @@ def _described(option: Option) -> str:
 
 
 def resolve(kind: SinkKind, options: Mapping[str, str]) -> dict[str, str]:
-    """What the sink is opened with: defaults filled in, `env:NAME` read, and `file:PATH` of a secret. Never to be
-    stored or shown."""
+    """The options that the sink is opened with: defaults filled in, `env:NAME` read, and `file:PATH` of a secret. Never
+    store or show them."""
     check_options(kind, options)
     resolved = {o.name: o.default for o in kind.options if o.default is not None}
     secrets = {o.name for o in kind.options if o.secret}

@@ -1,4 +1,4 @@
-"""The settings that every sink has, whatever its kind."""
+"""The options that every sink has, whatever its kind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parse_common(options: Mapping[str, str]) -> DeliveryOptions:
 
 
 def own_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those that are for the kind of sink."""
+    """The options of the sink's kind, without the common ones."""
     common = {o.name for o in COMMON}
     return {name: value for name, value in options.items() if name not in common}
 

@@ -1,4 +1,4 @@
-"""How far sinks have come, by their own records: for a ledger that was restored, and cannot know."""
+"""How far sinks have come by their own records, for a restored ledger that cannot know."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class SinkInquiry:
     context: DeliverContext
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        """None where the dataset has no sink. A sink that cannot be asked, or that may hold partitions which this
-        ledger has never heard of, counts as having passed everything: what is not rolled forward was never
-        acknowledged."""
+        """The highest sequence number that a sink has; None if the dataset has no sink. A sink that cannot be asked, or
+        that may hold partitions unknown to this ledger, counts as having everything: blocks that are not rolled forward
+        were never acknowledged."""
         reached = lanes.highest_mark(connection, dataset.id)
         for record in sinks.of_dataset(connection, dataset.id):
             found = SEQ_MAX if dataset.deliver_by else _reached(self.context, record, dataset)

@@ -1,4 +1,4 @@
-"""One deliverer at one sink: it holds the lease, knows the sink's record, and opens the sink itself."""
+"""One deliverer's run at one sink: it holds the lease and the sink's record, and opens the sink."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_
 from strandline.ledger.deliver import older_generations, sinks
 from strandline.read.settled_view import SettledView
 
-Progress = Callable[[str, int, int], None]
-"""Sink, rows that were dealt with, rows in all."""
+Progress = Callable[[str, int, int], None]  # sink, rows handled, rows in all
 
 
 def open_sink(context: DeliverContext, record: SinkRecord, dataset: Dataset, options: Mapping[str, str]) -> Sink:
@@ -50,7 +49,7 @@ def _older_rows(context: DeliverContext, record: SinkRecord, dataset: Dataset) -
 
 
 class CalledOff(Exception):
-    """The deliverer was told to stop, and so was what Spark did for it."""
+    """The deliverer is stopping, and its Spark jobs were cancelled."""
 
 
 @dataclass
@@ -61,21 +60,16 @@ class SinkRun:
     lease: Lease
     progress: Progress
     stopping: threading.Event = field(default_factory=threading.Event)
+    # The daemon makes one plan at a time, so that a sink far behind gives up its place in between.
     plans_max: int | None = None
-    """The daemon makes one plan at a time, so that a sink far behind leaves its place to others in between."""
-    looks_only: bool = False
-    """Nothing at the sink is touched, its table neither."""
+    looks_only: bool = False  # a preview: it changes nothing at the sink, not even its table
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
-    troubled: TroubledSinks = field(default_factory=TroubledSinks)
-    """Shared by all runs of a deliverer."""
-    landed_any: bool = False
-    """A job of this run has landed rows."""
-    landed: bool = False
-    """A job of this run has landed rows and met no trouble."""
+    troubled: TroubledSinks = field(default_factory=TroubledSinks)  # shared by all runs of a deliverer
+    landed_any: bool = False  # a job of this run has landed rows
+    landed: bool = False  # a job of this run has landed rows without trouble
 
-    source: SettledView | None = None
-    """The table as the last plan saw it: what was just planned is read from there."""
+    source: SettledView | None = None  # the table as the last plan saw it; the planned rows are read from there
     passes: int = 0
 
     @property
@@ -83,8 +77,8 @@ class SinkRun:
         return f"{self.lease.token}{self.passes:04x}"
 
     def fence(self) -> None:
-        """Whatever was under way until now, by others or by tasks of our own, fails. A deliverer that was stopped
-        before it fenced must not go on after another one has: the lease is asked for again."""
+        """Make everything under way fail, of other deliverers and of our own earlier tasks. Then check the lease again:
+        a deliverer that paused before it fenced must not continue after another one has fenced. Raises LeaseLost."""
         self.passes += 1
         self.sink().fence(self.pass_token)
         failpoints.hit("deliver.after_fence")
@@ -101,7 +95,8 @@ class SinkRun:
         return self.context.token(self.dataset)
 
     def sink(self, options: Mapping[str, str] | None = None) -> Sink:
-        """As its options say now, or as they were when an intent was stored, as far as an intent pins them."""
+        """The sink with its present options, or with the options that an intent was stored with, as far as an intent
+        pins them."""
         wanted = self.record.options if options is None else self._pinned(options)
         key = tuple(sorted(wanted.items()))
         if key not in self._opened:
@@ -115,8 +110,8 @@ class SinkRun:
 
     @contextmanager
     def called_off_by_stopping(self) -> Iterator[None]:
-        """Raises CalledOff where Spark was at work when the deliverer was told to stop. What a job had sent until then
-        is not known: it is asked for, or sent again under the same identity, by whoever comes next."""
+        """Raises CalledOff if the deliverer is stopping while Spark works. What the job had sent until then is unknown:
+        the next deliverer asks the sink for it, or sends it again under the same identity."""
         from strandline.iceberg.session.job_watch import watched
 
         with watched(self.context.tables().spark, self._check_stopping):
@@ -128,8 +123,8 @@ class SinkRun:
 
     @contextmanager
     def tasks_max(self) -> Iterator[int | None]:
-        """How many tasks may send to this sink at once, so that others find a free core while it hangs; None for any
-        number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
+        """How many tasks may send to this sink at once, so that other sinks find a free core while it hangs; None for
+        any number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
         with self.context.ledger.read() as connection:
             active = sum(s.state is SinkState.ACTIVE for s in sinks.every(connection))
         cores = self.context.tables().spark.sparkContext.defaultParallelism
@@ -142,7 +137,8 @@ class SinkRun:
         return Address(self.context.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
 
     def claim(self) -> None:
-        """The destination must say that it is ours, and of this generation."""
+        """Claim the destination. Raises SinkStopped if it belongs to another sink, is in a newer generation or lost
+        rows."""
         mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
         sink = self.sink()
         found = sink.claim(mine, self.record.generation)
@@ -161,8 +157,8 @@ class SinkRun:
         self._check_loss()
 
     def _note_peer(self, sink: Sink) -> None:
-        """What the destination is, once known, is stored; from a receiver there is no way back. Everything that was
-        opened before was opened without knowing it."""
+        """Store the kind of peer once it is known; a receiver stays a receiver. Sinks that were opened before did not
+        know it, so they are closed. Raises LeaseLost."""
         if not isinstance(sink, HasPeer) or self.record.peer is sink.peer_kind():
             return
         with self.context.ledger.write() as connection:
@@ -174,7 +170,8 @@ class SinkRun:
         self._opened.clear()
 
     def _check_loss(self) -> None:
-        """A destination that lacks rows which it was given gets nothing more until a person has decided."""
+        """Raises SinkStopped if the destination lacks rows that it acknowledged: a person has to decide before it gets
+        more."""
         sink = self.sink()
         if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
             raise SinkStopped(

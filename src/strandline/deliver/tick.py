@@ -1,4 +1,4 @@
-"""A tick: one pass over all sinks. What is idle costs one question to the ledger and nothing else."""
+"""A tick: one pass over all sinks. A lake in which all sinks are idle costs one query to the ledger."""
 
 from __future__ import annotations
 
@@ -44,22 +44,20 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SinkReport:
     name: str
+    # `idle`, `delivered`, `waiting` (for a retry), `stopped`, `paused`, or `busy` (another deliverer has the lease)
     did: str
-    """`idle`, `delivered`, `waiting` (to try again), `stopped`, `paused`, or `busy`: another deliverer is at it."""
     rows: int = 0
     withheld: int = 0
     chunks: int = 0
     reason: str | None = None
     hint: str | None = None
-    quarantined: int = 0
-    """Rows that the sink refused, and that were set aside."""
+    quarantined: int = 0  # rows that the sink refused and that went to quarantine
 
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
     sinks: tuple[SinkReport, ...]
-    serving: tuple[str, ...] | None = None
-    """Every sink there is, where those above are only the ones that have just ended."""
+    serving: tuple[str, ...] | None = None  # all sinks, if `sinks` has only those that have just ended
 
     @property
     def failed(self) -> bool:
@@ -67,7 +65,8 @@ class TickReport:
 
 
 class Deliverer:
-    """Ticks, by hand or in the daemon. Many may run at once, in many processes: the lease of a sink sees to it."""
+    """Runs ticks, by hand or in the daemon. Many deliverers may run at once, in many processes: a sink's lease lets
+    only one of them deliver to it."""
 
     def __init__(
         self,
@@ -79,8 +78,7 @@ class Deliverer:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.context = context
-        self.ready = ready
-        """Called before the first row is read in a tick: a ledger that was restored is opened first."""
+        self.ready = ready  # called before a tick reads its first row: a restored ledger is resynced first
         self.progress = progress
         self.stopping = stopping or threading.Event()
         self._pool: ThreadPoolExecutor | None = None
@@ -91,7 +89,8 @@ class Deliverer:
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Until every sink has what is settled, or waits. One that is named is tried at once: somebody asks for it."""
+        """Delivers until every sink has all sealed rows, or waits. A sink that `only` names is tried at once, even if
+        it waits for a retry."""
         now = utc_now()
         if only is not None:
             self._retry_now(only)
@@ -103,7 +102,7 @@ class Deliverer:
         done: dict[str, SinkReport] = {}
         if todo:
             self.ready()
-            todo.sort(key=_is_suspect)  # so that one that hangs takes nobody's place who does not
+            todo.sort(key=_is_suspect)  # a sink that hangs must not take the place of one that works
             with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
                 done = {r.name: r for r in pool.map(self._deliver, todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
@@ -120,8 +119,8 @@ class Deliverer:
                 sinks.retry_now(connection, record.id)
 
     def keep_delivering(self) -> TickReport:
-        """One look of the daemon: sinks that have something to do and are not at it are started, and what has ended
-        since the last look is told. Nobody waits for a slow one."""
+        """One poll of the daemon: start every sink that has work and is not running, and report those that ended since
+        the last poll. It waits for no sink."""
         ended = [id for id, running in self._running.items() if running.done()]
         reports = [self._running.pop(id).result() for id in ended]
         now = utc_now()
@@ -141,7 +140,8 @@ class Deliverer:
         return TickReport(tuple(reports), self._served)
 
     def _check_an_idle_one(self, active: Sequence[SinkWork]) -> None:
-        """Never in the last place: its server may be silent, and whoever has rows to get would wait for it."""
+        """Check one idle sink for a loss. The check never takes the last place in the pool: its server may be silent,
+        and sinks that have rows to get would wait for it."""
         if len(self._running) >= max(1, self.context.settings.sinks_at_once_max - 1):
             return
         idle = {w.sink.id: w for w in active if w.sink.id not in self._running and not _is_suspect(w)}
@@ -152,15 +152,15 @@ class Deliverer:
             self._running[record.id] = self._pool.submit(self._deliver, idle[record.id], checks_only=True)
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
-        """Sinks that failed the last time never take the last place: one of them may hang again, for as long as an
-        answer may take, and the others would wait for it."""
+        """`todo` without the sinks that failed the last time and find no place. They never take the last place in the
+        pool: one of them may hang again, for as long as a response may take, and the other sinks would wait for it."""
         self._suspects &= set(self._running)
         places = max(1, self.context.settings.sinks_at_once_max - 1) - len(self._suspects)
         suspects = sorted((w for w in todo if _is_suspect(w)), key=lambda w: w.sink.retry_at or w.sink.created_at)
         return [w for w in todo if not _is_suspect(w)] + suspects[: max(0, places)]
 
     def close(self) -> TickReport:
-        """Wait for what is under way; with `stopping` set, its present job is called off."""
+        """Wait for the sinks that are running. If `stopping` is set, their present Spark jobs are cancelled."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         reports = [running.result() for running in self._running.values()]
@@ -190,15 +190,15 @@ class Deliverer:
         if not ready or not work.open_intents:
             return ready
         dataset = self._dataset(work)
-        return dataset is None or bool(dataset.deliver_by)  # whoever delivers finds that there is none, and stops
+        return dataset is None or bool(dataset.deliver_by)  # None: `_deliver` stops the sink
 
     def _dataset(self, work: SinkWork) -> Dataset | None:
         with self.context.ledger.read() as connection:
             return next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
-        """Whatever happens at this sink, the others go on. `checks_only`: the destination is asked whether it holds
-        what it was given, and gets nothing."""
+        """Deliver to one sink; a failure is reported and leaves the other sinks alone. With `checks_only`, the
+        destination is only asked whether it holds what it acknowledged."""
         if self.stopping.is_set():
             return SinkReport(work.sink.name, "idle")
         record, ledger, seconds = work.sink, self.context.ledger, self.context.settings.lease_seconds
@@ -218,10 +218,10 @@ class Deliverer:
             with held(ledger, sinks.leases, lease, seconds=seconds), closing(run), interrupted_by(self.stopping):
                 return self._work_and_tell(run, work.sealed, checks_only=checks_only)
         except SinkStopped as e:
-            with suppress(StrandlineError), ledger.write() as connection:  # else the next look finds it again
+            with suppress(StrandlineError), ledger.write() as connection:  # on failure, the next poll stops it again
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
-        except StrandlineError as e:  # the ledger's own trouble, so it is not noted there
+        except StrandlineError as e:  # trouble with the ledger itself, so it cannot be stored there
             return SinkReport(record.name, "waiting", reason=e.message, hint=_hint(e))
         except failpoints.FailpointError:
             raise
@@ -230,7 +230,7 @@ class Deliverer:
             return SinkReport(record.name, "waiting", reason=unexpected_message(e))
 
     def _work_and_tell(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
-        """How the sink fares is noted under the lease: one that was superseded has no say any more."""
+        """The outcome is stored under the lease: a deliverer that was superseded must not change the sink's state."""
         name = run.record.name
         try:
             return _check(run) if checks_only else self._work(run, sealed)
@@ -244,15 +244,15 @@ class Deliverer:
                 audit.record(connection, "sink_stopped", sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
-            if self.stopping.is_set():  # a question was cut short: nobody is to blame
+            if self.stopping.is_set():  # stopping cut the request short: this is no failure of the sink
                 return SinkReport(name, "idle")
-            if checks_only:  # nobody waits for rows, so there is nothing to try again soon
+            if checks_only:  # nobody waits for rows, so no early retry is needed
                 log.warning("sink %s is idle, and could not be checked: %s", name, e.message)
                 return SinkReport(name, "idle")
             return self._waits(run, SinkReport(name, "waiting", hint=_hint(e)), e.message, None)
         except failpoints.FailpointError:
             raise
-        except Exception as e:  # a sink of another package, say: it must not take the others with it
+        except Exception as e:  # for example in a sink of another package: the other sinks must go on
             log.exception("sink %s failed in a way that nobody foresaw", name)
             return self._waits(run, SinkReport(name, "waiting"), unexpected_message(e), None)
 
@@ -283,15 +283,15 @@ class Deliverer:
             done.add(finish(run, stored, fresh=True))
             if done.troubles and not run.dataset.deliver_by:
                 break
-            # A tick has an end, however fast rows come: the other sinks wait for it, and whoever wants to hear of it.
-            # A lane that had to keep to an older cut is behind until the next plan takes it in.
+            # A tick ends, however fast rows come: the other sinks and the caller wait for it. A lane that had to keep
+            # to an older cut is behind until the next plan takes it in.
             if (run.record.planned or 0) >= (sealed or 0) and not self._some_lane_is_behind(run):
                 break
         did = "delivered" if done.intents else "idle"
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks, quarantined=done.quarantined)
         if done.troubles:
             return self._waits(run, report, _first_of(done.troubles), done.wait_seconds)
-        if not (left and waits) and not self.stopping.is_set():  # what was called off went neither well nor badly
+        if not (left and waits) and not self.stopping.is_set():  # what was cancelled neither succeeded nor failed
             with ledger.write() as connection:
                 if sinks.leases.holds(connection, run.lease):
                     sinks.went_well(connection, run.record.id)
@@ -313,10 +313,11 @@ class Deliverer:
         return self._can_plan(found, utc_now())
 
     def _waits(self, run: SinkRun, report: SinkReport, reason: str, asked: float | None) -> SinkReport:
-        """What kind of trouble it is does not count: a peer that answers nonsense says something else each time. Only
-        rows that land show that trying again helps, and only where they prove something of the rows that did not."""
+        """Store the failure and the time of the next retry. The kind of trouble does not matter: a peer that answers
+        nonsense says something else each time. Only rows that land show that retrying helps, and only if they prove
+        something about the rows that did not land."""
         settings, record, now = self.context.settings, run.record, utc_now()
-        helped = run.landed_any and not run.dataset.deliver_by  # one partition says nothing about another
+        helped = run.landed_any and not run.dataset.deliver_by  # one partition proves nothing about another
         since = now if helped or record.failing_since is None else record.failing_since
         seconds = retry_wait_seconds(
             record.failures,
@@ -348,7 +349,7 @@ def _superseded(report: SinkReport) -> SinkReport:
 
 
 def _first_of(troubles: list[str]) -> str:
-    """The same trouble with a hundred chunks is told once."""
+    """The first of the distinct messages: the same trouble with a hundred chunks is shown once."""
     distinct = list(dict.fromkeys(troubles))
     return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (and {len(distinct) - 1} more)"
 
@@ -364,7 +365,7 @@ def _at_rest(record: SinkRecord, now: datetime) -> SinkReport:
 
 
 def _hint(error: StrandlineError) -> str | None:
-    """Whoever raised it does not know that this is a tick, and that another one comes."""
+    """The error's hint. A StorageError without one does not know that another tick follows."""
     if error.hint is None and isinstance(error, StorageError):
         return "Nothing is lost: the next tick tries again."
     return error.hint
