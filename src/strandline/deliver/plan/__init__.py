@@ -1,1 +1,1 @@
-"""What a lane gets next: how large its rows are, and how a range is cut into chunks."""
+"""Plans what a lane gets next: measures its rows and cuts the range into chunks."""

@@ -1,7 +1,7 @@
-"""Decisions of a tick, as functions over values: what is due, and how a range is cut into chunks.
+"""Pure decisions of a tick: what is due, and how a range is cut into chunks.
 
-The cut is made of pieces: small runs of a lane's rows, counted and weighed by a scan. A chunk is as many neighbouring
-pieces as fit into it. What the sink was found to hold is never cut again.
+A scan counts and weighs small runs of a lane's rows, the pieces. A chunk is as many neighbouring pieces as fit into it.
+Ranges that the sink was found to hold are never cut again.
 """
 
 from __future__ import annotations
@@ -19,25 +19,20 @@ from strandline.jobs.backoff import backoff_seconds
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one lane that stand together: none of another piece of the lane lies between them."""
+    """Neighbouring rows of one lane: no other piece of the lane has rows between them."""
 
     first: int
     last: int
     rows: int
     size: int
-    kept: int | None = None
-    """Rows that the sink's condition lets through; None where nobody counted them, or there is no condition."""
-    ends_file: bool = False
-    """Whether a large file ends here: so does a chunk, and no two tasks have to read the file."""
-
-
-# What is due.
+    kept: int | None = None  # rows that meet the sink's condition; None if not counted, or without a condition
+    ends_file: bool = False  # a large file ends here, and so does the chunk: no two tasks have to read the file
 
 
 def batch_is_ready(
     options: DeliveryOptions, *, rows: int, oldest: datetime | None, now: datetime, lanes_behind: bool
 ) -> bool:
-    """Whether the rows that nobody planned yet are worth an intent of their own."""
+    """Whether the rows that are not planned yet are worth an intent of their own."""
     if lanes_behind:
         return True
     if rows <= 0:
@@ -48,8 +43,7 @@ def batch_is_ready(
 
 
 ASKED_SECONDS_MAX = 3600.0
-_TRIES_PER_AGE = 10
-"""A sink that has failed for ten hours is tried once an hour."""
+_TRIES_PER_AGE = 10  # a sink that has failed for ten hours is tried once an hour
 
 
 def retry_wait_seconds(
@@ -61,20 +55,17 @@ def retry_wait_seconds(
     failing_seconds: float = 0,
     long_seconds_max: float = 0,
 ) -> float:
-    """Doubling from one second up to a bound, which grows while the sink does nothing but fail (`failing_seconds`).
-    What the sink asked for counts if it is longer, but not for ever. `jitter` is in 0..1."""
+    """Doubles from one second up to a bound, which grows while the sink does nothing but fail (`failing_seconds`). What
+    the sink asked for counts if it is longer, up to `ASKED_SECONDS_MAX`. `jitter` is in 0..1."""
     bound = max(seconds_max, min(failing_seconds / _TRIES_PER_AGE, long_seconds_max))
     ladder = backoff_seconds(failures, jitter, longest=bound)
     wanted = asked if asked is not None and asked > 0 else 0.0
     return max(ladder, min(wanted, ASKED_SECONDS_MAX))
 
 
-# What a sink holds.
-
-
 def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
-    """Of the ranges that a closed intent landed, those the sink no longer knows of: it was restored from a backup, or
-    is another one. All of them count, not only the last: they landed in any order."""
+    """Ranges that a closed intent landed and the sink no longer has: it was restored from a backup, or is another one.
+    All ranges of the intent count, not only the last: they landed in any order."""
     if keeps_marks and held.told:
         return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
     return not_held(acknowledged, held)
@@ -89,13 +80,12 @@ def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the sink holds of a lane beyond its mark: chunks that are listed, and how far all was delivered."""
+    """What the sink holds of a lane beyond the ledger's watermark: listed ranges, and its own watermark."""
 
     listed: tuple[HeldRange, ...]
     mark: Seq | None
+    # Sequence numbers of quarantined rows. They are never planned again, because they may have been replayed.
     aside: frozenset[int] = frozenset()
-    """Numbers of rows that the sink refused, and that were set aside: never planned again, for they may have been
-    replayed."""
 
     @property
     def nothing(self) -> bool:
@@ -113,15 +103,12 @@ def found_beyond(after: Seq | None, held: Held) -> Found:
 
 
 def straddles(after: Seq | None, found: Found) -> HeldRange | None:
-    """A held range that begins at or below the mark and ends above it: it can be neither new nor a repeat."""
+    """A held range that begins at or below the watermark and ends above it: neither new nor a repeat."""
     return next((r for r in found.listed if after is not None and r.rows.lo <= after < r.rows.hi), None)
 
 
-# The cut.
-
-
 def cut(after: Seq | None, until: Seq, pieces: Sequence[Piece], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
-    """Chunks that tile `after+1..until`; pieces are sorted. Without a piece there is nothing to send, and no chunk."""
+    """Chunks that tile `after+1..until`. `pieces` are sorted; without any there is nothing to send, and no chunk."""
     groups = _groups(pieces, options.chunk_rows_max, options.chunk_bytes_max)
     return _tile(int(after or 0) + 1, until, groups)
 
@@ -136,7 +123,7 @@ def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piec
             and last.size + p.size <= bytes_max
             and not last.ends_file
         )
-        # A number on two rows may end one piece and begin the next: building the chunk will find it.
+        # A sequence number on two rows may end one piece and begin the next: building the chunk finds it.
         if last is not None and (fits or p.first <= last.last):
             rows, size = last.rows + p.rows, last.size + p.size
             groups[-1] = Piece(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
@@ -146,7 +133,7 @@ def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piec
 
 
 def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]:
-    """Each chunk ends with its last row, the last one at `until`."""
+    """Each chunk ends with its last row, the last chunk at `until`."""
     chunks = []
     for i, g in enumerate(groups):
         hi = until if i == len(groups) - 1 else g.last
@@ -156,9 +143,8 @@ def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]
 
 
 def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange, HeldRange | None, bool]]:
-    """What lies between mark and `until`, in order: a range that is listed, one at or below the sink's own mark that
-    was delivered and is no longer there, a row that was set aside, or a range that has yet to be sent. The flag says
-    that it was delivered."""
+    """The parts of `after+1..until`, in order: a listed range, a range at or below the sink's own watermark that was
+    delivered and is no longer there, a quarantined row, or a range to be sent. The flag says that it was delivered."""
     at = int(after or 0) + 1
     parts: list[tuple[SeqRange, HeldRange | None, bool]] = []
 
@@ -196,8 +182,8 @@ def cut_around(
     pieces: Mapping[SeqRange, Sequence[Piece]],
     options: DeliveryOptions,
 ) -> tuple[ChunkPlan, ...]:
-    """Like `cut`, with what the sink holds standing as chunks that have landed. `pieces` are by segment; a segment
-    without rows is a chunk without rows, so that the chunks still tile the range."""
+    """Like `cut`, but ranges that the sink holds become landed chunks. `pieces` are by segment; a segment without rows
+    becomes a chunk without rows, so that the chunks still tile the range."""
     chunks: list[ChunkPlan] = []
     for segment, listed, delivered in segments(after, until, found):
         own = pieces.get(segment, ())
@@ -209,7 +195,8 @@ def cut_around(
             chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
         elif delivered:
             sent = sum(p.rows if p.kept is None else p.kept for p in own)
-            state = ChunkState.LANDED if sent else ChunkState.EMPTY  # all of them withheld, if there are any
+            # EMPTY if the condition withholds all of them, or there are none
+            state = ChunkState.LANDED if sent else ChunkState.EMPTY
             chunks.append(ChunkPlan(segment, rows, state, sent, None, None))
         elif own:
             chunks += _tile(segment.lo, segment.hi, _groups(own, options.chunk_rows_max, options.chunk_bytes_max))
@@ -219,14 +206,14 @@ def cut_around(
 
 
 def pinned_part(plan: LanePlan, mark: Seq | None) -> tuple[SeqRange, ...]:
-    """The chunks that lie beyond the sink's own mark: what a cut says."""
+    """The ranges of the chunks beyond the sink's own watermark."""
     return tuple(c.rows for c in plan.chunks if c.rows.hi > (mark or 0))
 
 
 def keep_to(plan: LanePlan, cut: Cut, mark: Seq | None) -> LanePlan | None:
-    """The plan with the chunks of a cut that counts; None where that cannot be: a range of it lies across a mark, or
-    across what was found. What was found stays found; how many rows a chunk holds is only known from the plan, so it is
-    shared out by where the plan's own chunks begin."""
+    """The plan with the chunks of a cut that the sink stored earlier; None if a range of that cut crosses a watermark
+    or a range that was found. Landed chunks stay landed. Only the plan knows row counts, so a range gets the rows of
+    the plan's chunks that begin in it."""
     if pinned_part(plan, mark) == cut.ranges:
         return plan
     start = max(int(plan.after or 0), int(mark or 0))

@@ -1,9 +1,9 @@
-"""What a generation that sends rows again builds on. It begins where the destination was, so that rows below were
-delivered by the generation before, and nobody delivers them again.
+"""What a generation that sends rows again builds on: rows below its beginning, which an older generation delivered and
+nobody delivers again.
 
-As long as a lane has landed nothing in its own generation, the last ranges below it are asked for, in the generation
-that landed them. Afterwards what it landed itself is asked for, as in any lane. Without this, the model in
-`tests/model/generations_model.py` loses rows.
+While a lane has landed nothing in its own generation, the sink is asked for the last ranges below it, in the generation
+that landed them. Afterwards the sink is asked for what the lane landed itself, as in any lane. Without this check, the
+model in `tests/model/generations_model.py` loses rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.ledger.deliver.older_generations import Foundation
 
 
 def ask_foundations(run: SinkRun, partitions: Collection[str]) -> list[tuple[Foundation, Held]]:
-    """What lanes build on, and what the destination says about it."""
+    """What the lanes build on, each with what the destination holds of it."""
     if run.record.generation == 1:
         return []
     with run.context.ledger.read() as connection:
@@ -33,12 +33,13 @@ def ask_foundations(run: SinkRun, partitions: Collection[str]) -> list[tuple[Fou
 
 
 def gone_below(foundation: Foundation, held: Held) -> list[SeqRange]:
-    """A name stands for its rows here: the destination was looked at when the generation began."""
+    """Ranges of the foundation that the destination no longer lists. A listed range stands for its rows here: the
+    destination was checked when the generation began."""
     return not_held(foundation.ranges, held)
 
 
 def check_foundations(run: SinkRun, partitions: Collection[str]) -> None:
-    """Raises SinkStopped where rows are gone that the present generation builds on."""
+    """Raises SinkStopped if the destination lacks rows that the present generation builds on."""
     for foundation, held in ask_foundations(run, partitions):
         if gone := gone_below(foundation, held):
             where = f" (partition {foundation.partition})" if foundation.partition else ""
@@ -56,8 +57,8 @@ def _before(seq: Seq) -> Seq | None:
 
 
 def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[Finding]:
-    """For `verify`: whether the destination still has the ranges of older generations that lanes build on. Their rows
-    are not read."""
+    """For `verify`: whether the destination still lists the ranges of older generations that lanes build on. It does
+    not read their rows."""
     findings: list[Finding] = []
     name, where = run.record.name, run.record.destination
     for lane in (x for x in known if x.builds_on is not None):

@@ -1,4 +1,6 @@
-"""What the lanes of a sink get next: scanned, cut around what it holds already, and stored before a byte leaves."""
+"""Plans the next chunks of a sink's lanes: scans, cuts around what the sink holds, and stores before anything is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,15 @@ from strandline.read.settled_view import SettledView
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a sink's lanes stand, and how far its next plan goes."""
+    """Where a sink's lanes are, and how far its next plan goes."""
 
     lanes: Mapping[str, Lane]
-    landed: Mapping[LaneId, Sequence[SeqRange]]
-    """What the sink acknowledged last, and must still know of."""
+    landed: Mapping[LaneId, Sequence[SeqRange]]  # what the sink acknowledged last, and must still hold
     bounds: size_scan_spark.LaneBounds
     sealed: Seq
     until: Seq
+    # per lane, the sequence numbers beyond its watermark that are or were in quarantine
     set_aside: Mapping[str, frozenset[int]]
-    """Of each lane, the numbers beyond its mark that are in quarantine, or were."""
 
     def mark(self, partition: str) -> Seq | None:
         known = self.lanes.get(partition)
@@ -55,7 +56,7 @@ class Standing:
 
 
 def look(run: SinkRun) -> Standing | None:
-    """None if no row is settled that was not planned, and no lane is behind."""
+    """None if all sealed rows are planned and no lane is behind."""
     record = run.record
     with run.context.ledger.read() as connection:
         known = {
@@ -88,7 +89,7 @@ def look(run: SinkRun) -> Standing | None:
 
 
 def store_next(run: SinkRun) -> list[Intent] | None:
-    """The next plan, made durable; None if there is nothing to plan."""
+    """Store the next plan; None if there is nothing to plan. Raises LeaseLost."""
     standing = look(run)
     if standing is None:
         return None
@@ -116,13 +117,13 @@ def store_next(run: SinkRun) -> list[Intent] | None:
 class Planned:
     until: Seq
     lanes: tuple[LanePlan, ...]
-    held: Mapping[str, Held]
-    """What the sink said about each of the lanes."""
+    held: Mapping[str, Held]  # by partition
 
 
 def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
-    """Scan, ask the sink, cut. Asks nothing where no lane has a new row."""
-    while True:  # it goes further each time, and never beyond what is settled
+    """Scan, ask the sink, cut. It asks the sink nothing if no lane has a new row. Raises SinkStopped if the sink holds
+    rows above the seal."""
+    while True:  # `until` rises each time, never above the seal
         source = settled(run.context, run.dataset, standing.bounds.lowest, until)
         fields = prepare(run, source)
         source, pieces = _weighed(run, source, standing, until, fields)
@@ -133,7 +134,7 @@ def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
         if beyond <= until:
             run.source = source
             return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)), held)
-        until = Seq(beyond)  # a ledger that was restored: the sink got further than this plan was to go
+        until = Seq(beyond)  # a restored ledger: the sink is ahead of this plan
 
 
 def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
@@ -146,14 +147,15 @@ def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
 
 
 def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
-    """A sink that cannot call off a put keeps the cut itself, and an older one counts: see `Pinning`."""
+    """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first cut: see
+    `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
         return planned
     while True:
         lanes_ = [p for p in planned.lanes if any(c.state is ChunkState.PLANNED for c in p.chunks)]
-        # Lanes without new rows moved on in the ledger alone. What is pinned is found by the sink's mark, so that one
-        # follows first; and a cut that nobody will come back to goes with it.
+        # The ledger alone moved lanes without new rows. The sink finds a pinned cut by its own watermark, so that one
+        # is raised first; this also drops a cut that nobody will use again.
         ahead = {p.partition: p.after for p in lanes_ if p.after and p.after > (planned.held[p.partition].mark or 0)}
         sink.mark([(run.address(p), mark) for p, mark in ahead.items()])
         marks = {p.partition: ahead.get(p.partition, planned.held[p.partition].mark) for p in lanes_}
@@ -185,8 +187,8 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
 def _weighed(
     run: SinkRun, source: SettledView, standing: Standing, until: Seq, fields: Sequence[StructField]
 ) -> tuple[SettledView, dict[str, list[Piece]]]:
-    """What is new, straight from the files where they say it all, else through Spark. The files are those of one lane,
-    which may stand above what is planned: its mark was read from the sink itself."""
+    """The pieces of new rows: read directly from the files if these are enough, else through Spark. `after` is the
+    watermark of the one lane, which may be above what is planned if it was read from the sink itself."""
     after = standing.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else standing.bounds.lowest
     if not run.dataset.deliver_by and (after or 0) >= until:
         return source, {}
@@ -222,7 +224,8 @@ def _cut_lanes(
 
 
 def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Held]:
-    """The sink's own record is the truth."""
+    """Ask the sink, whose own record is the truth, what it holds of each lane. Raises SinkStopped if it lacks rows that
+    it acknowledged."""
     if not partitions:
         return {}
     lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}
@@ -250,7 +253,7 @@ def before(seq: Seq) -> Seq | None:
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
-    """What was acknowledged last is asked for, too."""
+    """The sequence number to ask from, so that the answer includes what was acknowledged last."""
     return before(landed[0].lo) if landed else mark
 
 
@@ -266,7 +269,7 @@ def check_last(run: SinkRun, partition: str, landed: Sequence[SeqRange], held: H
 
 
 def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRange]) -> list[HeldRange]:
-    """What was found is counted and hashed, where the sink's record does not say it."""
+    """The listed ranges with count and digest; the sink is read where its record does not have them."""
     if all(r.count is not None and r.digest is not None for r in listed):
         return list(listed)
     inspector = sink.inspector()
@@ -281,7 +284,7 @@ def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRan
 
 
 def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None = None) -> list[StructField]:
-    """Let the sink see the columns that it is about to get, once per schema and run."""
+    """Show the sink the columns that it is about to get, once per schema and run; returns them. Raises SchemaError."""
     chosen = run.options.columns if options is None else parse_common(options).columns
     columns = from_iceberg(source.view.schema["fields"])
     names = [c.name for c in columns]

@@ -1,4 +1,4 @@
-"""What a tick would send: looked at, never stored."""
+"""What a tick would send. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class ChunkPreview:
 class LanePreview:
     sink: str
     partition: str
-    under_way: bool
-    """Part of an intent that was stored before, which comes first."""
+    under_way: bool  # of an open intent, which comes first
     chunks: tuple[ChunkPreview, ...]
 
     @property

@@ -1,6 +1,7 @@
-"""The planning scan without Spark's SQL: tasks read the numbers, and what varies in size, off the Parquet files.
+"""The planning scan without Spark's SQL: tasks read sequence numbers and columns of varying size from the Parquet
+files.
 
-The same pieces as `scan` makes, in a fraction of the time where a plan is small.
+It makes the same pieces as `size_scan_spark`, in a fraction of the time if a plan is small.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SMALL_ROWS_MAX = 20_000
+# A file of at least so many chunks gets chunks of its own. One more chunk per such file is negligible.
 _LARGE_FILE_CHUNKS = 10
-"""From how many chunks on a file has chunks of its own: one more for each such file is not worth a word."""
 
 
 def weigh_files(
@@ -39,8 +40,8 @@ def weigh_files(
     until: int,
     options: DeliveryOptions,
 ) -> list[Piece] | None:
-    """Sorted. Where files have numbers between each other's, their pieces are put together by number; None if one of
-    those is too heavy for a chunk: only a look at all rows in order can cut it."""
+    """Sorted pieces. If files have sequence numbers between each other's, their pieces are merged by number; None if a
+    merged piece is too heavy for a chunk: only a scan of all rows in order can cut it."""
     if not files:
         return []
     apart = one_after_the_other(files)
@@ -61,10 +62,10 @@ def weigh_files(
     locations = [f.location for f in files]
     tasks = min(len(files), spark_context.defaultParallelism * 4)
     try:
-        if sum(f.rows for f in files) <= _SMALL_ROWS_MAX:  # a job would cost more than all of it
+        if sum(f.rows for f in files) <= _SMALL_ROWS_MAX:  # a job would cost more than the whole scan
             found = list(work.run(locations))
         else:
-            found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # a line per piece
+            found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per piece
     except Exception as e:
         raise explain(e, "the rows cannot be planned") from e
     if apart:
@@ -125,8 +126,8 @@ class _Weighing:
 
 
 def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int) -> list[Piece]:
-    """Rows of one file, in any order: cut by number, and what is too heavy by weight; a row that is too heavy by itself
-    stands alone."""
+    """Pieces of one file's rows, which come in any order: cut by sequence number, and by weight if too heavy. A row
+    that is too heavy by itself becomes a piece of its own."""
     import numpy as np
 
     if (np.diff(numbers) < 0).any():
@@ -135,7 +136,7 @@ def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int,
     half = max(1, bytes_max // 2)
     large = sizes > half
     before = np.cumsum(sizes) - sizes
-    # A new piece begins with a new bucket of numbers, with each half of the running weight, at and behind a large row.
+    # A piece begins with a new bucket of numbers, with each half of the running weight, and at and after a large row.
     begins = (np.diff(numbers // rows_max) != 0) | (np.diff(before // half) != 0) | large[1:] | large[:-1]
     starts = np.concatenate(([0], np.flatnonzero(begins) + 1))
     ends = np.append(starts[1:], len(numbers))

@@ -1,6 +1,6 @@
-"""The planning scan: how many rows each lane has, and how heavy they are, in pieces that chunks are made of.
+"""The planning scan: counts and weighs the new rows of each lane, in pieces that chunks are made of.
 
-One pass over the numbers and whatever varies in size; the driver gets a line per piece, never a row.
+One pass over the sequence numbers and the columns of varying size; the driver gets one result per piece, never a row.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.spark.tables import explain
 
+# A chunk is filled to at least fifteen sixteenths, and a plan of a thousand chunks is 16,000 results for the driver.
 PIECES_PER_CHUNK = 16
-"""A chunk is filled to fifteen sixteenths at least, and a plan of a thousand chunks is 16,000 lines for the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,26 @@ class LaneBounds:
     """Where the lanes of a plan begin."""
 
     default: Seq | None
-    exceptions: Mapping[str, Seq | None]
-    """Lanes that do not stand where all others do."""
-    left_out: frozenset[str]
-    """Lanes with an open intent."""
+    exceptions: Mapping[str, Seq | None]  # lanes with another watermark than `default`
+    left_out: frozenset[str]  # lanes with an open intent
 
     @property
     def lowest(self) -> Seq | None:
-        """The mark below which no lane of the plan has anything new."""
+        """The watermark below which no lane of the plan has anything new."""
         marks = [self.default, *self.exceptions.values()]
         return None if any(m is None for m in marks) else min(m for m in marks if m is not None)
 
 
 def lane_of(df: DataFrame) -> Column:
-    """A row without a partition in a partitioned dataset (it was adopted before) is in a lane of its own."""
+    """The lane of each row. A row without a partition in a partitioned dataset (it was there before the adoption) is in
+    a lane of its own."""
     if PARTITION_COLUMN not in df.columns:
         return F.lit(NOT_PARTITIONED)
     return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
 
 
 def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
-    """Only rows that are new to their lane."""
+    """Only the rows that are new to their lane."""
     lane = F.col("_sl_lane")
     df = df.withColumn("_sl_lane", lane_of(df))
     if bounds.left_out:
@@ -69,7 +68,7 @@ def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
 def pieces(
     df: DataFrame, fields: Sequence[T.StructField], bounds: LaneBounds, options: DeliveryOptions
 ) -> dict[str, list[Piece]]:
-    """Of every lane that has new rows, sorted."""
+    """The sorted pieces of every lane that has new rows."""
     weighed = beyond_marks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
     found = _run(_by_bucket(weighed, options, []))
     return {lane: [p for _, p in sorted(own.items())] for lane, own in _refined(weighed, found, options).items()}
@@ -83,7 +82,7 @@ def pieces_around(
     until: Seq,
     options: DeliveryOptions,
 ) -> dict[str, dict[SeqRange, list[Piece]]]:
-    """Of these lanes, by segment of what the sink holds already."""
+    """The pieces of these lanes, by segment around what the sink holds."""
     cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
     rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
     known = df.sparkSession.createDataFrame(rows, "_sl_lane string, _sl_segment long, _sl_end long")
@@ -124,7 +123,7 @@ def _measures(weighed: DataFrame) -> list[Column]:
 
 def _run(df: DataFrame) -> list[Any]:
     try:
-        return df.collect()  # a line per piece
+        return df.collect()  # one row per piece
     except Exception as e:
         raise explain(e, "the rows cannot be planned") from e
 
@@ -134,7 +133,8 @@ def _piece(row: Any) -> Piece:
 
 
 def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
-    """Buckets that are too heavy for one chunk are cut by weight; a row that is too heavy by itself stands alone."""
+    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself becomes a piece of its
+    own."""
     result: dict[str, dict[int, Piece]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
@@ -153,7 +153,7 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
     order = Window.partitionBy("_sl_lane", "_sl_from").orderBy(SEQ_COLUMN)
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     large = (F.col("_sl_size") > half).cast("int")
-    # Below half, rows that start in the same half of the running total weigh one chunk together at most.
+    # Rows below `half` that start in the same half of the running total weigh at most one chunk together.
     cut = own.select(
         "_sl_lane",
         "_sl_from",
@@ -171,8 +171,8 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
 
 
 def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: str = "rows") -> list[T.StructField]:
-    """The columns of a sink: those that were chosen, or the number and then everything that is the user's. A database
-    gets the number in any case."""
+    """The columns of a sink: the chosen ones, or `_ingest_seq` and then all of the user's. A database always gets
+    `_ingest_seq`."""
     by_name = {f.name: f for f in schema.fields}
     if columns is None:
         rest = [f for f in schema.fields if f.name not in (SEQ_COLUMN, PARTITION_COLUMN)]

@@ -1,4 +1,4 @@
-"""The content of a row that was set aside: the table that a sink refused, as it was offered, in Arrow's own format."""
+"""The content of a quarantined row: the table that the sink refused, as it was offered, in Arrow's file format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _COLUMNS = b"strandline.columns"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    rows: pa.Table
-    """What a parcel holds."""
-    columns: tuple[str, ...]
-    """The columns of the dataset that it was made of, in order: a line does not say."""
+    rows: pa.Table  # what a parcel holds
+    columns: tuple[str, ...]  # the dataset's columns that it was made of, in order: a text line does not say
 
 
 def packed(rows: pa.Table, columns: Sequence[str]) -> bytes:
-    """A file and not a stream: one that was cut off cannot be taken for a whole one."""
+    """Arrow's file format, not its stream format: a truncated file cannot pass for a complete one."""
     import pyarrow as pa
 
     noted = rows.replace_schema_metadata({_COLUMNS: json.dumps(list(columns)).encode()})
@@ -54,7 +52,7 @@ def unpacked(body: bytes, name: str) -> Content:
 
 
 def shown(content: Content, form: str) -> Any:
-    """The row as a person reads it: its values by column, or the line that was made of them."""
+    """The row for a person to read: its values by column, or the line that was made of them."""
     [row] = content.rows.to_pylist()
     if form == "rows":
         return row

@@ -1,9 +1,9 @@
-"""Where the content of rows that were set aside lies: objects in the warehouse, one for each.
+"""Stores the content of quarantined rows: objects in the warehouse, one for each row.
 
-    _strandline/quarantine/<sink's instance>/<generation>/<hash of the lane>/<number>.arrow
+    _strandline/quarantine/<sink's instance>/<generation>/<hash of the lane>/<sequence number>.arrow
 
-An object is durable before the ledger tells of it. One that the ledger does not know is from a deliverer that died in
-between, and is replaced by the next one.
+An object is durable before the ledger records it. An object that the ledger does not know is from a deliverer that died
+in between; the next deliverer replaces it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def folder_name(instance: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineObjects:
-    """Raises `StorageError`."""
+    """All methods raise `StorageError`."""
 
     objects: ObjectStore
 
     def put(self, name: str, body: bytes) -> None:
-        """Durable when it returns; replaces what is there."""
+        """Durable when it returns; replaces an existing object."""
         with self._explained(name):
             self.objects.put(name, body)
 
@@ -46,17 +46,17 @@ class QuarantineObjects:
             return self.objects.get(name)
 
     def remove(self, name: str) -> None:
-        """Fine where there is none."""
+        """Does nothing if there is no such object."""
         with self._explained(name):
             self.objects.remove([name])
 
     def names(self, instance: str) -> list[str]:
-        """Of all objects of a sink, whether the ledger tells of them or not, and of what a killed put left behind."""
+        """The names of all objects of a sink, whether the ledger knows them or not, and of files that a killed put left
+        behind."""
         with self._explained(folder_name(instance)):
             return [stored.name for stored in self.objects.list_below(folder_name(instance))]
 
     def place(self, name: str) -> str:
-        """What a person looks for."""
         return self.objects.url(name)
 
     def _explained(self, name: str) -> AbstractContextManager[None]:

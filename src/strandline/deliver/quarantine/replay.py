@@ -1,8 +1,8 @@
-"""Rows that were set aside, sent again: by the driver, one at a time, with the options that they were refused with.
+"""Sends quarantined rows again: from the driver, one at a time, with the options that they were refused with.
 
-A row has the range of its own number, in its own lane: so an earlier offer of it that comes late, from whatever
-deliverer and under whatever ledger, is a repeat. A sink that keeps marks would take that for a row that it has passed
-long ago: there, and there alone, it is in a lane for replays, and what comes late is fenced.
+A replayed row has the range of its own sequence number, in its own lane. So an earlier attempt that arrives late, from
+any deliverer and under any ledger, is a repeat. A sink that keeps watermarks would treat that range as delivered long
+ago: there, and only there, the row goes to a lane for replays, and late attempts are fenced.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ from strandline.ledger.engine import Connection
 
 class Replay(StrEnum):
     REPLAYED = "replayed"
-    REFUSED = "refused"
-    """Again: it stays where it is."""
-    UNKNOWN = "unknown"
-    """Asked for before it is sent the next time."""
-    WAITING = "waiting"
-    """It was not sent: the sink wants to be left alone, or nobody got to it."""
+    REFUSED = "refused"  # again: it stays in quarantine
+    UNKNOWN = "unknown"  # the next replay asks the sink before it sends
+    WAITING = "waiting"  # not sent: the sink asked for a pause, or an earlier row failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,7 @@ class ReplayReport:
         return any(r.outcome is not Replay.REPLAYED for r in self.rows)
 
 
-OnRows = Callable[[int, int], None]
-"""How many rows were dealt with, and of how many."""
+OnRows = Callable[[int, int], None]  # rows handled, rows in all
 
 
 def replay(
@@ -91,8 +87,8 @@ def replay(
 
 
 def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quarantined) -> bool:
-    """Whether it was set aside in an older generation, and the present one has dealt with it, or will. One that lies
-    before the present one's beginning is nobody else's."""
+    """Whether the row was quarantined in an older generation, and the present one has handled it or will. A row before
+    the beginning of the present generation stays with the older one."""
     if row.generation == record.generation:
         return False
     mine = next((x for x in lanes.unchecked(connection, record) if x.partition == row.partition), None)
@@ -142,7 +138,7 @@ class _Replaying:
         return ReplayReport(self.run.record.name, tuple(done))
 
     def _ask(self, wanted: Sequence[Quarantined]) -> set[Seq]:
-        """Those that the sink holds: an earlier replay of it landed, or an offer that came late."""
+        """Rows that the sink holds: an earlier replay landed, or a late attempt."""
         sink = self.run.sink(wanted[0].options)
         lanes = sorted({replay_partition(sink, row) for row in wanted})
         lowest = min(row.seq for row in wanted)
@@ -188,7 +184,8 @@ class _Replaying:
         self.objects.remove(row.object)
 
     def _sender(self, sink: Sink, row: Quarantined, content: Content) -> Sender:
-        """The columns are those that the row was made of then, whatever the dataset has got since."""
+        """A sender for the columns that the row was made of then, whatever columns the dataset has got since. Raises
+        SchemaError if one is gone."""
         key = (tuple(sorted(row.options.items())), content.columns)
         if key not in self._senders:
             if gone := [c for c in content.columns if c not in self.columns]:

@@ -1,4 +1,4 @@
-"""Rows that sinks refused and that were set aside: looked at, and given up. Sending them again is in `replay`."""
+"""Lists and discards quarantined rows. `replay` sends them again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import quarantine, sinks
 from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState
 
-_SHOWN_BYTES_MAX = 1 << 20
-"""A larger row is not read to be shown: its object can be."""
+_SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its object can be read
 _NUMBERS_TOLD_MAX = 100
 
 
@@ -27,16 +26,13 @@ _NUMBERS_TOLD_MAX = 100
 class QuarantinedRow:
     sink: str
     row: Quarantined
-    place: str
-    """Its object."""
-    content: Any
-    """The row itself; None where it was not looked at."""
-    problem: str | None = None
-    """Why its content cannot be shown."""
+    place: str  # its object
+    content: Any  # the row itself; None if it was not read
+    problem: str | None = None  # why its content cannot be shown
 
 
 def look(context: DeliverContext, record: SinkRecord, *, settled_too: bool, contents_max: int) -> list[QuarantinedRow]:
-    """Of every generation, by number; the first so many with their content."""
+    """The rows of all generations by sequence number; the first `contents_max` with their content."""
     objects = open_objects(context.config)
     with context.ledger.read() as connection:
         rows = quarantine.every(connection, record, None if settled_too else NOT_THERE)
@@ -62,7 +58,7 @@ def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | N
 
 
 def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str) -> list[Quarantined]:
-    """Those with these numbers, or all; a number that is not among them is an error of whoever gave it."""
+    """The rows with these sequence numbers, or all. Raises UsageError for a number that is not among them."""
     if numbers is None:
         return list(rows)
     by_number = {int(r.seq): r for r in rows}
@@ -74,7 +70,8 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
 
 
 def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
-    """Given up for good: the ledger says so first, then the content goes."""
+    """Gives rows up for good: the ledger records it first, then the content is removed. Raises RefusedError for a row
+    that may have landed."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
     objects = open_objects(context.config)
@@ -84,7 +81,7 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
         for row in rows:
             if row.state is QuarantineState.REPLAYING:
                 raise _may_have_landed(name, row)
-        if rows:  # before it is done: nothing is given up without a word
+        if rows:  # the audit record comes first: nothing is discarded without a trace
             with context.ledger.write() as connection:
                 told = [r.seq for r in rows[:_NUMBERS_TOLD_MAX]]
                 audit.record(connection, "quarantine_discarded", sink=name, rows=len(rows), numbers=told)
@@ -95,12 +92,9 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
     return rows
 
 
-# --- for a person who asks to be forgotten ---
-
-
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A row that was set aside, and whose content is still kept."""
+    """A quarantined row whose content is still stored."""
 
     sink: SinkRecord
     removed: bool
@@ -108,7 +102,7 @@ class Aside:
 
 
 def kept_aside(context: DeliverContext, dataset: Dataset) -> list[Aside]:
-    """Of every sink that the dataset has or had."""
+    """The rows of all sinks that the dataset has or had."""
     with context.ledger.read() as connection:
         known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
         rows = quarantine.of_dataset(connection, dataset.id, NOT_THERE)
@@ -116,7 +110,7 @@ def kept_aside(context: DeliverContext, dataset: Dataset) -> list[Aside]:
 
 
 def content_of(context: DeliverContext, row: Quarantined) -> dict[str, Any] | None:
-    """Its values by column; none where its object is gone, and None where nobody can tell what is in it."""
+    """The row's values by column; an empty dict if its object is gone, and None if the content cannot be told."""
     body = open_objects(context.config).get(row.object)
     if body is None:
         return {}
@@ -130,12 +124,13 @@ def content_of(context: DeliverContext, row: Quarantined) -> dict[str, Any] | No
 
 
 def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -> list[Aside]:
-    """Rows that are given up by their ids in the ledger, whoever has the sink; the caller holds the leases of those
-    that are not removed. Left are those that were sent again, as long as a replay can tell whether they landed."""
+    """Discards rows by their ids in the ledger, of any sink. The caller holds the leases of the sinks that are not
+    removed. Returns the rows that stay: they were sent again, and a replay can still find out whether they landed."""
     objects = open_objects(context.config)
     wanted = [a for a in kept_aside(context, dataset) if a.row.id in chosen]
     left = []
-    for name in sorted({a.sink.name for a in wanted}):  # before it is done: nothing is given up without a word
+    # the audit record comes first: nothing is discarded without a trace
+    for name in sorted({a.sink.name for a in wanted}):
         with context.ledger.write() as connection:
             numbers = [a.row.seq for a in wanted if a.sink.name == name]
             audit.record(
@@ -150,13 +145,13 @@ def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -
 
 
 def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
-    """Objects that no row stands for any more, or not yet: of a deliverer or a command that died between object and
-    ledger. The caller holds the leases, so that nobody is about to set rows aside."""
+    """Removes objects without a row in the ledger: a deliverer or command died between object and ledger. The caller
+    holds the leases, so nobody is quarantining rows meanwhile. Returns how many were removed."""
     objects = open_objects(context.config)
     with context.ledger.read() as connection:
         instances = {record.instance for record, _ in sinks.ever_of_dataset(connection, dataset.id)}
     found = [name for instance in sorted(instances) for name in objects.names(instance)]
-    # The ledger after the objects: one that is set aside in between is known then.
+    # The ledger is read after the objects, so that it knows a row that was quarantined in between.
     needed = {a.row.object for a in kept_aside(context, dataset)}
     gone = [name for name in found if name not in needed]
     for name in gone:
@@ -166,7 +161,7 @@ def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineForPurge:
-    """The quarantined rows of a dataset, also of sinks that were removed."""
+    """The quarantined rows of a dataset, those of removed sinks included."""
 
     context: DeliverContext
 

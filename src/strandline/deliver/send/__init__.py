@@ -1,1 +1,1 @@
-"""Chunks are built, sent and acknowledged; refused ones are split."""
+"""Builds, sends and acknowledges chunks, and splits those that a sink refuses."""

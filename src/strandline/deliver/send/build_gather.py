@@ -1,5 +1,5 @@
-"""Chunks gathered from files in any layout: one pass over the files cuts them into pieces of chunks, in Arrow's own
-format, and Spark brings the pieces of a chunk together. No row is ever unpacked.
+"""Builds chunks from files in any layout. One pass over the files cuts them into parts of chunks, in Arrow's IPC
+format, and Spark brings the parts of each chunk together. Rows are never unpacked.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def ship_gathered(
     store: S3Settings,
     tasks_max: int | None = None,
 ) -> list[Shipped]:
-    """Of one lane; a task holds the pieces of a chunk, and the chunk that they make. A task for each chunk, unless
-    there may be only so many."""
+    """Sends the chunks of one lane. A task holds the parts of a chunk and the chunk itself. Each chunk has a task of
+    its own, unless `tasks_max` allows fewer."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
@@ -66,14 +66,14 @@ def ship_gathered(
         placed = pieces.repartitionById(tasks, task)
         if tasks < len(wanted):
             placed = placed.sortWithinPartitions("place")
-        found = placed.mapInArrow(gathering.run, RESULT).collect()  # a line per chunk
+        found = placed.mapInArrow(gathering.run, RESULT).collect()  # one result per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
 def with_number(schema: pa.Schema) -> pa.Schema:
-    """What is delivered, and the number."""
+    """The delivered columns and the sequence number."""
     import pyarrow as pa
 
     if SEQ_COLUMN in schema.names:
@@ -94,7 +94,7 @@ class _Cutting:
 
         fields: list[pa.Field[Any]] = [pa.field("place", pa.int32()), pa.field("rows", pa.binary())]
         for batch in batches:
-            for which in batch.column("id").to_numpy().tolist():  # a number per file
+            for which in batch.column("id").to_numpy().tolist():  # one id per file
                 whole = with_number(self.schema)
                 parts = data_files.parts(self.locations[which], self.store, whole, self.los[0], self.his[-1])
                 for part in parts:
@@ -127,8 +127,8 @@ def _packed(rows: pa.Table) -> bytes:
 
 
 def _in_order(pieces: list[pa.Table]) -> pa.Table:
-    """One table, sorted by number. A column at a time, and the pieces are let go on the way: else the chunk would be
-    there twice, and what it is encoded into once more."""
+    """One table, sorted by sequence number. It sorts column by column and drops the parts on the way: otherwise the
+    chunk would be in memory twice, and its encoded form once more."""
     import numpy as np
     import pyarrow as pa
 
@@ -165,13 +165,13 @@ class _Gathering:
             self.sender.close()
 
     def _by_place(self, batches: Iterable[pa.RecordBatch], guard: TaskGuard) -> Iterator[tuple[int, list[pa.Table]]]:
-        """The pieces of each chunk of the task, which come one chunk after the other."""
+        """The parts of each chunk of the task; the chunks come one after the other."""
         import pyarrow as pa
 
         current: int | None = None
         pieces: list[pa.Table] = []
         for batch in batches:
-            for n in range(batch.num_rows):  # a piece each, never a row
+            for n in range(batch.num_rows):  # a part each, never a row
                 place = int(batch.column("place")[n].as_py())
                 if current is not None and place != current:
                     yield current, pieces

@@ -1,10 +1,10 @@
-"""The short way: tasks that read a table's Parquet files themselves.
+"""Builds chunks in tasks that read a table's Parquet files directly.
 
-Faster than through Spark, and right only where the files alone say what the rows are (`data_files`). Where they follow
-each other, a task reads a run of chunks off them, each file once, and hands chunk after chunk to the sink. Whether the
-rows inside a file are in order is looked at before anything is sent: what a later part of a file holds must not belong
-into a chunk that has left. Where they are not, the chunks are gathered (`gather`), as they are from files in any other
-layout. Every way gives the same table, so a retry that goes another way sends the same bytes.
+This is faster than Spark, and correct only if the files alone give the rows (`data_files`). If the files do not overlap
+in sequence numbers, a task reads a run of chunks from them, each file once, and sends chunk after chunk. Before it
+sends anything, it checks that the rows inside each file are in order: a later part of a file must not hold rows of a
+chunk that has left. If they are not in order, or the files overlap, the chunks are gathered (`build_gather`). Every way
+builds the same table, so a retry that goes another way sends the same bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def ship_either_way(
     sender: Sender,
     tasks_max: int | None = None,
 ) -> list[Shipped]:
-    """The short way where it is right, the long one for what is left; in no more tasks at once than `tasks_max`."""
+    """Sends directly from the files if that is correct, and the rest through Spark; at most `tasks_max` tasks at
+    once."""
     shipped: list[Shipped] = []
     left = list(shipments)
     if cargo.form == "rows" and cargo.where is None:
@@ -75,8 +76,8 @@ def ship_either_way(
 
 
 def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[Shipment]) -> list[int] | None:
-    """The numbers that the files begin with, where the rows of some chunks can be read without reading those of the
-    others: then nothing is moved."""
+    """The sequence numbers that the files begin with, if some chunks can be read without the files of others: then
+    nothing is shuffled."""
     if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
         return None
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
@@ -96,25 +97,26 @@ def ship_directly(
     store: S3Settings,
     tasks_max: int | None = None,
 ) -> tuple[list[Shipped], list[Shipment]]:
-    """What became of the chunks, and those that have to go the long way."""
+    """The outcomes, and the chunks that have to go another way."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
     work = _Task(_Reading(schema, store), sender, arming(), uuid4().hex)
     try:
-        found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()  # a line per chunk
+        # one result per chunk
+        found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
     known = {s.index for s in found}
-    # Of a run that is not in order nothing is heard; nor of a chunk without rows, which the long way looks at again.
+    # A run that is not in order reports nothing, nor does a chunk without rows, which the other way checks again.
     left = [s for s in shipments if s.index not in known]
     return completed([s for s in shipments if s.index in known], found), left
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Chunks that follow each other, and the files that hold their rows."""
+    """Neighbouring chunks, and the files that hold their rows."""
 
     shipments: tuple[Shipment, ...]
     files: tuple[str, ...]
@@ -142,7 +144,7 @@ class _Reading:
     store: S3Settings
 
     def chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
-        """The rows of each chunk that has any. Nothing at all where a file is not in order."""
+        """The rows of each chunk that has any; nothing at all if a file is not in order."""
         if not all(data_files.in_order(f, self.store, run.lo, run.hi) for f in run.files):
             return
         largest = max(s.expected for s in run.shipments)

@@ -1,8 +1,7 @@
-"""Chunks are built and sent where the rows are: on the executors, each in sequence order, in one pass.
+"""Builds and sends chunks on the executors, each in sequence order, in one pass.
 
-A task holds the chunk that it is gathering and the one that it is sending, or the few that a sink takes at once
-(`side_by_side`). The driver gets a line per chunk: what became of it. Running a task twice does no harm: the sink knows
-the range.
+A task holds the chunk that it gathers and the one that it sends, or the few that a sink takes at once
+(`concurrent_send`). The driver gets one outcome per chunk. A task may run twice without harm: the sink knows the range.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-RESULT = "shipped binary"
-"""A `Shipped` each."""
+RESULT = "shipped binary"  # a pickled `Shipped`
 TASKS_PER_CORE = 4
 _SPANS_MAX = 64
 KEPT = "_sl_row"
@@ -56,32 +54,32 @@ _OTHERWISE = (
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """A chunk that is to be built and sent."""
+    """A chunk to build and send."""
 
     index: int
     address: Address
     rows: SeqRange
     expected: int
+    # Whether the content of a row that is refused alone comes back. Only if few chunks are under way: the driver gets
+    # it all.
     brings_content: bool = False
-    """Whether a row that is refused by itself is brought back: only where few chunks are on their way, for the driver
-    gets them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No rows, or none that the sink is to get."""
+    """The chunk has no rows, or none that meet the sink's condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """A number stands on two rows: someone copied rows together with their numbers. None of them is sent."""
+    """A sequence number is on two rows: someone copied rows together with their numbers. The chunk is not sent."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """The destination was in trouble with chunks before it: it was given back untried."""
+    """The chunk was given back untried, because the destination was in trouble with chunks before it."""
 
 
 Result = Outcome | Nothing | Twice | Unsent
@@ -92,13 +90,12 @@ class Shipped:
     index: int
     outcome: Result
     withheld: int
-    refused: Halves | Single | None = None
-    """What it held, where it was refused for good."""
+    refused: Halves | Single | None = None  # what it held, if it was refused for good
 
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """What the rows of this delivery look like: their columns, and the form that the sink wants them in."""
+    """What is delivered: the columns, and the form that the sink wants them in."""
 
     form: str
     fields: tuple[T.StructField, ...]
@@ -110,9 +107,9 @@ class Cargo:
 
 
 def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
-    """The internal columns that the tasks need, and then what is delivered; where there is a condition, as one value
-    that is null for a row that does not meet it. So each row is judged once, and is delivered whole or not at all,
-    whatever the condition does. Rows that are left out are counted where they are dropped; they travel light."""
+    """The internal columns that the tasks need, then the delivered ones. With a condition, the latter are one struct,
+    which is null for a row that does not meet it. So each row is evaluated once and is delivered completely or not at
+    all, whatever the condition does. Withheld rows cost little to move, and are counted where they are dropped."""
     columns = selected(cargo.fields) if cargo.form == "rows" else [line(cargo.form, cargo.fields).alias("line")]
     keep = _condition(df, cargo.where)
     if keep is not None:
@@ -121,7 +118,7 @@ def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
 
 
 def kept_rows(rows: pa.Table) -> pa.Table:
-    """Those that meet the condition, with their columns side by side again."""
+    """The rows that meet the condition, with their columns unpacked again."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -160,9 +157,9 @@ def ship(
     tasks_max: int | None = None,
     in_place: Sequence[int] | None = None,
 ) -> list[Shipped]:
-    """Through Spark, whatever the layout of the table is, in no more tasks at once than `tasks_max`. `in_place`: the
-    rows of some chunks can be read without those of the others, so each task reads its own instead of getting them from
-    all; and with which numbers the files begin."""
+    """Sends through Spark, whatever the table's layout, with at most `tasks_max` tasks at once. `in_place` gives the
+    sequence numbers that the files begin with, if some chunks can be read without the files of others: then each task
+    reads its own rows, and nothing is shuffled."""
     ordered = tuple(sorted(shipments, key=lambda s: s.rows.lo))
     lanes = {s.address.partition for s in ordered}
     cores = df.sparkSession.sparkContext.defaultParallelism
@@ -178,16 +175,16 @@ def ship(
             rows = _moved(df, ordered, cargo, tasks)
     work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming(), uuid4().hex)
     try:
-        found = rows.mapInArrow(work.run, RESULT).collect()  # a line per chunk
+        found = rows.mapInArrow(work.run, RESULT).collect()  # one result per chunk
     except Exception as e:
         raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
 def in_runs(ordered: Sequence[Shipment], runs_max: int, files: Sequence[int] = ()) -> list[tuple[Shipment, ...]]:
-    """One after the other, for a task each; `files` are the numbers that files begin with, sorted: a file that two
-    tasks share is read twice, so that a run rather ends where one does. Chunks that overlap would get each other's
-    rows."""
+    """Neighbouring chunks, one run per task. `files` are the sorted sequence numbers that files begin with: two tasks
+    that share a file both read it, so a run ends at a file's end if one is near. Raises ValueError if chunks overlap,
+    because they would get each other's rows."""
     if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ordered)):
         raise ValueError("chunks of one lane overlap")
     each = -(-len(ordered) // runs_max)
@@ -204,7 +201,7 @@ def in_runs(ordered: Sequence[Shipment], runs_max: int, files: Sequence[int] = (
 
 
 def _in_place(df: DataFrame, runs: Sequence[Sequence[Shipment]], cargo: Cargo) -> DataFrame:
-    """All rows of a run in one task, whatever they were read from, and there in order: nothing is assumed of files."""
+    """All rows of a run in one task, sorted there: this assumes nothing about the files."""
     frames = [df.where(_within(run)).coalesce(1).sortWithinPartitions(SEQ_COLUMN) for run in runs]
     return reduce(DataFrame.union, [prepare_rows(frame, cargo) for frame in frames])
 
@@ -223,7 +220,7 @@ def _moved(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: 
 
 
 def _within(shipments: Sequence[Shipment]) -> Column:
-    """Between the chunks there may be rows that are not to be sent; those that are read nevertheless are left out when
+    """Between the chunks there may be rows that are not to be sent. Those that are read nevertheless are dropped when
     chunks are cut."""
     spans = merge_ranges(s.rows for s in shipments)
     if len(spans) > _SPANS_MAX:
@@ -264,7 +261,7 @@ class TaskGuard:
 
     def heard(self, shipment: Shipment, shipped: Shipped) -> None:
         match shipped.outcome:
-            case Landed() | Refused() | Conflict():  # an answer about rows: it is there
+            case Landed() | Refused() | Conflict():  # an answer about rows: the destination works
                 self.patience.landed()
             case TryLater(_, seconds):
                 self.patience.trouble(shipment.address.partition, asked_to_wait=seconds is not None)
@@ -277,7 +274,7 @@ def given_back(shipment: Shipment) -> Shipped:
 
 
 def arming() -> tuple[str, int]:
-    """For the workers: what is armed here, and whom to kill."""
+    """For the workers: the failpoint that is armed here, and the process to kill."""
     return os.environ.get("STRANDLINE_FAILPOINT", ""), os.getpid()
 
 
@@ -337,8 +334,8 @@ def send(
     columns: tuple[str, ...],
     every: Numbers | None = None,
 ) -> Shipped:
-    """Without Spark's notes, and in pieces of any size: a sink gives the same bytes whatever they are. `every` are the
-    numbers of the chunk's rows, those that are withheld too, where that is not the same."""
+    """Sends the rows without Spark's schema metadata. Arrow may divide them in any way: a sink makes the same bytes.
+    `every` are the sequence numbers of all rows of the chunk, if some are withheld."""
     withheld = 0 if every is None else len(every) - len(numbers)
     if rows.num_rows == 0:
         return Shipped(shipment.index, Nothing(), withheld)
@@ -355,8 +352,8 @@ def send(
 
 
 def halves(numbers: Numbers, every: Numbers) -> Halves | None:
-    """By the rows that are sent, for those that are withheld cannot be what is refused; then one that is left alone is
-    cut out from between those. None where a row stands alone."""
+    """Splits by the rows that are sent, because withheld rows cannot be the refused ones. A single sent row is then cut
+    out from between the withheld ones. None if the chunk is that one row."""
     if len(every) == 1:
         return None
     middle = int(numbers[max(0, len(numbers) // 2 - 1)])
@@ -366,8 +363,7 @@ def halves(numbers: Numbers, every: Numbers) -> Halves | None:
 
 
 def cut(parts: Iterable[pa.Table], number: str, shipments: Sequence[Shipment]) -> Iterator[tuple[Shipment, pa.Table]]:
-    """The rows of each chunk that has any. Rows and chunks come in the order of their numbers; rows between chunks are
-    left out."""
+    """The rows of each chunk that has any. Rows and chunks come in sequence order; rows between chunks are dropped."""
     import numpy as np
     import pyarrow as pa
 
@@ -381,7 +377,7 @@ def cut(parts: Iterable[pa.Table], number: str, shipments: Sequence[Shipment]) -
             if end > start:
                 pieces.append(part.slice(start, end - start))
             if end == len(numbers):
-                break  # the next part may have more of it
+                break  # the next part may have more of this chunk
             if pieces:
                 yield shipments[at], pa.concat_tables(pieces)
                 pieces = []
@@ -391,7 +387,7 @@ def cut(parts: Iterable[pa.Table], number: str, shipments: Sequence[Shipment]) -
 
 
 def by_chunk(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows come sorted by the index of their chunk; a chunk may end in the middle of a part."""
+    """The rows of each chunk. They come sorted by the chunk's index; a chunk may end in the middle of a part."""
     import numpy as np
     import pyarrow as pa
 
@@ -412,7 +408,7 @@ def by_chunk(parts: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
 
 
 def twice(numbers: pa.ChunkedArray[Any]) -> int | None:
-    """The first number that is not above the one before it."""
+    """The first sequence number that is not above the one before it."""
     import numpy as np
 
     values = numbers.to_numpy()

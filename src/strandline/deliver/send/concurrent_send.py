@@ -1,4 +1,4 @@
-"""Several chunks of one task on their way at once, for sinks that make a task wait rather than work."""
+"""Sends several chunks of one task at once, for sinks that make a task wait rather than work."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ S = TypeVar("S")
 
 
 class Guard(Protocol[C_contra, S]):
-    """Decides by what became of chunks whether others are tried."""
+    """Decides from the outcomes so far whether other chunks are tried."""
 
     def unsent(self, chunk: C_contra) -> S | None:
-        """What is told of a chunk that is not tried; None for one that is."""
+        """The result for a chunk that is not tried; None for one that is."""
 
     def heard(self, chunk: C_contra, answer: S) -> None: ...
 
@@ -34,8 +34,8 @@ def sent(
     send: Callable[[Sender, C, pa.Table], S],
     guard: Guard[C, S] | None = None,
 ) -> Iterator[S]:
-    """What became of each, in the order of the chunks; the sender is closed in the end. One that says `at_once` is
-    copied, for a connection is nobody else's while it is used; the task holds as many chunks, and the next."""
+    """The result of each chunk, in their order; the sender is closed at the end. A sender with `at_once` is copied,
+    because a connection serves one chunk at a time. The task then holds as many chunks, and the next."""
     at_once: int = getattr(sender, "at_once", 1)
     senders = [sender, *(pickle.loads(pickle.dumps(sender)) for _ in range(at_once - 1))]
     try:

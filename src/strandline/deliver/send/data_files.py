@@ -1,6 +1,6 @@
-"""A table's Parquet files, where they alone say what its rows are, and how tasks read them without Spark.
+"""A table's Parquet files as tasks read them without Spark, and when that is correct.
 
-That is so where there are no delete files, one schema since the beginning, and plain columns.
+It is if there are no delete files, only one schema since the beginning, and plain columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _PLAIN_ICEBERG = frozenset({
 def plain_files(
     context: DeliverContext, source: SettledView, fields: Sequence[T.StructField], after: int, until: int
 ) -> list[DataFile] | None:
-    """The files that may hold rows between these numbers, sorted; None where they do not say it all."""
+    """The files that may hold rows between these sequence numbers, sorted; None if the files alone do not give the
+    rows."""
     view = source.view
     fits = (
         view.main is not None
@@ -61,12 +62,12 @@ def plain_files(
 
 
 def one_after_the_other(files: Sequence[DataFile]) -> bool:
-    """Whether no file has numbers between those of another; they are sorted."""
+    """Whether no file has sequence numbers between those of another; `files` are sorted."""
     return all(a.hi < b.lo for a, b in itertools.pairwise(files))
 
 
 def _is_plain(field: T.StructField, view: TableView) -> bool:
-    """Iceberg's types tell apart what Spark's do not: a uuid is a string to Spark, and sixteen bytes in the file."""
+    """Iceberg's types distinguish what Spark's do not: a uuid is a string in Spark, and sixteen bytes in the file."""
     column = view.column(field.name)
     kind = "" if column is None else column["type"]
     return (
@@ -87,8 +88,8 @@ def parts(
     *,
     ordered: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of one file between two numbers, a few at a time: row groups may be larger than a chunk. `ordered` where
-    `in_order` has said so: what lies behind the last number is not read."""
+    """The rows of one file between two sequence numbers, in small tables: row groups may be larger than a chunk. With
+    `ordered`, which the caller checked with `in_order`, reading ends after the last number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -103,22 +104,22 @@ def parts(
                 rows, last = rows.slice(start, end - start), numbers[-1]
             elif not whole:
                 rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
-            if rows.num_rows:  # one file may say that a column has no nulls, and the next one may not
+            if rows.num_rows:  # one file may say that a column has no nulls, and the next may not
                 yield rows.select(schema.names).cast(schema)
             if last is not None and last >= hi:
                 return
 
 
 def _few_rows(file: pq.ParquetFile, groups: Sequence[int], rows_max: int) -> int:
-    """So many that they weigh little, by what the footer says of rows on average: a task holds what it reads."""
+    """A batch size that keeps memory small, by the average row size in the footer: a task holds what it reads."""
     rows = sum(file.metadata.row_group(g).num_rows for g in groups)
     weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
     return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
 
 
 def in_order(location: str, store: S3Settings, lo: int, hi: int) -> bool:
-    """Whether the rows of one file stand in the order of their numbers, each number once, wherever those between two
-    numbers may be. Only the numbers are read."""
+    """Whether the file's rows are in the order of their sequence numbers, each number once, in all row groups that may
+    hold numbers between these two. Reads only the numbers."""
     import numpy as np
 
     last = -1
@@ -136,7 +137,7 @@ def in_order(location: str, store: S3Settings, lo: int, hi: int) -> bool:
 def _opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
-    # Local files are read as they are needed; a store is asked for a whole row group's columns at once.
+    # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
     away = location.startswith("s3://")
     with (
         _open(location, store) as handle,
@@ -155,7 +156,7 @@ def _groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
 
 def _bounds(statistics: Any) -> tuple[int, int]:
     if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
-        return 0, SEQ_MAX  # not known, or rows without a number among them: they are filtered out
+        return 0, SEQ_MAX  # unknown, or rows without a number among them, which the filter drops
     return statistics.min, statistics.max
 
 

@@ -1,8 +1,7 @@
-"""Digests of what was delivered, and who made the bytes: `sha256:<hex>`, and behind a `;` the encoder with its version.
+"""Digests of what was delivered: `sha256:<hex>`, and after a `;` the encoder that made the bytes, with its version.
 
-Where a sink keeps only the digest of a body, the rows behind it cannot be compared again once another version of a
-library makes other bytes of them, or the sink was set up anew with another format: then a digest that differs says
-nothing.
+If a sink keeps only the digest of a body, its rows cannot be compared any more once another version of a library
+encodes them differently, or the sink was set up again with another format: then a different digest proves nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +20,5 @@ def same_bytes(one: str, other: str) -> bool:
 
 
 def tell_apart(one: str, other: str) -> bool:
-    """Whether two digests that differ were made of different rows. Not where one of them names its encoder, and the
-    other names another one or none."""
+    """Whether the digests prove different rows: they differ, and both name the same encoder, or none."""
     return not same_bytes(one, other) and one.partition(";")[2] == other.partition(";")[2]

@@ -1,4 +1,4 @@
-"""Which chunks a sink holds already: a chunk whose outcome is not known is asked for before anything else is done."""
+"""Which chunks a sink holds already: the sink is asked for a chunk of unknown outcome before anything else is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from strandline.deliver.sink_session import SinkRun
 def found_there(
     run: SinkRun, sink: Sink, partition: str, chunks: Iterable[Chunk], held: Held, *, filtered: bool
 ) -> dict[ChunkId, Acknowledged]:
-    """Of one lane. Raises where a chunk is held in part: then it was cut otherwise, and can never land."""
+    """The chunks of one lane that the sink holds. Raises SinkStopped if it holds a chunk in part: then the range was
+    cut differently, and the chunk can never land."""
     ranges = {r.rows: r for r in held.ranges}
     merged = merge_ranges(ranges)
     acks = {}

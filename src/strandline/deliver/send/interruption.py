@@ -1,6 +1,6 @@
-"""Waiting that ends when the deliverer is to stop: for questions to a destination that does not answer.
+"""Lets requests to an unresponsive destination end when the deliverer stops.
 
-The event belongs to the thread that delivers. Executors have none: there Spark ends the task.
+The event belongs to the delivering thread. Executors have none: there Spark ends the task.
 """
 
 from __future__ import annotations
@@ -23,5 +23,4 @@ def interrupted_by(stopping: threading.Event) -> Iterator[None]:
 
 
 def stopping_event() -> threading.Event | None:
-    """What ends the waiting of this thread, if anything does."""
     return getattr(_of_thread, "stopping", None)

@@ -1,8 +1,8 @@
-"""What to do with chunks that a sink refused for good, as a function over values.
+"""Decides what to do with chunks that a sink refused for good. Pure.
 
-A chunk of many rows is split, so that the rest of it flows; a row that is refused by itself is set aside. A refused
-chunk holds at least one bad row, so as many refused chunks as rows may be set aside are enough to see that it is not
-the rows that are bad: then the sink stops instead, and nothing is split or set aside.
+A chunk of many rows is split, so that the good rows flow; a row that is refused alone goes to quarantine. A refused
+chunk holds at least one bad row. So if more chunks are refused than rows may be quarantined, the rows are not to blame:
+the sink stops, and nothing is split or quarantined.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ from dataclasses import dataclass
 
 from strandline.core.delivery_types import Chunk, IntentId
 
+# The lane of replayed rows at a sink that keeps watermarks. An encoded partition has a `=`, or is empty.
 REPLAY_PARTITION = "~replay"
-"""The lane of rows that are sent again to a sink that keeps marks. An encoded partition has a `=`, or is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Where a chunk that was refused can be split."""
+    """Where a refused chunk can be split."""
 
-    middle: int
-    """The last number of the first part."""
-    before: int
-    """Rows of the chunk up to there, those that are withheld too."""
+    middle: int  # the last sequence number of the first part
+    before: int  # rows of the chunk up to there, withheld ones included
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """The one row of a chunk that was refused."""
+    """The only row of a refused chunk."""
 
     number: int
-    content: bytes | None
-    """As `content.packed` made it; None where nobody asked for it."""
+    content: bytes | None  # as `content.packed` made it; None if it was not asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +44,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a sink has fared with the rows that it was offered."""
+    """What the sink did with the rows that it was offered."""
 
-    set_aside: Mapping[IntentId, int]
-    """Rows in quarantine, of each open intent."""
-    since_landing: int
-    """Rows in quarantine that came after everything that the sink has ever taken."""
-    takes_others: bool
-    """Whether it took anything of these intents."""
+    set_aside: Mapping[IntentId, int]  # rows in quarantine, per open intent
+    since_landing: int  # rows in quarantine above everything that the sink has ever taken
+    takes_others: bool  # whether it took anything of these intents
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     split: tuple[Refusal, ...]
     set_aside: tuple[Refusal, ...]
-    again: tuple[Refusal, ...]
-    """Single rows whose content has yet to be brought back."""
+    again: tuple[Refusal, ...]  # single rows whose content is still to be fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +63,13 @@ class TooMany:
     refused: int
     set_aside: int
     takes_others: bool
-    why: str
-    """What the sink said to one of them."""
+    why: str  # what the sink said to one of them
 
 
 def decide(refusals: Sequence[Refusal], standing: Standing, rows_max: int) -> Steps | TooMany:
-    """Of all intents that are finished together. The bound is for each of them; where the sink takes nothing at all, it
-    is for all of them and those before: else a sink that refuses everything would be brought a lake in small bits."""
+    """Decides for all intents that are finished together. `rows_max` bounds each intent. If the sink takes nothing at
+    all, it bounds all of them together with earlier ones: otherwise a sink that refuses everything would quarantine a
+    whole lake bit by bit."""
     if not refusals:
         return Steps((), (), ())
     for intent, refused in Counter(r.intent for r in refusals).items():

@@ -1,8 +1,8 @@
-"""An open intent is finished with exactly its bounds and options, however long ago it was stored, and with its chunks:
-one that the sink refuses for good is split, which is stored before its parts are sent.
+"""Finishes open intents with exactly their bounds, options and chunks, however long ago they were stored. Only a chunk
+that the sink refuses for good is split; the split is stored before its parts are sent.
 
-Durable, in this order: the chunks at the sink, what became of them in the ledger, the mark at the sink, and then, in
-one transaction, the lane's mark and the end of the intent.
+The durable steps, in this order: the chunks at the sink, their outcomes in the ledger, the watermark at the sink, and
+then, in one transaction, the lane's watermark and the end of the intent.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from strandline.ledger.deliver import intents as intent_records
 from strandline.ledger.deliver import lanes
 from strandline.read.settled_view import SettledView
 
+# With more chunks than this in one round, the content of a row that is refused alone comes back in the next round: a
+# sink that refuses everything must not send all rows to the driver.
 _CONTENTS_MAX = 1000
-"""With more chunks than this in one round, rows that are refused by themselves are brought back in the next one: a sink
-that refuses everything must not send all of it to the driver."""
 
 _ALIKE_MAX = 3
 
@@ -45,10 +45,8 @@ class Finished:
     chunks: int = 0
     intents: int = 0
     troubles: list[str] = field(default_factory=list)
-    wait_seconds: float | None = None
-    """The longest that the sink asked for."""
-    gave_up: bool = False
-    """A wave met nothing but trouble, or the sink asked to wait: nothing more is sent in this run."""
+    wait_seconds: float | None = None  # the longest that the sink asked for
+    gave_up: bool = False  # A wave met nothing but trouble, or the sink asked to wait: this run sends nothing more.
 
     def add(self, other: Finished) -> None:
         self.rows += other.rows
@@ -66,7 +64,7 @@ class Finished:
 
 
 def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
-    """`fresh`: stored by this very run, which asked the sink just before."""
+    """`fresh`: this run stored the intents and asked the sink just before."""
     report = Finished()
     by_options: dict[tuple[tuple[str, str], ...], list[Intent]] = {}
     for intent in todo:
@@ -80,10 +78,12 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
 
 
 def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
-    """A chunk whose outcome is not known is asked for before it is sent again."""
+    """Chunks of unknown outcome that the sink holds: it is asked before they are sent again. Raises SinkStopped if it
+    lacks rows that it acknowledged."""
     sink = run.sink(group[0].options)
     with run.context.ledger.read() as connection:
-        lanes.every(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)  # readable at all
+        # raises if a lane's state cannot be read
+        lanes.every(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
         landed = intent_records.last_landed(connection, run.record)
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
     filtered = parse_common(group[0].options).where is not None
@@ -99,7 +99,8 @@ def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
 
 
 def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
-    """What this intent landed before must still be there: the sink may have been restored in the middle of it."""
+    """Raises SinkStopped if chunks that this intent landed are gone: the sink may have been restored in the middle of
+    it."""
     before_now = [c.rows for c in intent.chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
     if gone := not_held(before_now, held):
         raise SinkStopped(
@@ -115,8 +116,6 @@ def _planned(intent: Intent) -> Iterator[Chunk]:
 
 @dataclass(frozen=True, slots=True)
 class _Todo:
-    """A chunk that is to be sent, and whose it is."""
-
     chunk: Chunk
     intent: Intent
 
@@ -134,15 +133,15 @@ class _Finishing:
         self.run = run
         self.options = group[0].options
         self.report = report
+        # Intents that are not closed, each with its chunks as they are stored now.
         self.left: dict[IntentId, Intent] = {i.id: i for i in group}
-        """Those that are not closed, each with its chunks as they are stored now."""
         self.done: dict[ChunkId, Acknowledged] = dict(known)
         self.dealt = 0
         self.refusing = Refusing(run, group, self.options)
         self.refusing.takes_others |= _any_rows(known.values())
 
     def finish(self) -> None:
-        """In rounds: what is refused in one is split, or set aside, for the next."""
+        """Sends in rounds: what is refused in one is split or quarantined for the next."""
         todo = [_Todo(c, i) for i in self._in_turn() for c in _planned(i) if c.id not in self.done]
         total = sum(t.chunk.expected for t in todo)
         self.run.progress(self.run.record.name, 0, total)
@@ -150,12 +149,13 @@ class _Finishing:
         while todo and not self.report.gave_up:
             refusals = self._send_once(todo, total, brings_content=few)
             todo = self._deal_with(refusals) if refusals else []
-            few = True  # no more than what was refused within the bound
+            few = True  # at most as many as were refused within the bound
             self._close_complete()
         self._close_complete()
 
     def _in_turn(self) -> list[Intent]:
-        """Lanes that were in trouble the last time are not the first again: those behind them were given back."""
+        """The intents, rotated: lanes in trouble the last time do not come first again, because those behind them were
+        not tried."""
         lanes_ = list(self.left.values())
         first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
         return lanes_[first:] + lanes_[:first]
@@ -163,7 +163,7 @@ class _Finishing:
     def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
         refusals: list[Refusal] = []
         for wave in _waves(todo, self.run.context.settings.job_rows_max):
-            if self.run.stopping.is_set():  # the rest is promised, and whoever comes next keeps the promise
+            if self.run.stopping.is_set():  # the rest is stored, and the next deliverer sends it
                 return []
             self._offer(wave)
             try:
@@ -179,17 +179,18 @@ class _Finishing:
             in_doubt = {r.chunk.id for r in refused}
             self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
             self.run.progress(self.run.record.name, self.dealt, total)
-            # Lanes that have all of their chunks need not wait for the others.
+            # Lanes whose chunks are all done need not wait for the others.
             self._close_complete()
             if self.refusing.are_too_many(refusals):
-                break  # nothing will come of the rest
+                break  # the sink stops, so the rest is not sent
             if troubled and (self.report.wait_seconds is not None or not (refused or _any_rows(acks))):
                 self.report.gave_up = True
                 break
         return refusals
 
     def _offer(self, wave: Sequence[_Todo]) -> None:
-        """Of a sink that cannot be asked, the ledger alone knows which chunks may have been sent."""
+        """Record chunks as offered if the sink cannot be asked: then only the ledger knows which may have been sent.
+        Raises LeaseLost."""
         if can_be_asked(self.run.sink(self.options)):
             return
         failpoints.hit("offer.before_record")
@@ -202,7 +203,7 @@ class _Finishing:
         self.refusing.takes_others |= _any_rows(acks)
 
     def _deal_with(self, refusals: Sequence[Refusal]) -> list[_Todo]:
-        """What is to be sent in the next round."""
+        """The chunks to send in the next round."""
         acks = self.refusing.ask(refusals)
         if acks:
             _acknowledge(self.run, acks)
@@ -252,7 +253,7 @@ def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
 def _ship(
     run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished
 ) -> tuple[list[Acknowledged], list[Refusal], bool]:
-    """What landed, what was refused, and whether the destination was in trouble with any of them."""
+    """What landed, what was refused, and whether the destination was in trouble with any chunk."""
     options = wave[0].intent.options
     shipments = [
         Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
@@ -277,8 +278,9 @@ def _ship(
 def _send_all(
     run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
 ) -> list[Shipped]:
-    """In one job. Where that fails, lane by lane: a row that cannot be built must not hold back other partitions. Lanes
-    that fail one after the other with the same words are not to blame: the rest waits for the next tick."""
+    """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other partitions.
+    If several lanes in a row fail with the same message, the lanes are not to blame: the rest waits for the next
+    tick."""
     try:
         return _send(run, source, shipments, options)
     except FailedError as e:
@@ -298,8 +300,8 @@ def _send_all(
 
 
 def _newer(run: SinkRun, source: SettledView) -> SettledView | None:
-    """The snapshot that a plan saw may be compacted away and expired before its rows are sent, by anybody. The promise
-    is about numbers, which stay: they are read from the newest one, once in a plan."""
+    """The rows in the newest snapshot, if the one that the plan saw is gone: anybody may compact and expire it before
+    the rows are sent. The promise is about sequence numbers, which stay. Happens once per plan."""
     until = source.bounds.until
     if source is not run.source or until is None:
         return None
@@ -358,8 +360,8 @@ def _acknowledge(run: SinkRun, acks: Sequence[Acknowledged]) -> None:
 def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[ChunkId, Acknowledged], report: Finished) -> None:
     if not complete:
         return
-    # A task that Spark runs twice may still be at it: from here on it can make nothing visible, so that a consumer
-    # who takes a chunk away once the mark has passed it does not meet it again.
+    # A task that Spark runs twice may still be sending. The fence keeps it from making anything visible, so that a
+    # consumer who removes a chunk below the watermark does not see it again.
     run.fence()
     sink = run.sink(complete[0].options)
     sink.mark([(run.address(i.partition), i.until) for i in complete])

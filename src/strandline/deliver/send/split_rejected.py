@@ -1,7 +1,8 @@
-"""Chunks that a sink refused for good: asked for, then split or set aside, each step durable before the next.
+"""Handles chunks that a sink refused for good: ask for them, then split or quarantine, each step durable before the
+next.
 
-A split is stored before its parts are sent. Of a row that is set aside, the content is an object of the warehouse
-first; then, in one transaction, the ledger has its record and its chunk is settled as one without rows.
+A split is stored before its parts are sent. The content of a quarantined row is first written as an object of the
+warehouse; then one transaction records the row in the ledger and settles its chunk as one without rows.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ from strandline.ledger.deliver.splits import Split
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    parts: Mapping[ChunkId, tuple[Chunk, Chunk]]
-    """What chunks were split into."""
+    parts: Mapping[ChunkId, tuple[Chunk, Chunk]]  # the two parts of each chunk that was split
     set_aside: tuple[Acknowledged, ...]
 
 
 @runtime_checkable
 class MaySplitInDoubt(Protocol):
-    """A sink that may not be able to ask its destination what it holds."""
+    """A sink that may be unable to ask its destination what it holds."""
 
     splits_in_doubt: bool
 
@@ -48,9 +48,9 @@ class Refusing:
         self.options = options
         self.intents = {i.id: i for i in group}
         landed = (c for i in group for c in i.chunks if c.state is ChunkState.LANDED)
+        # Whether the sink took anything of these intents.
         self.takes_others = any(c.count is None or c.count > 0 for c in landed)
-        """Whether the sink took anything of these intents."""
-        # A guard and not a property of what is delivered: it is what the sink says now, not when they were planned.
+        # The bound is a guard, not a property of what is delivered: the option of today counts, not the planned one.
         self.rows_max = run.options.quarantine_rows_max
         self._aside: dict[IntentId, int] | None = None
         self._since_landing = 0
@@ -59,7 +59,8 @@ class Refusing:
         return bool(refusals) and isinstance(self._decide(refusals), TooMany)
 
     def ask(self, refusals: Sequence[Refusal]) -> list[Acknowledged]:
-        """An earlier attempt may have landed, and its answer been lost: what the sink holds was not refused."""
+        """Refused chunks that the sink holds: an earlier attempt landed, and its response was lost. Raises SinkStopped
+        if an earlier attempt may have landed and the destination cannot be asked."""
         sink = self.run.sink(self.options)
         filtered = parse_common(self.options).where is not None
         by_lane: dict[str, list[Chunk]] = {}
@@ -75,11 +76,11 @@ class Refusing:
         return list(acks.values())
 
     def _splits_in_doubt(self) -> bool:
-        """What the sink says now, as with the other guards: a person may have looked."""
+        """The present option counts, as with the other guard: a person may have checked the destination."""
         return isinstance(sink := self.run.sink(), MaySplitInDoubt) and sink.splits_in_doubt
 
     def _in_doubt(self, chunk: Chunk) -> SinkStopped:
-        """Parts have names of their own, so that a server which only knows names would take their rows once more."""
+        """The parts have names of their own, so a server that only knows names would take their rows a second time."""
         name = self.run.record.name
         return SinkStopped(
             f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination keeps no "
@@ -91,7 +92,7 @@ class Refusing:
         )
 
     def deal_with(self, refusals: Sequence[Refusal]) -> Dealt:
-        """Raises SinkStopped where it cannot be the rows that are bad."""
+        """Splits or quarantines. Raises SinkStopped if there are too many: then the rows are not to blame."""
         match self._decide(refusals):
             case TooMany() as many:
                 raise self._stopped(many)
@@ -104,7 +105,8 @@ class Refusing:
         return decide(refusals, Standing(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
     def _look(self) -> tuple[dict[IntentId, int], int]:
-        """Rows that a person gave up, or that the sink took in the end, speak for nobody any more."""
+        """Rows in quarantine per open intent, and those after everything that the sink took. Rows that were discarded
+        or replayed do not count."""
         with self.run.context.ledger.read() as connection:
             known = lanes.unchecked(connection, self.run.record)
             rows = [

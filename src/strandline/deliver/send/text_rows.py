@@ -1,7 +1,7 @@
-"""Rows as lines of text, by Spark's own expressions: JSON lines, CSV, and PostgreSQL's COPY.
+"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format.
 
-They run inside the JVM, row by row in generated code, and give the same text for the same row: nothing depends on the
-machine's zone or language.
+The expressions run in the JVM, in generated code. They give the same text for the same row: nothing depends on the
+machine's time zone or language.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def line(form: str, fields: Sequence[T.StructField]) -> Column:
             return F.to_json(F.struct(*(_json_value(f).alias(f.name) for f in fields)), _JSON)
         case "csv":
             texts = [F.coalesce(_csv_text(f), F.lit("")) for f in fields]
-            if len(texts) == 1:  # an empty line is no record to most readers
+            if len(texts) == 1:  # most readers skip an empty line
                 return F.when(texts[0] == "", F.lit('""')).otherwise(texts[0])
             return F.concat_ws(",", *texts)
         case "copy":
@@ -42,7 +42,7 @@ def _json_value(field: T.StructField) -> Column:
 
 
 def _spelled(value: Column, kind: T.DataType) -> Column:
-    """With text in place of what JSON has no form for. Decimals too: a reader that takes JSON numbers for doubles would
+    """With text in place of types that JSON lacks. Decimals too: a reader that parses JSON numbers as doubles would
     lose digits."""
     match kind:
         case T.DecimalType() | T.DateType():
@@ -76,7 +76,7 @@ def _needs_spelling(kind: T.DataType) -> bool:
 
 
 def _iso(value: Column, kind: T.DataType) -> Column:
-    """ISO 8601. A pattern knows no years before 1, so those are spelled by a cast: with their sign."""
+    """ISO 8601. Patterns cannot format years before 1 and after 9999, so a cast does, with the sign."""
     zone = "Z" if isinstance(kind, T.TimestampType) else ""
     first, last = (F.lit(at).cast(kind) for at in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
     odd = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit(zone))
@@ -84,7 +84,6 @@ def _iso(value: Column, kind: T.DataType) -> Column:
 
 
 def _text(field: T.StructField) -> Column:
-    """The value as text, null where it is null."""
     value = F.col(quoted(field.name))
     match field.dataType:
         case T.BinaryType():
@@ -107,23 +106,23 @@ def _postgres_text(field: T.StructField) -> Column:
             zone = "+00" if isinstance(field.dataType, T.TimestampType) else ""
             return _with_era(value, F.concat(F.date_format(value, _AFTER_THE_YEAR), F.lit(zone)))
         case T.DateType():
-            # Not by a pattern: for that Spark makes a timestamp of it, which has no years beyond 294,247.
+            # A pattern would convert the date to a timestamp, which ends at the year 294,247.
             return _with_era(value, F.substring(value.cast("string"), -6, 6))
         case _:
             return _text(field)
 
 
 def _with_era(value: Column, after_the_year: Column) -> Column:
-    """The year before 1 is 0 for Spark, as in ISO 8601, and 1 BC for PostgreSQL."""
+    """The year before 1 is 0 in Spark, as in ISO 8601, and 1 BC in PostgreSQL."""
     year = F.year(value)
     digits = F.when(year > 0, year).otherwise(F.lit(1) - year).cast("string")
-    # At least four digits: `lpad` would cut more off.
+    # Pads to four digits; `lpad` would truncate longer years.
     padded = F.when(F.length(digits) < 4, F.lpad(digits, 4, "0")).otherwise(digits)
     return F.concat(padded, after_the_year, F.when(year > 0, F.lit("")).otherwise(F.lit(" BC")))
 
 
 def _csv_text(field: T.StructField) -> Column:
-    """Nothing for null, two quotes for an empty text."""
+    """Empty for null, `""` for an empty string."""
     text = _text(field)
     if isinstance(field.dataType, T.StringType | T.StructType | T.ArrayType | T.MapType | T.VariantType):
         doubled = F.concat(F.lit('"'), F.replace(text, F.lit('"'), F.lit('""')), F.lit('"'))
@@ -139,7 +138,7 @@ def _copy_text(field: T.StructField) -> Column:
 
 
 def weight(fields: Sequence[T.StructField]) -> Column:
-    """About how many bytes a row is: exact for what varies, the width of its type for what does not."""
+    """The approximate size of a row in bytes: exact for columns of varying size, the width of the type for others."""
     total = F.lit(sum(width(f.dataType) for f in fields)).cast("long")
     for f in fields:
         value = F.col(quoted(f.name))

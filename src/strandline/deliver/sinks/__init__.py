@@ -1,1 +1,1 @@
-"""One module per kind of sink."""
+"""The kinds of sinks, one folder each."""

@@ -1,1 +1,1 @@
-"""The proof that sinks hold what was delivered to them."""
+"""Proves that sinks hold what was delivered to them."""

@@ -1,4 +1,4 @@
-"""The proof of a delivery, as a function over values: the contents of a lane's ranges on all three sides.
+"""The proof of a delivery: compares the contents of a lane's ranges at the sink, in the ledger and in the lake. Pure.
 
 A range that the sink should hold must hold what the ledger recorded, and that must be what the lake has, unless the
 lake itself has changed since.
@@ -27,10 +27,8 @@ class LakeRows:
 
     count: int
     withheld: int
-    digest: str | None
-    """None where there is nothing to send, or where nobody can tell."""
-    twice: int | None = None
-    """A number that stands on two rows."""
+    digest: str | None  # None if there is nothing to send, or it is not known
+    twice: int | None = None  # a sequence number that is on two rows
 
     @property
     def all(self) -> int:
@@ -47,40 +45,31 @@ class LaneProof:
     withheld: int = 0
     empty: int = 0
     taken: int = 0
-    taken_over: int = 0
-    """Held by the sink, and known to the ledger only by the mark that it took over from there."""
+    taken_over: int = 0  # held by the sink; the ledger knows them only by the watermark that it read from there
     under_way: int = 0
     bytes: int = 0
-    gone: int = 0
-    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
-    them."""
-    unprovable: int = 0
-    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
+    gone: int = 0  # delivered rows that retention or purge deleted from the lake: the ledger's record proves them
+    unprovable: int = 0  # ranges whose content neither the lake nor the ledger knows any more
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSide:
     """What each range of a lane would be if it were delivered now."""
 
-    ranges: Mapping[SeqRange, LakeRows]
-    """A range that is not in it could not be rebuilt; that is told elsewhere."""
-    changed: bool
-    """Rows were deleted or changed since they came in, or the history that would tell is gone."""
-    reshaped: bool = False
-    """Its schema was changed, so the same rows may make other bytes."""
-    floor: int = 0
-    """Rows at or below it may be gone, by retention."""
-    purged: tuple[SeqRange, ...] = ()
-    """Between these some are gone because a person asked for it."""
+    ranges: Mapping[SeqRange, LakeRows]  # without the ranges that could not be rebuilt, which are findings already
+    changed: bool  # rows were deleted or changed since they came in, or the history that would tell is gone
+    reshaped: bool = False  # the schema was changed, so the same rows may make other bytes
+    floor: int = 0  # rows at or below it may be gone, by retention
+    purged: tuple[SeqRange, ...] = ()  # in these ranges a person purged rows
 
     def may_lack(self, rows: SeqRange) -> bool:
         return rows.lo <= self.floor or any(rows.overlaps(p) for p in self.purged)
 
 
 def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
-    """A range that is not among the inspected could not be read; that is told elsewhere too."""
+    """Compares one lane. A range that is not in `inspected` could not be read, which is a finding already."""
     proof = LaneProof(list(layout.findings), taken=len(layout.taken), under_way=layout.under_way)
-    layout.findings = proof.findings  # what is added from here on is found there
+    layout.findings = proof.findings  # `layout.add` below adds to the proof
     by_chunk = {p.record.chunk.id: p for p in layout.present if p.record is not None}
     for present in layout.present:
         _check_content(layout, proof, present, inspected.get(present.held.rows), lake)
@@ -100,7 +89,7 @@ def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSid
 
 
 def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide) -> None:
-    """The sink's side against the ledger's; where the ledger knows nothing of it, against the lake's."""
+    """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
     rows, options = present.held.rows, present.options
     proof.ranges += 1
     proof.bytes += _size(present)
@@ -175,7 +164,7 @@ def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeS
         words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
         layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
     elif explained > withheld:
-        return  # whether the lake still has the row or not
+        return  # whether the lake still has the row does not matter
     elif there.all < withheld and lake.may_lack(chunk.rows):
         proof.gone += withheld - there.all
     elif (there.count, there.withheld) != (0, withheld):
@@ -197,7 +186,7 @@ def _check_with_lake(
     seen: Inspected | None,
     lake: LakeSide,
 ) -> int:
-    """The ledger's side, or the sink's where the ledger does not know, against the lake's; the rows of the chunk."""
+    """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the chunk."""
     chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
     seen_count = None if seen is None or seen.problem else seen.count
     count = chunk.count if chunk.count is not None else seen_count

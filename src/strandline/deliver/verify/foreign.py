@@ -1,4 +1,4 @@
-"""Rows of a dataset that are not ours, as `verify` names them."""
+"""The foreign rows of a dataset, as `verify` reports them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from strandline.read import foreign_rows as counting
 
 
 def foreign_rows(run: SinkRun) -> list[Finding]:
-    """They are no fault of the sink, which never gets them. A number that stands on two rows is one: nobody can tell
-    which of them the sink holds, or is to get."""
+    """Foreign rows are no fault of the sink, which never gets them. A sequence number on two rows is a fault: nobody
+    can tell which of them the sink has or should get."""
     context, dataset = run.context, run.dataset
     counts = counting.count(context.config, context.ledger, dataset, context.tables().view(dataset.name), context.lake)
     found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""What a sink was never sent, and what nobody can tell any more, as `verify` sees it. Pure."""
+"""Rows that a sink never got, and rows that cannot be accounted for any more, as `verify` reports them. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from strandline.ledger.deliver.losses import Loss, Reason
 
 
 def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
-    """Where the lane's mark was moved past rows that it had not got. Where rows were deleted and the mark stayed, what
-    is left between them was delivered in the usual way."""
+    """Ranges where the lane's watermark was moved past rows that it had not got. If rows were deleted and the watermark
+    stayed, the remaining rows were delivered in the usual way."""
     return [x.range for x in losses if x.partition == partition and x.reason is Reason.DROPPED]
 
 
 def forgotten(
     sink: str, losses: Sequence[Loss], layouts: Sequence[Layout], published: Callable[[SeqRange], int | None]
 ) -> list[Finding]:
-    """Rows went while a ledger was in use that is lost. What of them the sink holds is compared as far as it can be;
-    whether it got all of them is known only where as many are accounted for as came in."""
+    """Ranges whose rows were deleted under a ledger that is lost since. The rows of them that the sink holds are
+    compared as far as possible. The sink is known to have all of them only if as many are accounted for as were
+    published."""
     words = (
         "rows up to here were deleted while the ledger did not know how far the sink was: whether it got all of them "
         "cannot be told any more"

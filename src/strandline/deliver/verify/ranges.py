@@ -1,7 +1,7 @@
-"""A lane's three sides laid beside each other by their ranges: what the ledger says, and what the sink holds.
+"""Lays out a lane by its ranges: what the ledger says beside what the sink holds. Pure.
 
-What is missing, what is too much, and what has to be read back and rebuilt, as functions over values. Contents are
-compared afterwards (`proof`).
+It finds what is missing, what is too much, and what has to be read back and rebuilt. `compare` compares the contents
+afterwards.
 """
 
 from __future__ import annotations
@@ -19,23 +19,18 @@ from strandline.deliver.sink import Held, HeldRange
 class Kind(StrEnum):
     GAP = "gap"
     OVERLAP = "overlap"
-    MISSING = "missing"
-    """Delivered, and no longer at the sink."""
-    EXTRA = "extra"
-    """At the sink, and nobody here delivered it."""
+    MISSING = "missing"  # delivered, and no longer at the sink
+    EXTRA = "extra"  # at the sink, and not delivered by this lake
     CORRUPT = "corrupt"
     COUNT = "count"
     DIGEST = "digest"
     DUPLICATE_ROW = "duplicate_row"
     MISSING_ROW = "missing_row"
-    UNEXPLAINED = "unexplained"
-    """Rows of the lake that the mark has passed, and no record says why they were not delivered."""
-    UNREADABLE = "unreadable"
-    """Nothing can be said: neither that it is right nor that it is wrong."""
+    UNEXPLAINED = "unexplained"  # rows of the lake below the watermark, and no record says why they were not delivered
+    UNREADABLE = "unreadable"  # cannot be checked: neither right nor wrong
+    # A rule or a person deleted the rows from the lake, and no record tells what they were. No fault.
     UNPROVABLE = "unprovable"
-    """Rows are gone from the lake, as a rule or a person said, and no record tells what they were. No fault."""
-    NOTE = "note"
-    """Worth knowing, and no fault."""
+    NOTE = "note"  # worth knowing, and no fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +39,7 @@ class Finding:
     sink: str
     partition: str
     range: SeqRange | None
-    what: str
-    """The object, the rows or the numbers that it is about."""
+    what: str  # the object, the rows or the sequence numbers that it is about
     detail: str
 
     @property
@@ -53,10 +47,8 @@ class Finding:
         return self.kind not in (Kind.NOTE, Kind.UNPROVABLE)
 
 
-OptionsKey = tuple[tuple[str, str], ...]
-"""The options that an intent was stored with, as something that can be a key."""
-Namer = Callable[[SeqRange, OptionsKey | None], str]
-"""What a range is called at the sink; None: with the options of today."""
+OptionsKey = tuple[tuple[str, str], ...]  # the options that an intent was stored with, hashable
+Namer = Callable[[SeqRange, OptionsKey | None], str]  # a range's name at the sink; None: with the options of today
 
 
 def options_key(options: Mapping[str, str]) -> OptionsKey:
@@ -65,7 +57,7 @@ def options_key(options: Mapping[str, str]) -> OptionsKey:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A chunk that the ledger says was dealt with, and the options that it was built with."""
+    """A landed or empty chunk in the ledger, and the options that it was built with."""
 
     chunk: Chunk
     options: OptionsKey
@@ -82,30 +74,24 @@ class Present:
 
 @dataclass
 class Layout:
-    """One lane: the sides beside each other, before anything was read."""
+    """One lane: ledger and sink side by side, before anything is read."""
 
     sink: str
     lane: Lane
     name: Namer
-    floor: int
-    """Numbers up to it are not this generation's to deliver."""
+    floor: int  # sequence numbers up to it are not this generation's to deliver
     findings: list[Finding] = field(default_factory=list)
-    chunks: list[Recorded] = field(default_factory=list)
-    """Landed or empty, in order: what the lake is asked about."""
-    present: list[Present] = field(default_factory=list)
-    """In order: what the sink is asked about."""
-    under_way: int = 0
-    """Chunks of an open intent that have yet to be sent or acknowledged."""
-    taken: list[SeqRange] = field(default_factory=list)
-    """At or below the sink's own mark, and taken away since."""
-    set_aside: frozenset[int] = frozenset()
-    """Numbers of rows that the sink refused: an empty chunk that holds one is explained by it."""
+    chunks: list[Recorded] = field(default_factory=list)  # landed or empty, in order: compared with the lake
+    present: list[Present] = field(default_factory=list)  # in order: read back from the sink
+    under_way: int = 0  # chunks of an open intent that are not acknowledged yet
+    taken: list[SeqRange] = field(default_factory=list)  # at or below the sink's own watermark, and removed since
+    set_aside: frozenset[int] = frozenset()  # sequence numbers of quarantined rows, which explain an empty chunk
+    # those of `set_aside` that may be at the sink after all, each as a range of its own
     replayed: frozenset[int] = frozenset()
-    """Those of them that may be there after all, each under its own number."""
+    # Merged: the watermark was moved past them, and rows of them that the lane had not got count as lost.
     lost: tuple[SeqRange, ...] = ()
-    """Merged: the mark was moved past them, and what the lane had not got of them is counted as lost."""
+    # Beyond everything that the ledger knew when it was asked: a deliverer may have been running meanwhile.
     beyond: list[Present] = field(default_factory=list)
-    """Beyond everything that the ledger knew when it was asked: a deliverer may have been at work meanwhile."""
 
     @property
     def mark(self) -> int:
@@ -116,7 +102,7 @@ class Layout:
         self.findings.append(Finding(kind, self.sink, self.lane.partition, rows, what, detail))
 
     def holes(self) -> list[SeqRange]:
-        """Numbers up to the mark that no chunk, nothing held and no loss stands for: the lane had no rows there."""
+        """Sequence numbers up to the watermark in no chunk, no held range and no loss: the lane had no rows there."""
         known = [r.chunk.rows for r in self.chunks] + [p.held.rows for p in self.present] + list(self.lost)
         return list(without(range_or_none(self.floor + 1, self.mark), merge_ranges(known)))
 
@@ -126,7 +112,7 @@ def range_or_none(lo: int, hi: int) -> SeqRange | None:
 
 
 def without(rows: SeqRange | None, merged: Sequence[SeqRange]) -> Iterator[SeqRange]:
-    """What is left of a range when these, merged, are taken out of it."""
+    """The parts of `rows` outside `merged`."""
     if rows is None:
         return
     at = int(rows.lo)
@@ -179,7 +165,8 @@ def lay_out(
 
 
 def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
-    """The chunks of an intent tile it, intents do not overlap, and nothing below the mark was left unsent."""
+    """Checks that the chunks of an intent tile it, intents do not overlap, and nothing below the watermark was left
+    unsent."""
     at = layout.floor
     for intent in intents:
         after, key = int(intent.after or 0), options_key(intent.options)
@@ -209,7 +196,7 @@ def _is_lost(layout: Layout, rows: SeqRange) -> bool:
 
 
 def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
-    """What the sink holds is a chunk, was cut otherwise, was taken over with a mark, is under way, or is too much."""
+    """Sorts what the sink holds: a chunk, cut differently, known by the watermark alone, under way, or too much."""
     exact = {r.chunk.rows: r for r in layout.chunks}
     sent = {r.chunk.rows for r in planned}
     every = sorted([*layout.chunks, *planned], key=lambda r: r.chunk.rows)
@@ -219,7 +206,7 @@ def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[
         while position < len(every) and spans[position].hi < held.rows.lo:
             position += 1
         if held.rows in sent:
-            continue  # it landed, and nobody has said so yet
+            continue  # it landed, and is not acknowledged yet
         if (record := exact.get(held.rows)) is not None:
             if record.chunk.state is ChunkState.EMPTY and _is_replayed(layout, held):
                 layout.present.append(Present(held, None, record.options))
@@ -239,7 +226,7 @@ def _is_replayed(layout: Layout, held: HeldRange) -> bool:
 
 
 def _touching(spans: Sequence[SeqRange], start: int, rows: SeqRange) -> Iterator[int]:
-    """Where, from `start` on, the sorted spans begin inside of the range or before it."""
+    """The indexes, from `start` on, of the sorted spans that begin at or below the range's end."""
     return itertools.takewhile(lambda n: spans[n].lo <= rows.hi, range(start, len(spans)))
 
 

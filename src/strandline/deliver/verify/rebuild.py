@@ -1,6 +1,6 @@
-"""The lake's side of a proof: chunks built again as they would be delivered now, by the code that delivers them.
+"""The lake's side of a proof: builds chunks again as they would be delivered now, with the code that delivers them.
 
-Nothing is sent, and no row comes to the driver: a line per chunk, and a line per lane.
+Nothing is sent, and no row comes to the driver: one result per chunk, and one per lane.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import OptionsKey
 from strandline.read.settled_view import SettledView
 
-CHUNKS_AT_ONCE_MAX = 256
-"""In one job: each is a line in its plan."""
-SCHEMAS_MAX = 5
-"""How many older shapes of the table are tried for chunks that its present one does not explain."""
+CHUNKS_AT_ONCE_MAX = 256  # in one job: each adds to its query plan
+SCHEMAS_MAX = 5  # how many older schemas are tried for chunks that the present one does not explain
 
-Told = Callable[[int], None]
-"""How many chunks were dealt with."""
+Told = Callable[[int], None]  # chunks handled
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +42,16 @@ class Wanted:
 
 
 class Rebuilding:
-    """Of one sink, from one snapshot of its dataset."""
+    """Rebuilds chunks of one sink from one snapshot of its dataset."""
 
     def __init__(self, run: SinkRun, source: SettledView, told: Told) -> None:
         self._run = run
         self._source = source
         self._told = told
-        self.unfit: dict[OptionsKey, str] = {}
-        """Options that the table no longer fits, and why."""
+        self.unfit: dict[OptionsKey, str] = {}  # options that the table no longer fits, and why
 
     def rebuild(self, wanted: Sequence[Wanted]) -> dict[Wanted, LakeRows]:
-        """Ranges of one lane must not overlap. One whose options no longer fit the table is left out."""
+        """Ranges of one lane must not overlap. A range whose options no longer fit the table is left out."""
         return self._rebuild(self._source.df, wanted)
 
     def rebuild_as_before(self, wanted: Mapping[Wanted, str]) -> set[Wanted]:
@@ -67,7 +63,7 @@ class Rebuilding:
             tables = self._run.context.tables()
             df = tables.read(self._run.dataset.name, snapshot)
             if SEQ_COLUMN not in df.columns:
-                continue  # it was adopted later
+                continue  # the table was adopted later
             for item, rows in self._rebuild(df, list(left)).items():
                 if rows.digest is not None and same_bytes(rows.digest, left[item]):
                     found.add(item)
@@ -75,7 +71,7 @@ class Rebuilding:
         return found
 
     def same_content(self, wanted: Sequence[Wanted]) -> set[Wanted]:
-        """Those whose content at the sink has the very rows of the lake, although its bytes are other ones."""
+        """Those whose content at the sink has exactly the lake's rows, although the bytes differ."""
         same: set[Wanted] = set()
         for wave in _waves(wanted, self._run.context.settings.job_rows_max):
             cargo = self._cargo(self._source.df, wave[0].options)
@@ -89,7 +85,7 @@ class Rebuilding:
         return same
 
     def ask_about_numbers(self, wanted: Sequence[Wanted], sender: Sender) -> dict[Wanted, object]:
-        """The sender gets the numbers of each chunk and nothing else, and answers as it likes."""
+        """The sender's result for each chunk. It gets only the sequence numbers of the chunk."""
         found: dict[Wanted, object] = {}
         numbers = tuple(f for f in self._source.df.schema.fields if f.name == SEQ_COLUMN)
         for wave in _waves(wanted, self._run.context.settings.job_rows_max):
@@ -108,7 +104,7 @@ class Rebuilding:
                 sender = sink.rehearsal(_header(cargo)) if isinstance(sink, Provable) else Counting()
                 try:
                     shipped = self._ship(df, wave, cargo, sender)
-                except UsageError as e:  # the condition
+                except UsageError as e:  # the condition no longer fits
                     self.unfit[options] = e.message
                     continue
                 rebuilt |= {w: _lake_rows(s) for w, s in zip(wave, shipped, strict=True)}
@@ -133,7 +129,7 @@ class Rebuilding:
         return [shipped[s.index] for s in shipments]
 
     def _older_shapes(self) -> Iterator[SnapshotId]:
-        """Of each schema that main has had, the newest snapshot that was written with it."""
+        """For each schema that main has had, the newest snapshot that was written with it."""
         view = self._source.view
         seen = {view.schema_id}
         for snapshot in view.ancestors(view.main):
@@ -160,7 +156,7 @@ def _lake_rows(shipped: Shipped) -> LakeRows:
 
 
 def _waves(wanted: Sequence[Wanted], rows_max: int) -> Iterator[list[Wanted]]:
-    """Of the same options, in order, as many as one job should do."""
+    """Ranges with the same options, in order, as many as one job should do."""
     by_options: dict[OptionsKey, list[Wanted]] = defaultdict(list)
     for item in wanted:
         by_options[item.options].append(item)

@@ -1,4 +1,4 @@
-"""Rows that were set aside, in a proof: those that were replayed are at the sink, once, and the others are not."""
+"""Quarantined rows in a proof: replayed ones are at the sink, once, and the others are not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from strandline.ledger.deliver.quarantine import Quarantined, QuarantineState
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """What the ledger says of rows that were set aside, in the sink's generation; and, where the sink keeps marks, what
-    it holds in the lane for replays."""
+    """The ledger's quarantined rows of the sink's generation; and, if the sink keeps watermarks, what it holds in the
+    lane for replays."""
 
     rows: tuple[Quarantined, ...]
-    apart: Held | None
-    """None where a row that is replayed lies in its own lane."""
+    apart: Held | None  # None if a replayed row is in its own lane
 
     @property
     def ranges(self) -> list[SeqRange]:
@@ -33,7 +32,7 @@ class Replays:
         return frozenset(int(q.seq) for q in self.rows if q.partition == partition)
 
     def in_its_place(self, partition: str) -> frozenset[int]:
-        """Those that may be found where they would have been delivered."""
+        """Sequence numbers that may be found where they would have been delivered."""
         if self.apart is not None:
             return frozenset()
         gone = QuarantineState.DISCARDED
@@ -49,7 +48,8 @@ def prove_replays(
     *,
     taken_is_fine: bool,
 ) -> Iterator[Finding]:
-    """By lane: what the sink holds, and what the ledger says was sent. A lane that is not there could not be read."""
+    """`held` and `chunks` are by lane: what the sink holds, and what the ledger says was sent. A lane missing from
+    `held` could not be read."""
 
     def finding(kind: Kind, q: Quarantined, detail: str) -> Finding:
         partition = q.partition if replays.apart is None else REPLAY_PARTITION

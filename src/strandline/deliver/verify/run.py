@@ -1,6 +1,6 @@
-"""`verify`: the ledger is asked first, then the sink, then the lake, and the three are compared range by range.
+"""`verify`: asks the ledger first, then the sink, then the lake, and compares the three range by range.
 
-Objects and rows are read on the executors, where they would be sent from; the driver gets a line per range.
+The executors read objects and rows, as they would send them; the driver gets one result per range.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from strandline.ledger.deliver.quarantine import NOT_THERE, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
 
-RANGES_AT_ONCE_MAX = 2000
-"""Read back by one job."""
+RANGES_AT_ONCE_MAX = 2000  # read back by one job
 _TASKS_PER_CORE = 4
 
 
@@ -46,7 +45,7 @@ def verify(
     taken_is_fine: bool,
     progress: VerifyProgress,
 ) -> VerifyReport:
-    """One sink that cannot be read does not keep the others from being looked at."""
+    """A sink that cannot be read does not keep the others from being checked."""
     verdicts = []
     for record, dataset in chosen:
         run = SinkRun(context, record, dataset, Lease(record.id, "verify"), lambda *_: None)
@@ -69,8 +68,8 @@ class _Verification:
     history: dict[str, list[Intent]] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
+    # of lanes that the ledger does not know or that could not be laid out
     extra: list[Finding] = field(default_factory=list)
-    """Of no lane that the ledger knows, or of one that could not be laid out."""
 
     def verdict(self) -> SinkVerdict:
         self.extra += foreign_rows(self.run)
@@ -119,8 +118,6 @@ class _Verification:
     def _say(self, what: str, done: int, total: int) -> None:
         self.progress(self.run.record.name, what, done, total)
 
-    # --- the ledger ---
-
     def _ledger_side(self) -> list[Lane]:
         run = self.run
         self._say("asking the ledger", 0, 0)
@@ -131,7 +128,7 @@ class _Verification:
         return known
 
     def _drop_what_is_new(self, layouts: Sequence[Layout]) -> None:
-        """What the sink got after the ledger was asked is promised there by now."""
+        """Drop ranges that the sink got after the ledger was asked: the ledger has promised them by now."""
         odd = [layout for layout in layouts if layout.beyond]
         if not odd:
             return
@@ -140,10 +137,8 @@ class _Verification:
                 promised = {c.rows for i in intents.history(connection, layout.lane.id) for c in i.chunks}
                 layout.beyond = [p for p in layout.beyond if p.held.rows not in promised]
 
-    # --- the sink ---
-
     def _replays(self) -> Replays:
-        """What was set aside, and sent again. The ledger first, as for the others."""
+        """The quarantined rows, and what the sink holds as replays. The ledger is asked first, as for the others."""
         record = self.run.record
         with self.run.context.ledger.read() as connection:
             rows = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
@@ -192,7 +187,7 @@ class _Verification:
     def _held_by_one(self, sink: Sink, asked: tuple[Address, Seq | None]) -> Held | None:
         try:
             return sink.held([asked])[0]
-        except RefusedError as e:  # a sink refuses to say what it holds where two objects hold the same rows
+        except RefusedError as e:  # a sink raises this if two objects hold the same rows
             address = asked[0]
             self.extra.append(
                 Finding(
@@ -211,7 +206,8 @@ class _Verification:
         return name
 
     def _inspect(self, layouts: Sequence[Layout], replays: Replays) -> dict[str, dict[SeqRange, Inspected]]:
-        """By partition and range. What cannot be read now is left out, and said."""
+        """What the sink holds, by partition and range. A range that cannot be read is left out and becomes a
+        finding."""
         pairs = [(self.run.address(x.lane.partition), p.held.rows) for x in layouts for p in x.present]
         pairs += ((self.run.address(REPLAY_PARTITION), rows) for rows in replays.ranges)
         found: dict[str, dict[SeqRange, Inspected]] = {x.lane.partition: {} for x in layouts}
@@ -240,17 +236,16 @@ class _Verification:
         spark = self.run.context.tables().spark.sparkContext
         slices = min(len(pairs), spark.defaultParallelism * _TASKS_PER_CORE)
         try:
-            return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # a line per range
+            return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # one result per range
         except Exception as e:
             raise explain(e, "what the sink holds cannot be read") from e
-
-    # --- the lake ---
 
     def _lake_side(
         self, layouts: Sequence[Layout], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
     ) -> list[LaneProof]:
         record = self.run.record
-        marks = [int(x.lane.mark or 0) for x in layouts]  # read from the sink itself, it may be above what is planned
+        # a watermark that was read from the sink itself may be above what is planned
+        marks = [int(x.lane.mark or 0) for x in layouts]
         highest = max([int(record.planned or 0), *marks, *(int(r.chunk.rows.hi) for x in layouts for r in x.chunks)])
         if highest == 0:
             return [prove(x, inspected[x.lane.partition], LakeSide({}, False)) for x in layouts]
@@ -296,11 +291,11 @@ class _Verification:
         for r in layout.chunks:
             yield Wanted(layout.lane.partition, r.chunk.rows, r.chunk.expected, r.options)
         for p in layout.present:
-            if p.record is None and p.options is None:  # taken over: no chunk is in its place
+            if p.record is None and p.options is None:  # known by the watermark alone: no chunk is in its place
                 yield Wanted(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), self._today)
 
     def _wanted_apart(self, layout: Layout) -> Iterator[Wanted]:
-        """Ranges that lie over chunks which were cut otherwise: they need a pass of their own."""
+        """Ranges that overlap chunks which were cut differently: they need a pass of their own."""
         for p in layout.present:
             if p.record is None and p.options is not None:
                 yield Wanted(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), p.options)
@@ -317,8 +312,8 @@ class _Verification:
         inspected: Mapping[str, Mapping[SeqRange, Inspected]],
         rebuilt: Mapping[Wanted, LakeRows],
     ) -> dict[Wanted, LakeRows]:
-        """Where the bytes differ, the rows may still be the same: written by another version of a library, or when the
-        table had another schema. What turns out to be the same gets the digest that was delivered."""
+        """Chunks whose bytes differ although the rows are the same: another version of a library wrote them, or the
+        table had another schema. They get the digest that was delivered."""
         differing: dict[Wanted, str] = {}
         for layout in layouts:
             seen = inspected[layout.lane.partition]
@@ -357,7 +352,7 @@ class _Verification:
         proofs: Sequence[LaneProof],
         inspected: Mapping[str, Mapping[SeqRange, Inspected]],
     ) -> None:
-        """Where a sink can say which numbers it has, the rows that are wrong are named and not only their range."""
+        """If the sink can say which sequence numbers it has, name the wrong rows and not only their range."""
         inspector = self.run.sink().inspector()
         wrong = [
             self._item(x, p)
@@ -377,7 +372,7 @@ def first_of_chunks(count: int, first: str) -> str:
 
 
 def _digest(p: Present, seen: Inspected | None) -> str | None:
-    """What the lake's rows should give; None where something else is wrong already."""
+    """The digest that the lake's rows should give; None if something else is wrong already."""
     if seen is None or seen.problem is not None:
         return None
     there = seen.digest or p.held.digest
@@ -387,13 +382,12 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
     return said if same_bytes(said, there) else None
 
 
-_Looked = tuple[str, SeqRange, Inspected | None, str | None]
-"""Partition, range, what is there, and why that cannot be told."""
+_Looked = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
 
 
 @dataclass(frozen=True)
 class _Inspection:
-    """On the executors."""
+    """Runs on the executors."""
 
     inspector: Inspector
 

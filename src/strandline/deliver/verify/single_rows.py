@@ -1,4 +1,4 @@
-"""Single rows in a proof: those that nobody sent, and those that a sink lacks or has twice."""
+"""Single rows in a proof: rows that were never sent, and rows that a sink lacks or has twice."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAMED_MAX = 5
 STRAYS_MAX = 20
 
 
-# --- rows that a sink lacks or has twice -----------------------------------------------------------------------------
+# --- rows that a sink lacks or has twice ---
 
 
 @runtime_checkable
 class KnowsNumbers(Protocol):
-    """An inspector that can say which numbers of a range the sink has."""
+    """An inspector that can say which sequence numbers of a range the sink has."""
 
     def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array: ...
 
@@ -40,7 +40,7 @@ class KnowsNumbers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """Numbers of a range that the lake has and the sink has not, or has more than once."""
+    """Sequence numbers of a range that the lake has and the sink lacks, or has more than once."""
 
     missing: tuple[int, ...]
     missing_count: int
@@ -50,7 +50,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class NumberComparison:
-    """A sender that sends nothing: it looks which of a chunk's numbers the sink has, and how often."""
+    """A sender that sends nothing: it checks which of a chunk's sequence numbers the sink has, and how often."""
 
     inspector: KnowsNumbers
 
@@ -76,7 +76,7 @@ class NumberComparison:
 
 
 def in_rows(findings: Sequence[Finding], answers: Mapping[Wanted, object]) -> list[Finding]:
-    """The findings, those about a range with its rows named where the comparison could."""
+    """The findings; those about a range name its rows if the comparison could."""
     named = {(w.partition, w.rows): d for w, d in answers.items() if isinstance(d, RowDifference)}
     return [g for f in findings for g in _in_rows(f, named)]
 
@@ -98,7 +98,7 @@ def _numbers(numbers: Sequence[int], count: int) -> str:
     return f"{'number' if count == 1 else 'numbers'} {', '.join(map(str, numbers))}{more}"
 
 
-# --- rows that no chunk stands for -----------------------------------------------------------------------------------
+# --- rows that are in no chunk ---
 
 
 def unsent_rows(
@@ -108,8 +108,8 @@ def unsent_rows(
     rebuilt: Mapping[str, Mapping[SeqRange, LakeRows]],
     left_out: Collection[str],
 ) -> list[Finding]:
-    """Rows up to the marks that are in no chunk: nobody sent them, and nobody left them out. `left_out` are lanes that
-    are known and could not be laid out."""
+    """Rows up to the watermarks that are in no chunk: they were neither sent nor withheld. `left_out` are known lanes
+    that could not be laid out."""
     spans = [LaneSpan(x.lane.partition, x.floor, x.mark) for x in layouts]
     counts = rows_by_lane(df, spans, LaneSpan("", int(record.start or 0), int(record.planned or 0)))
     suspects = []
@@ -144,7 +144,7 @@ def unsent_rows(
 
 
 def _rows_in_chunks(layout: Layout, rebuilt: Mapping[SeqRange, LakeRows]) -> int | None:
-    """The lake's rows in what stands for the lane's numbers up to its mark; None where it could not all be built."""
+    """How many rows the lake has in the lane's ranges up to its watermark; None if not all ranges could be rebuilt."""
     ranges = [r.chunk.rows for r in layout.chunks if r.chunk.rows.hi <= layout.mark]
     ranges += [p.held.rows for p in layout.present if p.record is None and p.options is None]
     found = [rebuilt.get(r) for r in ranges]
@@ -155,7 +155,7 @@ def _rows_in_chunks(layout: Layout, rebuilt: Mapping[SeqRange, LakeRows]) -> int
 
 @dataclass(frozen=True, slots=True)
 class LaneSpan:
-    """The numbers of a lane that its marks answer for: above `floor`, up to `mark`."""
+    """The sequence numbers that a lane's watermark covers: above `floor`, up to `mark`."""
 
     partition: str
     floor: int
@@ -163,7 +163,7 @@ class LaneSpan:
 
 
 def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> dict[str, int]:
-    """How many rows each lane has in its span; a lane that is not among them is counted over that of the others."""
+    """How many rows each lane has in its span; a lane without a span is counted over that of `others`."""
     number = F.col(SEQ_COLUMN)
     if PARTITION_COLUMN not in df.columns:
         only = spans[0] if spans else others
@@ -182,7 +182,7 @@ def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> 
 
 def _counts(df: DataFrame) -> dict[str, int]:
     try:
-        return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # a line per lane
+        return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # one row per lane
     except Exception as e:
         raise explain(e, "the rows of the lake cannot be counted") from e
 
@@ -212,7 +212,7 @@ def strays(df: DataFrame, holes: Sequence[tuple[str, SeqRange]]) -> list[Stray]:
     )
     by_start = {(p, int(r.lo)): r for p, r in holes}
     try:
-        found = grouped.collect()  # a line per hole that has rows
+        found = grouped.collect()  # one row per hole that has rows
     except Exception as e:
         raise explain(e, "the rows of the lake cannot be counted") from e
     return sorted(

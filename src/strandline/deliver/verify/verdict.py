@@ -1,4 +1,4 @@
-"""What `verify` says of a sink: values, for whoever shows them."""
+"""The result of `verify`, as values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.types import Seq
 from strandline.deliver.verify.ranges import Finding, Kind
 
-VerifyProgress = Callable[[str, str, int, int], None]
-"""Sink, what is done right now, how much of it, of how much."""
+VerifyProgress = Callable[[str, str, int, int], None]  # sink, present step, done, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,29 +17,22 @@ class SinkVerdict:
     name: str
     kind: str
     lanes: int
-    ranges: int = 0
-    """Held by the sink and read back."""
+    ranges: int = 0  # held by the sink and read back
     rows: int = 0
     withheld: int = 0
     empty: int = 0
     taken: int = 0
     taken_over: int = 0
     under_way: int = 0
-    quarantined: int = 0
-    """Rows that the sink refused: set aside, and not there."""
+    quarantined: int = 0  # rows that the sink refused and does not have
     replayed: int = 0
     discarded: int = 0
-    gone: int = 0
-    """Rows that were delivered and that the lake no longer has, by retention or purge: the ledger's record proves
-    them."""
-    unprovable: int = 0
-    """Ranges of which neither the lake nor the ledger can tell any more what they held."""
-    lost: int = 0
-    """Rows that it will never get, because a rule or a person said so."""
+    gone: int = 0  # delivered rows that retention or purge deleted from the lake: the ledger's record proves them
+    unprovable: int = 0  # ranges whose content neither the lake nor the ledger knows any more
+    lost: int = 0  # rows that it will never get, because a rule or a person decided so
     checked_bytes: int = 0
     start: Seq | None = None
-    watermark: Seq | None = None
-    """The lowest mark of its lanes; None where nothing was delivered yet."""
+    watermark: Seq | None = None  # the lowest of its lanes; None if nothing was delivered yet
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -49,7 +41,7 @@ class SinkVerdict:
 
     @property
     def unreadable(self) -> bool:
-        """Nothing was found to be wrong, and not all of it could be looked at."""
+        """Nothing was found to be wrong, but not everything could be read."""
         faults = [f for f in self.findings if f.is_fault]
         return bool(faults) and all(f.kind is Kind.UNREADABLE for f in faults)
 

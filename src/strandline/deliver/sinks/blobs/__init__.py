@@ -1,1 +1,1 @@
-"""What `files` and `s3` share: objects with names, encoded from rows and read back."""
+"""What `files` and `s3` share: named objects, encoded from rows and read back."""

@@ -1,7 +1,8 @@
-"""What sinks that keep objects have in common, whether those lie in a folder or in a bucket.
+"""What sinks that store objects share, in a folder or in a bucket.
 
-An object's name is its range. Held is what lies at or below the mark, and what is listed. It is written in this
-order: objects, mark, ledger. So a consumer may take away what it has read, and a range is still known to be delivered.
+An object's name is its range. A sink holds what is at or below its watermark, and what is listed. Objects are written
+first, then the watermark, then the ledger. So a consumer may remove what it has read, and the range still counts as
+delivered.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, ObjectRehe
 from strandline.iceberg.schema.columns import Column
 
 RECORD_VERSION = 1
-LANES_AT_ONCE_MAX = 16
-"""Each lane is a few requests or a few fsyncs that wait for the same disk or the same store."""
+LANES_AT_ONCE_MAX = 16  # each lane is a few requests or fsyncs, which wait for the same store or disk
 
 FORMAT_OPTIONS = (
     Option("format", "`parquet`, `jsonl` or `csv`.", default="parquet"),
@@ -59,14 +59,13 @@ _Out = TypeVar("_Out")
 @dataclass(frozen=True, slots=True)
 class Object:
     rows: SeqRange
-    name: str
-    """Without its folder."""
+    name: str  # without its folder
     size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of a lane at one moment."""
+    """The watermark and the objects of a lane at one moment."""
 
     mark: Seq | None
     objects: tuple[Object, ...]
@@ -76,7 +75,7 @@ class Look:
         return merge_ranges([*below, *(o.rows for o in self.objects)])
 
     def settles(self, rows: SeqRange) -> bool:
-        """Whether the range is held already, all of it."""
+        """Whether the range is held completely."""
         return covers(self.held(), rows)
 
     def conflict(self, rows: SeqRange) -> Conflict | None:
@@ -84,7 +83,7 @@ class Look:
         return Conflict(found) if found else None
 
     def beyond_mark(self) -> Look:
-        """What can be new: all else is known to be held by the mark alone."""
+        """Without the objects that the watermark covers anyway."""
         return Look(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
 
     def exactly(self, rows: SeqRange) -> Object | None:
@@ -92,24 +91,24 @@ class Look:
 
 
 class Place(Protocol):
-    """A folder or a bucket; names are relative to the sink's path or prefix. Raises `StorageError`."""
+    """A folder or a bucket; names are relative to the sink's path or prefix. Methods raise `StorageError`."""
 
     def look(self, lane: str, after: Seq | None) -> Look:
-        """The lane's mark, and its objects: at least those that begin beyond `after` and beyond the mark."""
+        """The lane's watermark, and its objects: at least those that begin beyond `after` and beyond the watermark."""
 
     def names(self, folder: str) -> list[str]:
-        """What lies directly in it; nothing where there is no such folder."""
+        """The names directly in the folder; empty if there is no such folder."""
 
     def read(self, name: str) -> bytes | None: ...
 
     def create(self, name: str, body: bytes) -> bool:
-        """Durable when it returns; False where there is one of that name, which stays as it is."""
+        """Durable when it returns; False if the name is taken, and that object stays as it is."""
 
     def remove(self, name: str) -> None: ...
 
 
 def gone(parcel: Parcel) -> Landed:
-    """A repeat of something that is no longer there to be read: nobody knows its digest, so none is given."""
+    """A repeat whose object is no longer there to be read: its digest is unknown, so none is given."""
     return Landed(parcel.rows.num_rows, "", 0, repeat=True)
 
 
@@ -126,7 +125,7 @@ def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out
 
 
 class ObjectSink(ABC):
-    """The part on the driver. What differs between a folder and a bucket is in the place and in the sender."""
+    """The part on the driver. Folders and buckets differ in the place and in the sender."""
 
     def __init__(self, place: Place, *, dataset: str, generation: int, how: Format, destination: str) -> None:
         self.form = how.form
@@ -143,7 +142,7 @@ class ObjectSink(ABC):
         return f"{type(self).__name__}({self.destination!r})"
 
     def prepare(self, columns: Sequence[Column]) -> None:
-        """Files describe themselves, so any schema will do; CSV needs the names for its first line."""
+        """Files describe themselves, so any schema will do; CSV needs the column names for its header."""
         self._columns = tuple(column.name for column in columns)
 
     def _header(self) -> tuple[str, ...]:
@@ -192,7 +191,7 @@ class ObjectSink(ABC):
                 f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
                 hint="Choose another place: what two lakes deliver must not lie in one folder.",
             )
-        # A name of its own for each: whoever writes in whatever order, the highest never goes back.
+        # Each generation is a name of its own: whoever writes in whatever order, the highest never goes back.
         if generation > found.generation:
             self._place.create(f"{self._folder}/{names.GENERATIONS}/{generation}", b"")
         return Claimed(theirs, max(generation, found.generation))
@@ -239,7 +238,7 @@ class ObjectSink(ABC):
             }
             self._place.create(f"{folder}/{names.mark_name(mark)}", json.dumps(record).encode() + b"\n")
         failpoints.hit("sink.after_mark")
-        # Only after the higher one is durable. One that stays behind does no harm.
+        # Only after the higher watermark is durable. A lower one that stays does no harm.
         for other in there:
             if other < max([mark, *there]):
                 self._place.remove(f"{folder}/{names.mark_name(other)}")
@@ -270,7 +269,7 @@ class ObjectSink(ABC):
 
 
 def looked(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) -> Look:
-    """From names: anything that is not one of ours is not there."""
+    """Ignores names that are not ours."""
     objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
     mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
     return Look(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))

@@ -1,4 +1,4 @@
-"""Objects read back: how many rows they hold, and what is wrong with them."""
+"""Reads objects back: how many rows they hold, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GONE = Inspected(None, None, "the object is gone")
 
 
 class _Bad(Exception):
-    """What is wrong with an object, in words."""
+    """Says what is wrong with an object."""
 
 
 def inspect(file: IO[bytes], name: str, rows: SeqRange, identity: dict[str, str]) -> Inspected:
-    """Reads all of it: the digest of its bytes, and the rows that they decode to."""
+    """Reads the whole object: the digest of its bytes, and the rows that they decode to."""
     digest, _ = digest_of(file)
     file.seek(0)
     try:
@@ -36,7 +36,7 @@ def inspect(file: IO[bytes], name: str, rows: SeqRange, identity: dict[str, str]
 
 
 def count_rows(file: IO[bytes], name: str) -> int | None:
-    """The rows of an object whose content nobody doubts; None where it cannot be read after all."""
+    """The rows of an object whose content is not in doubt; None if it cannot be read after all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -76,7 +76,7 @@ def _count_parquet(file: IO[bytes], rows: SeqRange, identity: dict[str, str]) ->
 
 
 def _check_numbers(batch: pa.RecordBatch, last: int, rows: SeqRange) -> int:
-    """Numbers must increase and lie inside the range; gives the last one."""
+    """Returns the last sequence number. Raises _Bad unless the numbers increase and are inside the range."""
     import pyarrow.compute as pc
 
     if batch.schema.get_field_index(SEQ_COLUMN) < 0 or batch.num_rows == 0:
@@ -126,7 +126,7 @@ def decompressing(file: IO[bytes], extension: str) -> IO[bytes]:
 
 
 def _count_records(text: IO[bytes], *, quoting: bool) -> int:
-    """Line ends; of CSV those outside quotes. Quotes inside a quoted value are doubled, so they never change it."""
+    """Counts line ends; in CSV those outside quotes. Quotes inside a quoted value are doubled, so they cancel out."""
     import numpy as np
 
     count, open_quote, last = 0, 0, b"\n"

@@ -1,7 +1,7 @@
-"""Rows as bytes. The same rows give the same bytes, however the table that carries them is cut into pieces.
+"""Encodes rows as bytes. The same rows give the same bytes, however Arrow divides their table into chunks.
 
-Everything that a library might choose by itself is fixed here. The bytes still depend on the versions of the
-libraries; ranges, not bytes, are the identity of a chunk.
+Everything that a library might choose by itself is fixed here. The bytes still depend on the versions of the libraries;
+ranges, not bytes, identify a chunk.
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ from strandline.deliver.sinks.blobs.names import shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROW_GROUP_ROWS = 131_072
-"""Large enough to compress well, small enough for a reader that wants a few columns of a few rows."""
-_SLICE_ROWS = 65_536
-"""Lines are joined so many at a time: the whole text is never there twice."""
+ROW_GROUP_ROWS = 131_072  # compresses well, and still suits a reader that wants a few columns of a few rows
+_SLICE_ROWS = 65_536  # so many lines are joined at a time, so that the whole text is never in memory twice
 _READ_BYTES = 1 << 20
 _ZSTD_LEVEL = 3
 _GZIP_LEVEL = 6
+# Pinned, because a library's defaults may change. Encoded columns gain little from more than zstd's first level.
 _PARQUET_LEVELS = {"zstd": 1, "gzip": 6}
-"""Pinned: the defaults of a library may change. Encoded columns gain little from more than zstd's first level."""
 
 FORMATS = ("parquet", "jsonl", "csv")
+# The first of each is the default.
 _COMPRESSIONS = {"parquet": ("zstd", "snappy", "gzip", "none"), "text": ("none", "gz", "zst")}
-"""The first of each is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a sink writes: `format` and `compression` of its options."""
+    """How a sink writes: the options `format` and `compression`."""
 
     name: str
     compression: str
@@ -94,7 +92,7 @@ class _Writable(Protocol):
 
 
 class _Hashing(io.RawIOBase):
-    """Passes on what is written, and knows its digest and size."""
+    """Passes on what is written, and computes its digest and size."""
 
     def __init__(self, out: _Writable) -> None:
         self._out = out
@@ -118,7 +116,7 @@ class _Hashing(io.RawIOBase):
 
 
 def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[str, str], out: _Writable) -> Encoded:
-    """Write one object to `out`. `header` is the first record of CSV: the names of the columns that the lines hold."""
+    """Writes one object to `out`. `header` is the first record of CSV: the names of the columns in the lines."""
     hashing = _Hashing(out)
     if how.name == "parquet":
         _write_parquet(rows, how, identity, hashing)
@@ -134,7 +132,7 @@ def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[st
 def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _Hashing) -> None:
     import pyarrow.parquet as pq
 
-    # What Spark notes about columns is not the reader's.
+    # Spark's metadata about columns does not concern the reader.
     table = rows.replace_schema_metadata(None)
     with pq.ParquetWriter(
         cast("IO[bytes]", out),
@@ -152,7 +150,8 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
         write_page_checksum=True,
     ) as writer:
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
-            # Pages end where pieces end, so a row group must be one piece; only that much is ever there twice.
+            # A page ends where an Arrow chunk ends, so a row group must be one chunk; only that much is in memory
+            # twice.
             group = table.slice(start, ROW_GROUP_ROWS).combine_chunks()
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata(
@@ -161,8 +160,8 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
 
 
 def _worth_a_dictionary(table: pa.Table) -> list[str]:
-    """Columns whose values repeat, by the first rows of the table, so that the same rows give the same bytes. A
-    dictionary of values that are all different takes longest to write, and is thrown away in the end."""
+    """Columns whose values repeat, judged by the first rows of the table, so that the same rows give the same bytes. A
+    dictionary of distinct values takes longest to write, and is discarded in the end."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -181,7 +180,7 @@ _SAMPLE_ROWS = 8192
 
 
 def _lines(rows: pa.Table) -> Iterator[memoryview]:
-    """The lines, each with its end, as few pieces of memory."""
+    """The lines, each with its line end, in a few pieces of memory."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -189,7 +188,7 @@ def _lines(rows: pa.Table) -> Iterator[memoryview]:
     if column.null_count:
         raise ValueError("a line is null")
     nothing, end = pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary())
-    # Slices are cut by row, so that the compressor sees the same writes whatever pieces the table came in.
+    # Cut by row, so that the compressor sees the same writes however Arrow divides the table.
     for start in range(0, rows.num_rows, _SLICE_ROWS):
         lines = column.slice(start, _SLICE_ROWS).cast(pa.large_binary()).combine_chunks()
         ended = cast("Any", pc).binary_join_element_wise(lines, nothing, end)
@@ -208,7 +207,7 @@ def _quoted(name: str) -> str:
 def _compressing(compression: str, out: _Hashing) -> Iterator[IO[bytes]]:
     match compression:
         case "gz":
-            # Neither a time nor a name in the header.
+            # No time and no name in the header.
             with gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=out, mtime=0) as zipped:
                 yield cast("IO[bytes]", zipped)
         case "zst":
@@ -223,7 +222,6 @@ def _compressing(compression: str, out: _Hashing) -> Iterator[IO[bytes]]:
 
 
 def digest_of(file: IO[bytes]) -> tuple[str, int]:
-    """The digest and the size of what is in a file."""
     hashing, size = hashlib.sha256(), 0
     while piece := file.read(_READ_BYTES):
         hashing.update(piece)

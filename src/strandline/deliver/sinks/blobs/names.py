@@ -1,12 +1,12 @@
-"""Where the objects of a sink lie and what they are called. Pure: one set of names for folders and buckets.
+"""The names of a sink's objects, the same for folders and buckets. Pure.
 
-    <dataset>/_strandline.json                          whose destination it is
+    <dataset>/_strandline.json                          who claimed the destination
     <dataset>/_generations/<n>                          the highest counts
     <dataset>/<partition>/<lo>-<hi>.<ext>               the rows of one chunk; names sort as their numbers do
     <dataset>/<partition>/_marks/<seq>.json             all rows up to <seq> are delivered; the highest counts
     generation=<n>/<dataset>/<partition>/…              the same for every generation but the first
 
-Nothing else that lies there is ever looked at.
+Anything else there is ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import Address
 from strandline.storage.s3_settings import store_name
 
-NOT_PARTITIONED_FOLDER = "all"
-"""Encoded partitions always contain `=`, so none of them is called this."""
+NOT_PARTITIONED_FOLDER = "all"  # an encoded partition contains `=`, so none has this name
 MARKS = "_marks"
 GENERATIONS = "_generations"
 CUTS = "_cuts"
@@ -29,10 +28,9 @@ CLAIM = "_strandline.json"
 
 EXTENSIONS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst")
 
-_COMPONENT_BYTES_MAX = 200
-"""File systems allow 255; the rest is for what tools put in front or behind."""
+_COMPONENT_BYTES_MAX = 200  # file systems allow 255; the rest is for what tools add in front or behind
+# For a whole partition: S3 allows 1024 for a key, which also holds prefix, dataset and object name.
 _PARTITION_BYTES_MAX = 600
-"""Of a whole partition: S3 allows 1024 for a key, and the prefix, the dataset and the object's name need theirs."""
 _CUT_BYTES = 120
 _HASH_DIGITS = 40
 
@@ -42,7 +40,7 @@ _GENERATION = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def shorten(encoded: str, bytes_max: int = _COMPONENT_BYTES_MAX) -> str:
-    """Long names are cut and get a hash. `~` never stands inside an encoded value, so no short name looks like one."""
+    """Long names are truncated and get a hash. `~` is never in an encoded value, so no short name looks like one."""
     if len(encoded.encode()) <= bytes_max:
         return encoded
     return f"{encoded[:_CUT_BYTES].replace('/', '%2F')}~{hashlib.sha256(encoded.encode()).hexdigest()[:_HASH_DIGITS]}"
@@ -66,7 +64,7 @@ def lane_folder(address: Address) -> str:
 
 
 def names_a_generation(path: str) -> bool:
-    """Whether a path leads into what a sink keeps for a later generation of its own."""
+    """Whether a path leads into a folder for later generations of a sink."""
     return re.search(r"(?:^|/)generation=\d+(?:/|$)", path) is not None
 
 
@@ -75,12 +73,12 @@ def object_name(rows: SeqRange, extension: str) -> str:
 
 
 def ends_beyond(name: str, mark: Seq) -> bool:
-    """Whether a name may be of an object that ends beyond the mark; quick, for folders with a million of them."""
+    """Whether a name may be of an object that ends beyond the watermark; fast, for folders with a million of them."""
     return name[20:39] > f"{mark:019d}"
 
 
 def object_range(name: str) -> SeqRange | None:
-    """The range that an object holds; None for a name that is not one of ours."""
+    """The range that an object holds; None for a name that is not ours."""
     match = _OBJECT.fullmatch(name)
     if match is None:
         return None
@@ -108,14 +106,10 @@ def generation_of(name: str) -> int | None:
     return int(name) if _GENERATION.fullmatch(name) and int(name) > 0 else None
 
 
-# Destinations, as text that can be stored and compared.
-
-
 @dataclass(frozen=True, slots=True)
 class _Where:
     scheme: str
-    host: str
-    """Of a bucket: its endpoint."""
+    host: str  # of a bucket: its endpoint
     parts: tuple[str, ...]
 
 
@@ -129,13 +123,13 @@ def s3_destination(bucket: str, prefix: str, dataset: str, endpoint: str | None)
 
 
 def place_of(url: str, endpoint: str | None) -> str:
-    """The URL of a folder or bucket, such as the warehouse's, in the same words as a destination."""
+    """The URL of a folder or bucket, such as the warehouse's, in the form of a destination."""
     return f"{url.rstrip('/')}@{store_name(endpoint)}" if url.startswith("s3://") else url
 
 
 def overlaps(a: str, b: str) -> bool:
-    """Whether two places are the same, or one lies inside the other: destinations, or what `place_of` gave. Nothing
-    lies inside a URL that is posted to, whatever its path looks like."""
+    """Whether two places (destinations, or results of `place_of`) are the same, or one is inside the other. A URL that
+    is posted to contains nothing, whatever its path looks like."""
     if a.startswith(("http://", "https://")):
         return a == b
     first, second = _where(a), _where(b)

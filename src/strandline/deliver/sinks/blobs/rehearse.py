@@ -1,5 +1,6 @@
-"""Chunks built as if they were to be sent, for `verify`: what the object would be, and whether the one that is there
-holds the same rows."""
+"""Builds chunks for `verify` as if they were to be sent: what the object would be, and whether the existing one holds
+the same rows.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Provable(Protocol):
-    """What a sink may offer beyond the interface, so that contents are compared and not only counts."""
+    """Optional methods of a sink, with which `verify` compares contents and not only counts."""
 
     def rehearsal(self, columns: Sequence[str]) -> Sender:
-        """Sends nothing, and answers with what would have landed. The columns are those that `prepare` would get."""
+        """Sends nothing, and returns what would have landed. The columns are those that `prepare` would get."""
 
     def comparison(self, columns: Sequence[str]) -> Sender | None:
-        """Sends nothing: `Landed` where the sink holds these very rows, `Conflict` where it holds others. For content
+        """Sends nothing: `Landed` if the sink holds exactly these rows, `Conflict` if it holds others. For content
         whose digest differs although its rows may be the same: another version of a library wrote it."""
 
     def name_of(self, address: Address, rows: SeqRange) -> str:
-        """What a person looks for at the sink."""
+        """The name under which a person finds the range at the sink."""
 
 
 class _Nowhere:
@@ -68,7 +69,7 @@ class ObjectRehearsal:
 
 @dataclass(frozen=True, slots=True)
 class ObjectComparison:
-    """Both sides are encoded anew, by the libraries of today."""
+    """Encodes both sides again, with the libraries of today."""
 
     place: Place
     how: Format

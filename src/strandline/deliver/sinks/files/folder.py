@@ -1,4 +1,4 @@
-"""A local folder in which nothing is ever seen half-written, and what was said to be there survives a power cut."""
+"""A local folder in which files appear only complete, and stay after a power cut."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, Look, looked
 from strandline.storage.durable import describe, link_new, make_folders, make_folders_in, new_file, sync_folder
 
 TEMPORARY = "_tmp"
-_AWAY = "~"
-"""Begins the name of a folder that is being removed."""
+_AWAY = "~"  # begins the name of a folder that is being removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +26,25 @@ class Folder:
     """The place of a `files` sink."""
 
     base: str
-    home: str
-    """The dataset's own folder inside it: temporary files lie there, on the same disk as the objects."""
+    home: str  # the dataset's folder inside; temporary files are there, on the same disk as the objects
 
     def path(self, name: str) -> Path:
         return Path(self.base, name)
 
     def temporary(self, token: str) -> Path:
-        """Made by `fence` alone: a deliverer whose folder is gone has been superseded."""
+        """Only `fence` makes this folder: a deliverer whose folder is gone has been superseded."""
         return Path(self.base, self.home, TEMPORARY, token)
 
     def look(self, lane: str, after: Seq | None) -> Look:
         there = self.names(lane)
-        marks = self.names(f"{lane}/{names.MARKS}")  # after the names: what is taken away in between is below a mark
+        # after the objects: one that is removed in between is below a watermark
+        marks = self.names(f"{lane}/{names.MARKS}")
         mark = looked((), marks).mark
         if after is not None and mark is not None:
             there = [name for name in there if names.ends_beyond(name, mark)]
         look = looked(((name, None) for name in there), marks)
         if look.objects:
-            # Whoever linked them may have died before this.
+            # The deliverer that linked them may have died before it synced the folder.
             with _told(self.path(lane)):
                 sync_folder(self.path(lane))
         return look
@@ -87,7 +86,7 @@ class Folder:
             path.unlink(missing_ok=True)
 
     def make(self, folder: str) -> None:
-        """The folder and those above it, durably, even where another made them and died."""
+        """Makes the folder and its parents durable, even those that another process made before it died."""
         make_folders(Path(self.base))
         make_folders_in(Path(self.base), folder)
 
@@ -105,7 +104,7 @@ class Folder:
             )
 
     def fence(self, token: str) -> None:
-        """Take away the folder of every other deliverer: what it has written so far can no longer get a name."""
+        """Removes the temporary folders of all other deliverers: what they wrote so far can no longer get a name."""
         place = self.temporary("")
         with _told(place):
             self.make(f"{self.home}/{TEMPORARY}/{token}")
@@ -114,7 +113,7 @@ class Folder:
                     continue
                 away = place / f"{_AWAY}{uuid.uuid4().hex}"
                 try:
-                    # Renamed first: one that is half removed would still be good for a new file.
+                    # Renamed first: a folder that is half removed would still accept a new file.
                     Path(entry.path).rename(away)
                 except FileNotFoundError:
                     continue
@@ -126,7 +125,7 @@ class Folder:
 
 
 def give_name(temporary: Path, path: Path) -> bool:
-    """Make a finished file visible. False where the name is taken; durable in both cases."""
+    """Makes a finished file visible. False if the name is taken; durable in both cases."""
     try:
         link_new(temporary, path)
         created = True

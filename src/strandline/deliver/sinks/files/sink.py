@@ -1,8 +1,8 @@
-"""The kind `files`: Parquet, JSON lines or CSV in a local folder, or one that every executor has mounted.
+"""The kind `files`: Parquet, JSON lines or CSV in a local folder, or in one that every executor has mounted.
 
-A chunk is written to a temporary file, fsynced, and linked to its name without replacing. The temporary file lies in a
-folder that belongs to one deliverer; the next one takes that folder away before it does anything else, so a deliverer
-that was stopped and goes on later can no longer make anything visible.
+A chunk is written to a temporary file, fsynced, and linked to its name without replacing. The temporary file is in a
+folder that belongs to one deliverer. The next deliverer removes that folder before it does anything else, so a
+deliverer that was paused and continues later can no longer make anything visible.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class FilesSink(ObjectSink):
             destination=names.file_destination(folder.base, dataset),
         )
         self._local = folder
+        # What each lane that was asked for since the fence has beyond its watermark. The senders of one token get it,
+        # so that not each of them lists the lane.
         self._looks: dict[str, Look] = {}
-        """What lies beyond the mark of each lane that was asked for since the fence: for the senders of one token, so
-        that not each of them lists the lane."""
         self._token: str | None = None
 
     def fence(self, token: str) -> None:
@@ -74,7 +74,7 @@ class FilesSink(ObjectSink):
         return look
 
     def _forget_unless(self, token: str | None) -> None:
-        """A token's senders add to the lanes, so that what was seen before them is no longer what is there."""
+        """Drops the listings if another token's senders were made since: they add to the lanes."""
         if self._token is not None and self._token != token:
             self._looks.clear()
         self._token = token
@@ -93,9 +93,9 @@ class FilesSender:
     how: Format
     header: tuple[str, ...]
     token: str
+    # What each lane has beyond its watermark, as the driver or this sender listed it. Nobody else adds to it while this
+    # deliverer's temporary folder exists.
     _lanes: dict[str, Look] = field(default_factory=dict, repr=False)
-    """What was seen of each lane beyond its mark, by the driver or here. Nobody else adds to it while this deliverer's
-    temporary folder exists."""
     _made: set[str] = field(default_factory=set, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
@@ -115,7 +115,7 @@ class FilesSender:
     def _send(self, lane: str, parcel: Parcel) -> Outcome:
         look = self._lanes.get(lane)
         if lane not in self._made:
-            # Before any folder is made: what the sink delivered to may not be mounted any more.
+            # Before any folder is made: the destination may not be mounted any more.
             if not self.folder.temporary(self.token).is_dir():
                 return TryLater(SUPERSEDED)
             look = self.folder.look(lane, Seq(0)).beyond_mark() if look is None else look
@@ -137,7 +137,7 @@ class FilesSender:
         return Landed(encoded.count, encoded.digest, encoded.size)
 
     def _write(self, path: Path, parcel: Parcel) -> Encoded | None:
-        """None where another object has the name."""
+        """None if another object has the name."""
         temporary = self.folder.temporary(self.token) / uuid.uuid4().hex
         try:
             with new_file(temporary) as file:
@@ -150,7 +150,7 @@ class FilesSender:
             temporary.unlink(missing_ok=True)
 
     def _repeat(self, lane: str, parcel: Parcel, look: Look) -> Landed:
-        """What landed under the range is the delivery, so it is what is told."""
+        """Reports what landed under the range: that is the delivery."""
         there = look.exactly(parcel.range)
         known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
         for name in known:

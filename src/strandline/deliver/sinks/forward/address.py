@@ -1,4 +1,4 @@
-"""Which addresses rows may be sent to. Pure: names are resolved elsewhere, and what they lead to is judged here."""
+"""Which addresses rows may be sent to. Pure: others resolve the names, and the addresses are checked here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_
 _ADDRESS_LIKE = re.compile(r"[0-9.]+(?:/.*)?|.*:.*|.*/.*")
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+# IPv4 inside IPv6 in its old notation, NAT64 of a network's own, and site-local: all lead to private places, although
+# `is_global` of some versions of Python says otherwise.
 _NOT_PUBLIC = (IPv6Network("::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("fec0::/10"))
-"""IPv4 inside IPv6 as it was once written, NAT64 of a network's own, and site-local: all leading to private places, and
-`is_global` of some versions of Python says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class AllowList:
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def permits(self, host: str, address: Address) -> bool:
-        """Whether this address may be connected to, where this name led to it. A name never opens a private address:
-        whoever controls its DNS could point it anywhere."""
+        """Whether rows may be sent to this address, to which this name resolved. A name never permits a private
+        address: whoever controls its DNS could point it anywhere."""
         plain = plain_address(address)
         if any(plain in network for network in self.networks if network.version == plain.version):
             return True
@@ -40,7 +40,7 @@ class AllowList:
 
 
 class AddressRefused(RefusedError):
-    """The setting says no."""
+    """The setting does not permit the address."""
 
 
 def parse_allow(entries: Sequence[str]) -> AllowList:
@@ -78,7 +78,7 @@ def _matches(pattern: str, host: str) -> bool:
 
 
 def plain_address(address: Address) -> Address:
-    """An IPv4 address that is written as one of IPv6 is the IPv4 address: that is where the kernel connects to."""
+    """An IPv4 address in IPv6 notation is that IPv4 address: the kernel connects to it."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
@@ -91,7 +91,7 @@ def is_public(address: Address) -> bool:
             return False
         if plain.sixtofour is not None and not is_public(plain.sixtofour):
             return False
-        if plain in _NAT64:  # a gateway sends it on to the IPv4 address in its last bits
+        if plain in _NAT64:  # a gateway forwards to the IPv4 address in its last bits
             return is_public(IPv4Address(int(plain) & 0xFFFF_FFFF))
     return plain.is_global and not plain.is_multicast
 

@@ -1,7 +1,7 @@
-"""Connections to addresses that were checked, bounded in time, and kept from one sender to the next.
+"""Connections to checked addresses, limited in time, and kept from one sender to the next.
 
-A name is resolved once, what it leads to is checked, and exactly that is connected to: an answer of DNS that changes
-between the check and the connection changes nothing.
+A name is resolved once, its addresses are checked, and exactly those are connected to: a DNS answer that changes
+between the check and the connection has no effect.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from strandline.deliver.sinks.forward.address import Address, AllowList, refusal
 
 _LOOKS_SECONDS = 0.5
 KEPT_SECONDS_MAX = 30.0
-KEPT_MAX = 8
-"""Pools that wait for their next sender, in this process."""
+KEPT_MAX = 8  # pools of this process that wait for their next sender
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a server is reached: pickled with a sender."""
+    """How a server is reached. It is pickled with a sender."""
 
     allow: AllowList
     connect_seconds_max: float
     answer_seconds_max: float
-    ca: str | None = None
-    """Certificates to trust in place of the system's, as PEM."""
+    ca: str | None = None  # certificates to trust in place of the system's, as PEM
 
 
-# --- connecting ------------------------------------------------------------------------------------------------------
+# --- connecting ---
 
 
 class CheckedBackend(httpcore.NetworkBackend):
@@ -65,7 +63,7 @@ class CheckedBackend(httpcore.NetworkBackend):
         until = None if timeout is None else time.monotonic() + timeout
         last: httpcore.NetworkError | httpcore.TimeoutException = httpcore.ConnectError(f"{host} has no address")
         for n, (family, kind, protocol, _, sockaddr) in enumerate(permitted):
-            # Each gets its share of what is left: one that is a black hole does not take the others' time.
+            # Each address gets its share of the remaining time: one that never answers does not take the others' time.
             share = None if until is None else max(0.05, (until - time.monotonic()) / (len(permitted) - n))
             try:
                 return _connect(family, kind, protocol, sockaddr, share)
@@ -93,8 +91,8 @@ def _connect(family: int, kind: int, protocol: int, sockaddr: Any, seconds: floa
 
 
 class Stream(httpcore.NetworkStream):
-    """Its time limits are for all of a request, and all of an answer: a server that sends a byte now and then does not
-    hold us for ever."""
+    """Its time limits are for a whole request and a whole response: a server that sends a byte now and then does not
+    block for ever."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -113,7 +111,7 @@ class Stream(httpcore.NetworkStream):
             raise httpcore.ReadError(e.strerror or str(e)) from None
 
     def _wait_until_readable(self, until: float) -> None:
-        """As long as nobody tells the deliverer to stop."""
+        """Waits until data arrives. Raises ReadTimeout if the deliverer stops."""
         stopping = stopping_event()
         if stopping is None or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return
@@ -142,7 +140,7 @@ class Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> Stream:
-        """With the name from the URL: it is what the certificate must be for, wherever the connection went."""
+        """Uses the name from the URL: the certificate must be for it, wherever the connection leads."""
         try:
             self._socket.settimeout(timeout)
             return Stream(ssl_context.wrap_socket(self._socket, server_hostname=server_hostname))
@@ -157,7 +155,7 @@ class Stream(httpcore.NetworkStream):
         match info:
             case "ssl_object":
                 return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
-            case "is_readable":  # an idle connection that is, was closed by the server
+            case "is_readable":  # the server has closed an idle connection that is readable
                 if self._socket.fileno() < 0:
                     return True
                 waiting = select.poll()
@@ -181,15 +179,15 @@ def _tls_words(error: OSError) -> str:
     return (error.reason if isinstance(error, ssl.SSLError) else None) or error.strerror or str(error)
 
 
-# --- keeping connections ---------------------------------------------------------------------------------------------
+# --- keeping connections ---
 
 _kept: list[tuple[int, Reach, bytes, httpcore.ConnectionPool]] = []
 _lock = threading.Lock()
 
 
 def take_pool(reach: Reach, origin: bytes) -> httpcore.ConnectionPool:
-    """One that an earlier sender of this process left, or a new one. A task is a sender, and a task is short: without
-    this every chunk would cost a connection, and a handshake."""
+    """A pool that an earlier sender of this process left, or a new one. Each task has its own sender, and a task is
+    short: without this, every chunk would cost a connection and a handshake."""
     with _lock:
         for n, (process, its_reach, its_origin, pool) in enumerate(_kept):
             if (process, its_reach, its_origin) == (os.getpid(), reach, origin):

@@ -1,4 +1,4 @@
-"""Requests to one URL, and what came back: the URL itself, the token, and answers that are read to their end."""
+"""Requests to one URL: the URL itself, the token, and complete responses."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from strandline.core.settings import read_secret
 from strandline.deliver.sinks.forward import connections
 from strandline.deliver.sinks.forward.connections import Reach
 
-ANSWER_BYTES_MAX = 1 << 20
-"""Of the answer to a body. What is longer is not read to its end, and costs the connection."""
+ANSWER_BYTES_MAX = 1 << 20  # a longer response to a body is cut off, and its connection closed
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|[0-9a-f:.]+")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _ASKED_AGAIN = (401, 403, 404)
 
 
-# --- where -----------------------------------------------------------------------------------------------------------
+# --- the URL ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,10 @@ class Place:
     """A URL, as it is requested and as it is stored."""
 
     scheme: str
-    host: str
-    """In lower case, an IPv6 address without its brackets."""
+    host: str  # in lower case, an IPv6 address without its brackets
     port: int
     path: str
-    query: str = field(repr=False, default="")
-    """Sent, and neither stored nor shown: people put keys into it."""
+    query: str = field(repr=False, default="")  # sent, but neither stored nor shown: people put keys into it
 
     @property
     def netloc(self) -> str:
@@ -55,13 +52,13 @@ class Place:
         return f"{self.scheme}://{self.netloc}{self.path.rstrip('/')}"
 
     def scrub(self, text: str) -> str:
-        """Without the query and its values, however a server repeats them."""
+        """Hides the query and its values, however a server repeats them."""
         values = [value for _, value in parse_qsl(self.query, keep_blank_values=True)]
         raw = [pair.partition("=")[2] for pair in self.query.split("&")]
         return hide(text, [self.query, unquote_plus(self.query), *values, *raw])
 
     def url(self, under: str = "") -> httpcore.URL:
-        """Of the place, or of something under it."""
+        """The URL of the place, or of something under it."""
         path = f"{self.path.rstrip('/')}/{under}" if under else self.path
         target = f"{path}?{self.query}" if self.query else path
         return httpcore.URL(
@@ -70,7 +67,7 @@ class Place:
 
 
 def parse_place(url: str) -> Place:
-    """Raises UsageError, which never repeats what was given: it may hold a secret."""
+    """Raises UsageError, which never repeats the input: it may hold a secret."""
     hint = "http://HOST:PORT/v1/datasets/DATASET/rows of a receiver, or any URL that takes a POST."
     try:
         parsed = httpx.URL(url)
@@ -97,11 +94,10 @@ def parse_place(url: str) -> Place:
     )
 
 
-# --- who -------------------------------------------------------------------------------------------------------------
+# --- the token ---
 
 
-_SECRET_CHARS_MIN = 4
-"""What is shorter is no secret, and would take letters out of every word."""
+_SECRET_CHARS_MIN = 4  # a shorter text is no secret, and hiding it would remove letters from every word
 
 
 def hide(text: str, secrets: Iterable[str | None]) -> str:
@@ -112,11 +108,10 @@ def hide(text: str, secrets: Iterable[str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The secret as it was read, and where from, so that it can be read again when it was changed."""
+    """The secret, and where it was read from, so that it can be read again after a change."""
 
     value: str | None = field(repr=False, default=None)
-    source: str | None = None
-    """`env:NAME` or `file:PATH`, as the option says."""
+    source: str | None = None  # `env:NAME` or `file:PATH`, as the option says
 
     def __post_init__(self) -> None:
         if self.value is not None and not _TOKEN.fullmatch(self.value):
@@ -126,7 +121,7 @@ class Token:
             )
 
     def read_again(self) -> Token | None:
-        """One that is another by now, if there is."""
+        """The token if it has changed since; None if not."""
         if self.source is None:
             return None
         try:
@@ -139,14 +134,13 @@ class Token:
         return text.replace(self.value, "***") if self.value else text
 
 
-# --- what came back --------------------------------------------------------------------------------------------------
+# --- the response ---
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
+    headers: Mapping[str, str]  # names in lower case
     content: bytes = b""
 
     @property
@@ -155,7 +149,7 @@ class Answer:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The object that a receiver's answer is; nothing where it is none."""
+        """The JSON object of the response; empty if it is none."""
         try:
             parsed = json.loads(self.content) if self.content else None
         except (ValueError, RecursionError):
@@ -168,15 +162,15 @@ class NotSent(Exception):
 
 
 class AnswerLost(Exception):
-    """The request may have reached it, and what it did with it is not known."""
+    """The request may have reached the server, and its outcome is unknown."""
 
 
 class AnswerLate(AnswerLost):
-    """All the time that an answer may take has passed: whoever repeats the request at once waits as long again."""
+    """The time limit for a response has passed: an immediate retry would wait as long again."""
 
 
 class Conversation:
-    """With one server. Opens its connection on first use, and keeps it; pickled without."""
+    """Requests to one server. Connects on first use, and keeps the connection; it is pickled without."""
 
     def __init__(self, place: Place, token: Token, reach: Reach) -> None:
         self.place = place
@@ -191,7 +185,7 @@ class Conversation:
         return self.__dict__ | {"_pool": None}
 
     def scrub(self, text: str) -> str:
-        """Without the token and the query of the address, should the server repeat them."""
+        """Hides the token and the URL's query, in case the server repeats them."""
         return self.token.scrub(self.place.scrub(text))
 
     def close(self) -> None:
@@ -208,8 +202,8 @@ class Conversation:
         content: bytes = b"",
         bytes_max: int = ANSWER_BYTES_MAX,
     ) -> Answer:
-        """Where the server does not take the token, it is read again once; the rest of the request stays as it is.
-        Raises AddressRefused, NotSent or AnswerLost."""
+        """If the server rejects the token, it is read again once and the request is repeated as it is. Raises
+        AddressRefused, NotSent or AnswerLost."""
         answer = self._request(method, under, headers or {}, content, bytes_max)
         if answer.status in _ASKED_AGAIN and (changed := self.token.read_again()) is not None:
             self.token = changed
@@ -238,7 +232,7 @@ class Conversation:
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as e:
             raise NotSent(str(e)) from None
         except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol):
-            # Its words would repeat a header, and the token is one.
+            # The message would repeat a header, and the token is one.
             raise NotSent("the request cannot be written as HTTP") from None
         except httpcore.TimeoutException as e:
             raise AnswerLate(str(e) or type(e).__name__) from None
@@ -247,7 +241,8 @@ class Conversation:
 
 
 def _read(answer: httpcore.Response, bytes_max: int) -> Answer:
-    """To its end, so that the connection can be used again; one that is too long is cut, and closes it."""
+    """Reads to the end, so that the connection can be used again; a response that is too long is cut off, which closes
+    it."""
     parts, size = [], 0
     for part in answer.iter_stream():
         parts.append(part)

@@ -1,4 +1,4 @@
-"""Ranges read back from a receiver, many by one request: each of them may count rows in a table there."""
+"""Reads ranges back from a receiver, many with one request: each of them may count rows in a table there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from strandline.deliver.sink import Address, Inspected
 from strandline.deliver.sinks.forward.peer import Peer
 
 WINDOW_RANGES_MIN = 64
-WINDOW_RANGES_MAX = 1024
-"""Ranges as long as the one that was asked for; a receiver tells of a thousand at once, at most."""
+WINDOW_RANGES_MAX = 1024  # in lengths of the range that was asked for; a receiver returns at most a thousand at once
 
 
 class ForwardInspector:
-    """Asked range after range, it asks for a window of them, each time for twice as many: so that little is read in
-    vain where a task has few of them, and few requests are made where it has many."""
+    """Called range by range, it requests a window of ranges, twice as many each time: so little is read in vain for a
+    task with few ranges, and few requests are made for one with many."""
 
     asks_only = True
 

@@ -1,4 +1,4 @@
-"""What an answer means for the chunk that was sent. Pure."""
+"""What a response means for the chunk that was sent. Pure."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from strandline.deliver.sinks.forward.success import Success
 NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between gave it"
 _TOO_LARGE = 413
 _REFUSALS = (400, _TOO_LARGE, 422)
+# Damaged on the way, or a request that this receiver does not understand: splitting the rows would not help.
 _NOT_ABOUT_ROWS = (forward_protocol.Answer.BAD_DIGEST, forward_protocol.Answer.BAD_REQUEST)
-"""Damaged on the way, or a request that this receiver does not understand: splitting the rows would help nobody."""
 _WORDS_MAX = 300
 
 
 def outcome_of(
     answer: Answer, rows: SeqRange, body: Body, *, success: Success | None, wait_seconds_max: float, now: datetime
 ) -> Outcome:
-    """`success` says what answers of a server mean that is no receiver; None where the destination is a receiver, so
-    that an answer without its header comes from somebody in between and says nothing about rows."""
+    """`success` says what the responses of a peer mean that is no receiver. It is None if the destination is a
+    receiver: then a response without its header comes from something in between, and says nothing about rows."""
     words, wait = explain(answer), retry_after_seconds(answer.headers, now, wait_seconds_max)
     if answer.from_receiver:
         return _of_receiver(answer, rows, body, words) or TryLater(words, wait)
     if success is None:
-        # A proxy's limit is the one thing that splitting gets around. One row cannot be split, and a refusal would
+        # A proxy's size limit is the one thing that splitting avoids. A single row cannot be split, and a refusal would
         # quarantine it, though the receiver never saw it.
         if answer.status == _TOO_LARGE and body.rows > 1:
             return Refused(words)
@@ -63,8 +63,8 @@ def _of_receiver(answer: Answer, rows: SeqRange, body: Body, words: str) -> Outc
 
 
 def after_uncertainty(outcome: Outcome, answer: Answer, first: str) -> Outcome:
-    """Of a repeat, where it is not known what became of the first attempt. A receiver knows ranges, so what it refuses
-    now it has not taken before; anybody else may have, and to split the chunk would send its rows under other keys."""
+    """The outcome of a retry after a first attempt of unknown outcome. A receiver knows ranges, so it has not taken
+    before what it refuses now. Any other server may have, and splitting would send the rows under other keys."""
     if isinstance(outcome, Refused) and not answer.from_receiver:
         return Unknown(f"{first}; sent again: {outcome.why}")
     return outcome
@@ -75,7 +75,7 @@ def _accepted(fields: Mapping[str, Any], body: Body, words: str) -> Outcome:
         return Unknown(f"{words}: the answer cannot be read")
     count, digest, size = fields.get("rows"), fields.get("digest"), len(body.content)
     if fields.get("repeat") is True:
-        if count is None or not digest:  # covered by others that are held: nobody knows its digest, so none is given
+        if count is None or not digest:  # covered by other ranges: its digest is unknown, so none is given
             return Landed(body.rows, "", 0, repeat=True)
         if digest != body.digest:
             return Landed(int(count), str(digest), 0, repeat=True)
@@ -92,7 +92,7 @@ def _rows(told: object) -> str:
 
 
 def ranges_of(value: object) -> list[SeqRange]:
-    """`[[lo, hi], …]`, as far as it is that."""
+    """`[[lo, hi], …]`; entries of any other form are skipped."""
     found = []
     for pair in value if isinstance(value, list) else ():
         try:
@@ -104,7 +104,7 @@ def ranges_of(value: object) -> list[SeqRange]:
 
 
 def explain(answer: Answer) -> str:
-    """One line: the status, and what the server says to it."""
+    """One line: the status, and the server's message."""
     try:
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
     except ValueError:
@@ -121,8 +121,8 @@ def explain(answer: Answer) -> str:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime, seconds_max: float) -> float | None:
-    """How long the server asks to wait, bounded; None where it does not say, or says nothing that makes sense, so that
-    the sink's own ladder counts. A date is measured by the server's own clock, where it tells it."""
+    """How long the server asks to wait, bounded; None if it does not say or makes no sense, so that the sink's own
+    backoff applies. A date is relative to the server's own clock, if its response has one."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"[0-9]{1,1000}", text):
         seconds = float(min(int(text), int(seconds_max)))

@@ -1,6 +1,6 @@
-"""What a receiver says of itself: whose rows it takes, and what it holds of them. Servers of another make say nothing.
+"""Asks a receiver who claimed it, and which ranges it holds. Other peers cannot be asked.
 
-Questions change nothing that a repeat would change again, so one whose answer was lost is asked once more.
+A question can be repeated without harm, so one whose response was lost is asked once more.
 """
 
 from __future__ import annotations
@@ -18,21 +18,18 @@ from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.http import Answer, AnswerLate, AnswerLost, Conversation, NotSent, Token
 from strandline.deliver.sinks.forward.outcome import NOT_THE_RECEIVER, explain
 
-LANES_AT_ONCE_MAX = 1000
-"""Asked for in one request."""
-RECORD_BYTES_MAX = 256 << 20
-"""Of an answer to a question: some two million ranges."""
+LANES_AT_ONCE_MAX = 1000  # in one request
+RECORD_BYTES_MAX = 256 << 20  # of a response to a question: some two million ranges
 _ASKS_MAX = 2
-_GENERATION_STEPS_MAX = 1000
-"""More resets than that, which the receiver has not seen, are no sequence of resets."""
+_GENERATION_STEPS_MAX = 1000  # more resets than this, unseen by the receiver, are not plausible
+# A gateway in front of a receiver may answer so, and the missing header proves nothing.
 _CANNOT_SAY = (401, 407, 408, 425, 429)
-"""Whoever answers so may be a gateway before a receiver, so that nothing follows from the missing header."""
 
 
 class Peer:
     def __init__(self, conversation: Conversation, *, was_receiver: bool = False, may_be_other: bool = False) -> None:
-        """`was_receiver` when the destination was claimed; `may_be_other`: the sink's options say what the answers of a
-        server mean that is no receiver."""
+        """`was_receiver`: when the destination was claimed. `may_be_other`: the sink's options say what the responses
+        of another peer mean."""
         self._conversation = conversation
         self._was_receiver = was_receiver
         self._may_be_other = may_be_other
@@ -50,9 +47,9 @@ class Peer:
 
     @property
     def is_receiver(self) -> bool:
-        """Found out with a request that changes nothing anywhere: a server of another make might take a question for
-        rows. Raises StorageError where an answer without the header proves nothing: a proxy or a maintenance page in
-        front of a receiver answers so, too."""
+        """Asks with a request that changes nothing anywhere: another peer might take a question for rows. Raises
+        StorageError if a response without the header proves nothing: a proxy or a maintenance page in front of a
+        receiver answers so, too."""
         if self._is_receiver is None:
             answer = self._request("HEAD", "", {})
             if answer.from_receiver:
@@ -79,8 +76,8 @@ class Peer:
         return self._claimed(self._ask("claimed", {"lake": lake, "dataset": dataset}))
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
-        """A receiver takes generations one step at a time. One that has not seen those before this one is led through
-        them: the sink was reset twice, or the receiver's ledger is new."""
+        """A receiver takes generations one step at a time. If it has not seen those before this one, they are claimed
+        one by one: the sink was reset twice, or the receiver's ledger is new."""
         found = self._claim(claim, generation)
         if isinstance(found, Claimed):
             return found
@@ -93,7 +90,8 @@ class Peer:
         return found
 
     def _claim(self, claim: Claim, generation: int) -> Claimed | int:
-        """Or the generation that it has seen last (0: none), where this one is more than a step beyond it."""
+        """Returns the generation that the receiver has seen last (0: none) if this one is more than a step beyond
+        it."""
         question = {
             "lake": claim.lake,
             "instance": claim.instance,
@@ -118,8 +116,8 @@ class Peer:
         return held
 
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        """A receiver tells so many ranges at once. The lanes of which it has more are asked for again, behind the last
-        range that it told."""
+        """A receiver returns a limited number of ranges at once. Lanes that have more are asked for again, after the
+        last range that it returned."""
         told: list[list[HeldRange]] = [[] for _ in asked]
         left = list(range(len(asked)))
         while left:
@@ -151,7 +149,7 @@ class Peer:
         return told
 
     def inspect(self, address: Address, window: SeqRange) -> tuple[dict[SeqRange, Inspected], Seq | None]:
-        """What is really there of the ranges inside, and where to go on if there are more."""
+        """What the receiver really holds of the ranges inside the window, and where to continue if there are more."""
         question = _whose(address) | {"partition": address.partition, "lo": window.lo, "hi": window.hi}
         answer = self._ask("inspect", question)
         try:
@@ -163,8 +161,6 @@ class Peer:
             return found, None if following is None else Seq(int(following))
         except (KeyError, TypeError, ValueError) as e:
             raise self._unreadable("inspect") from e
-
-    # --- asking ---
 
     def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
         return self._told(self._request("POST", what, question))

@@ -1,4 +1,4 @@
-"""One chunk, one request; sent again with the same id and the same bytes."""
+"""Sends one chunk with one request; a retry has the same id and the same bytes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conver
 from strandline.deliver.sinks.forward.outcome import after_uncertainty, outcome_of, with_why
 from strandline.deliver.sinks.forward.success import Success
 
+# One, and a second one if the response was lost. No pause between or after them: the ledger stores how long a sink
+# waits, so a deliverer that is told to stop has nothing to wake up.
 ATTEMPTS_MAX = 2
-"""One, and one more where its answer was lost. No pause between them, and none behind them: waits are the ledger's, so
-that nothing has to be woken up when the deliverer is told to stop."""
 
 
 def identity_of(address: Address, rows: SeqRange) -> forward_protocol.RangeIdentity:
@@ -26,8 +26,7 @@ def identity_of(address: Address, rows: SeqRange) -> forward_protocol.RangeIdent
 
 
 class ForwardSender:
-    at_once = 2
-    """Bodies are small, and their answers take as long as a disk on the other side."""
+    at_once = 2  # bodies are small, and a response takes as long as a disk at the other end
 
     def __init__(
         self, conversation: Conversation, how: BodyFormat, *, success: Success | None, wait_seconds_max: float
@@ -77,7 +76,7 @@ class ForwardSender:
         return self._told(Unknown(lost or "no answer"))
 
     def _told(self, outcome: Outcome) -> Outcome:
-        """With where it was, and without the token, should a server repeat it."""
+        """Adds the destination, and removes the token, in case a server repeats it."""
         if not isinstance(outcome, Refused | TryLater | Unknown):
             return outcome
         where = self._conversation.place.destination

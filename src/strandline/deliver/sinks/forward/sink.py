@@ -1,7 +1,7 @@
-"""Rows over HTTP: each chunk is the body of one POST, and its range, its key and its digest stand in the headers.
+"""The kind `forward`: each chunk is the body of one POST, with its range, its key and its digest in the headers.
 
-A Strandline receiver keeps the ranges, and is asked for them. Any other server that honours `Idempotency-Key` will do;
-it cannot be asked, so nothing is concluded from what it does not say.
+A Strandline receiver records the ranges and can be asked for them. Any other server that honours `Idempotency-Key`
+works, too; it cannot be asked, so its silence proves nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STOP, SPLIT = "stop", "split"
 
 @dataclass(frozen=True, slots=True)
 class _Ca:
-    """Where certificates to trust are, if the option says so: read on the driver, sent along to the executors."""
+    """The certificates that the option `ca` names: read on the driver, sent to the executors."""
 
     path: Path | None
 
@@ -86,7 +86,7 @@ class ForwardSink:
         return f"ForwardSink({self.destination})"
 
     def prepare(self, columns: Sequence[Column]) -> None:
-        """Whether they fit is seen where they arrive; but not what JSON has no form for."""
+        """The peer checks whether the columns fit. Raises SchemaError for types that JSON cannot express."""
         if self._how.name != "jsonl":
             return
         for column in columns:
@@ -95,8 +95,6 @@ class ForwardSink:
                     f"column {column.name} has a map whose keys are not plain values: JSON has no form for it",
                     hint="Forward it as Arrow (--option format=arrow), or leave it out (--option columns=…).",
                 )
-
-    # --- the record ---
 
     def peer_kind(self) -> PeerKind:
         return PeerKind.RECEIVER if self._asked.is_receiver else PeerKind.OTHER
@@ -121,8 +119,6 @@ class ForwardSink:
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept for ever."""
 
-    # --- what travels ---
-
     def sender(self, token: str) -> ForwardSender:
         to_receiver = self._asked.is_receiver
         return ForwardSender(
@@ -139,7 +135,7 @@ class ForwardSink:
         return BodyRehearsal(self._how)
 
     def comparison(self, columns: Sequence[str]) -> None:
-        """The body that was sent is kept nowhere, only its digest."""
+        """None: the body that was sent is not kept, only its digest."""
 
     def name_of(self, address: Address, rows: SeqRange) -> str:
         return f"{self.destination} {address.partition} {rows}" if address.partition else f"{self.destination} {rows}"
@@ -150,7 +146,7 @@ class ForwardSink:
             peer.close()
 
     def _conversation(self) -> Conversation:
-        """With the token that was taken last: where an executor is, it may not be there to be read again."""
+        """Uses the token that worked last: an executor may be unable to read it again."""
         token = self._token if self._peer is None else self._peer.token
         return Conversation(self._place, token, replace(self._reach, ca=self._ca.read()))
 
@@ -205,7 +201,7 @@ def open_sink(context: SinkContext) -> ForwardSink:
 
 
 def check_url(given: str) -> None:
-    """As a person gave it, before it is stored."""
+    """Checks the option as given, before it is stored. Raises UsageError."""
     if not given.startswith("env:") and parse_place(given).query:
         raise UsageError(
             "option url has a query (?…), where people put keys, and would be stored and shown with it",

@@ -1,7 +1,7 @@
-"""What an answer must look like so that rows count as delivered, for servers that are no Strandline receiver. Pure.
+"""What a response must look like so that rows count as delivered, for peers that are no Strandline receiver. Pure.
 
-A receiver proves what it took: every answer of it says so in a header, and tells the count and the digest of the rows.
-Of any other server nobody knows what a 200 means; the sink's options say it.
+A receiver proves what it took: each response says so in a header, and has the count and the digest of the rows. What a
+200 of any other server means is unknown; the sink's options say it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from strandline.core.errors import UsageError
 from strandline.deliver.sinks.forward.http import Answer
 
 STATUS, HEADER, FIELD = "success_status", "success_header", "success_json"
-_ALREADY_THERE = 409
-"""What some servers answer to a key that they know."""
+_ALREADY_THERE = 409  # what some servers answer to a key that they know
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
     statuses: frozenset[int]
-    header: tuple[str, str | None] | None = None
-    """Its name in lower case, and its value if that counts, too."""
+    header: tuple[str, str | None] | None = None  # its name in lower case, and its value if that counts, too
+    # the path of a field in a JSON response, and its value if that counts, too
     field: tuple[tuple[str, ...], str | None] | None = None
-    """The path of a field in a JSON answer, and its value if that counts, too."""
 
     def lacking(self, answer: Answer) -> str | None:
-        """What an answer with a status of success still lacks; None where it lacks nothing."""
+        """What a response with a status of success still lacks; None if nothing."""
         if self.header is not None:
             name, wanted = self.header
             found = answer.headers.get(name)
@@ -44,7 +42,7 @@ class Success:
 
 
 def parse_success(options: Mapping[str, str]) -> Success | None:
-    """None where the options name no status: then only a Strandline receiver can be the destination."""
+    """None if the options name no status: then only a Strandline receiver can be the destination. Raises UsageError."""
     given = options.get(STATUS)
     if not given:
         if extra := next((name for name in (HEADER, FIELD) if options.get(name)), None):
@@ -98,7 +96,7 @@ def _field(given: str) -> tuple[tuple[str, ...], str | None]:
 
 
 def _value(answer: Answer, path: tuple[str, ...]) -> str | None:
-    """A text as it is, any other plain value as JSON spells it; None where the field is not there, null or false."""
+    """A string as it is, any other plain value as JSON spells it; None if the field is missing, null or false."""
     value: object = answer.fields
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None

@@ -1,6 +1,6 @@
-"""How a dataset's columns become those of a table in PostgreSQL, and whether a table that is there takes them.
+"""Maps a dataset's columns to those of a PostgreSQL table, and checks whether an existing table takes them.
 
-Pure, but for reading a table's columns. A type fits where it takes the text that is sent and loses nothing of it.
+Pure, except for reading a table's columns. A type fits if it takes the text that is sent without losing anything.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class TypeRule:
     iceberg: str
-    created: str
-    """What CREATE TABLE and ADD COLUMN say."""
-    also: tuple[str, ...] = ()
-    """What a table that is there may have instead, beside text and varchar without a length."""
+    created: str  # what CREATE TABLE and ADD COLUMN say
+    also: tuple[str, ...] = ()  # what an existing table may have instead, beside text and varchar without a length
     note: str = ""
 
 
@@ -56,11 +54,9 @@ TYPE_RULES = (
     TypeRule("geometry", "bytea", (), "as WKB"),
     TypeRule("geography", "bytea", (), "as WKB"),
 )
-ANY_TYPE = ("text", "character varying")
-"""Text takes what is sent as it is, whatever it means."""
+ANY_TYPE = ("text", "character varying")  # text takes any value as it is sent
 
-NAME_BYTES_MAX = 63
-"""PostgreSQL cuts longer names off, and two could become one."""
+NAME_BYTES_MAX = 63  # PostgreSQL truncates longer names, and two could become one
 
 _RULES = {rule.iceberg: rule for rule in TYPE_RULES}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
@@ -83,19 +79,14 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    type: str
-    """As PostgreSQL spells it: `character varying(20)`."""
+    type: str  # as PostgreSQL spells it: `character varying(20)`
     generated: bool
-    must_be_given: bool
-    """Not null, and nothing fills it."""
+    must_be_given: bool  # NOT NULL without a default
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table as it is right now."""
-
-    kind: str
-    """pg_class.relkind: `r` a table, `p` one in partitions."""
+    kind: str  # pg_class.relkind: `r` a table, `p` a partitioned one
     persistent: bool
     columns: Mapping[str, TableColumn]
 
@@ -120,7 +111,6 @@ def rule_of(kind: ColumnType) -> TypeRule:
 
 
 def pg_type(column: Column) -> str:
-    """What a column is created as."""
     rule = rule_of(column.type)
     if rule.iceberg == "decimal":
         precision, scale = _decimal_digits(column.type)
@@ -129,7 +119,7 @@ def pg_type(column: Column) -> str:
 
 
 def in_order(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """As the fields of a line are: the number first."""
+    """In the order of a line's fields: the sequence number first."""
     number = [c for c in columns if c.name == SEQ_COLUMN]
     if len(number) != 1:
         raise SchemaError(f"the column {SEQ_COLUMN} is not among those that are delivered")
@@ -146,7 +136,7 @@ def check_names(columns: Sequence[Column]) -> None:
 
 
 def takes(table_type: str, column: Column) -> bool:
-    """Whether a column of this type takes all our values without losing anything of them."""
+    """Whether a column of this type takes all our values without losing anything."""
     rule = rule_of(column.type)
     if rule.iceberg == "unknown":
         return True
@@ -174,12 +164,12 @@ def _decimal_digits(kind: ColumnType) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-# --- statements ------------------------------------------------------------------------------------------------------
+# --- statements ---
 
 
 def create_table(table: TableName, columns: Sequence[Column]) -> str:
-    # Everything may be null: a person may add rows of their own, and a column that is required today need not be
-    # tomorrow. For the same reason the number is no key.
+    # Everything may be null: a person may add rows of their own, and a column that is required today may become
+    # optional. For the same reason the sequence number is no key.
     return f"CREATE TABLE {table} ({', '.join(f'{quote(c.name)} {pg_type(c)}' for c in columns)})"
 
 
@@ -197,7 +187,7 @@ def copy_in(table: TableName, columns: Sequence[Column]) -> str:
     return f"COPY {table} ({names}) FROM STDIN WITH (FORMAT text, ENCODING 'UTF8')"
 
 
-# --- does it fit -----------------------------------------------------------------------------------------------------
+# --- does it fit ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +201,7 @@ def missing_columns(columns: Sequence[Column], shape: Shape) -> list[Column]:
 
 
 def misfits(table: TableName, columns: Sequence[Column], shape: Shape) -> list[Misfit]:
-    """Why the table does not take these columns; nothing if it does."""
+    """Why the table does not take these columns; empty if it does."""
     if shape.kind not in ("r", "p"):
         return [Misfit(f"{table.plain} is not a table", "Name a table: rows and their range go in together.")]
     if not shape.persistent:

@@ -1,5 +1,4 @@
-"""The way to a PostgreSQL server: its address without secrets, connections that are bounded in time, and what its
-errors mean for a chunk."""
+"""Connects to a PostgreSQL server: its address without secrets, time limits, and what its errors mean for a chunk."""
 
 from __future__ import annotations
 
@@ -17,14 +16,10 @@ from psycopg import conninfo, pq
 from strandline.core.errors import UsageError
 
 CONNECT_SECONDS_MAX = 10
-LOCK_SECONDS_MAX = 5
-"""Somebody alters the table, or another sender has the same range in hand."""
-ANSWER_SECONDS_MAX = 60.0
-"""For a question of the driver's that does not read the table."""
-COUNT_SECONDS_MAX = 3600.0
-"""For counting the rows of a table that is not the one it was."""
-IDLE_SECONDS_MAX = 60
-"""A deliverer that stopped in the middle gives its locks back after this, if nobody ended it before."""
+LOCK_SECONDS_MAX = 5  # somebody alters the table, or another sender is writing the same range
+ANSWER_SECONDS_MAX = 60.0  # for a query of the driver that does not read the table
+COUNT_SECONDS_MAX = 3600.0  # for counting the rows of a table whose identity changed
+IDLE_SECONDS_MAX = 60  # a deliverer that was paused in a transaction loses its locks after this, or at the next fence
 
 _SECRETS = ("password", "sslpassword")
 _DEFAULTS: dict[str, str | int] = {
@@ -35,6 +30,7 @@ _DEFAULTS: dict[str, str | int] = {
     "tcp_user_timeout": 30_000,
 }
 
+# Settings of the transaction, not of the session: behind a pooler the session is not ours. One round trip.
 BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'; "
@@ -43,25 +39,23 @@ BEGIN = (
     # Stronger settings than `on` stay as they are.
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""Settings of the transaction, not of the session: behind a pooler the session is not ours. One round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Pickled and sent to the executors, so everything that the driver's environment says is in it."""
+    """It is pickled and sent to the executors, so it includes what the driver's environment says."""
 
     parameters: dict[str, str | int] = field(repr=False)
-    address: str
-    """`host:port/database`, without secrets."""
+    address: str  # `host:port/database`, without secrets
 
     def connect(self, application: str) -> psycopg.Connection:
         ours = {"application_name": application, "client_encoding": "UTF8"}
         address = conninfo.make_conninfo("", **(self.parameters | ours))
-        # Not prepared: a pooler may give the next statement to another server process.
+        # Not prepared: a pooler may run the next statement in another server process.
         return psycopg.connect(address, autocommit=True, prepare_threshold=None)
 
     def scrub(self, text: str) -> str:
-        """Without the passwords, should a message ever repeat one."""
+        """Hides the passwords, in case a message repeats one."""
         for name in _SECRETS:
             if secret := str(self.parameters.get(name) or ""):
                 for spelling in (secret, url_quote(secret, safe=""), url_quote(secret)):
@@ -73,7 +67,7 @@ def _parse(dsn: str) -> dict[str, str | int | None]:
     try:
         return dict(conninfo.conninfo_to_dict(dsn))
     except psycopg.ProgrammingError:
-        # What libpq says repeats parts of the text, the password among them.
+        # libpq's message repeats parts of the text, the password among them.
         raise UsageError(
             "option dsn is not a connection string of PostgreSQL",
             hint="postgresql://user@host:5432/database, or host=… dbname=… user=…; with a password only as env:NAME.",
@@ -81,7 +75,7 @@ def _parse(dsn: str) -> dict[str, str | int | None]:
 
 
 def check_dsn(given: str) -> None:
-    """As a person gave it, before it is stored: `env:NAME`, or a text that holds no secret."""
+    """Checks the option as given, before it is stored: `env:NAME`, or a text without a secret. Raises UsageError."""
     if not given.startswith("env:") and any(_parse(given).get(name) for name in _SECRETS):
         raise UsageError(
             "option dsn holds a password, and would be stored with it",
@@ -104,13 +98,13 @@ def parse_server(dsn: str) -> Server:
 
 
 def _environment() -> dict[str, str | int]:
-    """What libpq would take from the environment (PGHOST …): that of an executor may be another."""
+    """What libpq would take from the environment (PGHOST …): an executor's may differ."""
     return {o.keyword.decode(): o.val.decode() for o in pq.Conninfo.get_defaults() if o.val and o.val != o.compiled}
 
 
 @contextlib.contextmanager
 def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[None]:
-    """A server that neither answers nor hangs up would hold us for ever: after so long its socket is shut."""
+    """Shuts the socket after this time: a server that neither answers nor hangs up would block for ever."""
 
     def shut() -> None:
         with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
@@ -125,7 +119,7 @@ def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[None]
         timer.cancel()
 
 
-# --- what an error means ---------------------------------------------------------------------------------------------
+# --- what an error means ---
 
 _AGAIN = {
     "40001": "it could not be serialised with other transactions",
@@ -146,29 +140,29 @@ _LATER = {
 }
 
 
+# Connection, transaction, credentials, database, resources, locks, operators, system, configuration, internal.
 _ABOUT_THE_SERVER = {"08", "25", "28", "3D", "40", "53", "55", "57", "58", "F0", "XX"}
-"""Connection, transaction, credentials, database, resources, locks, operators, system, configuration, internal."""
 
 
 def lost(connection: psycopg.Connection, error: psycopg.Error) -> bool:
-    """Whether the connection is gone, so that nothing is known of what was under way."""
+    """Whether the connection is gone, so that the outcome of the statement is unknown."""
     state = error.sqlstate
     return connection.closed or connection.broken or state is None or state[:2] == "08" or state.startswith("57P")
 
 
 def may_pass_soon(error: psycopg.Error) -> str | None:
-    """Why it is worth another try at once, if it is."""
+    """Why an immediate retry may help; None if it may not."""
     return _AGAIN.get(error.sqlstate or "")
 
 
 def is_about_content(error: psycopg.Error) -> bool:
-    """The rows themselves were refused: 22 is data, 23 constraints."""
+    """Whether the rows themselves were refused: class 22 is data, 23 constraints."""
     return (error.sqlstate or "")[:2] in ("22", "23")
 
 
 def may_be_about_content(error: psycopg.Error) -> bool:
-    """Neither a code for content nor one for the server's own trouble: a trigger may raise any other, and a policy for
-    rows uses the one for missing rights. Only trying other rows tells."""
+    """Whether the code is neither for content nor for the server's own trouble: a trigger may raise any other, and
+    row-level security uses the code for missing rights. Only trying other rows can tell."""
     return (error.sqlstate or "08")[:2] not in _ABOUT_THE_SERVER
 
 
@@ -177,7 +171,7 @@ def is_about_the_table(error: psycopg.Error) -> bool:
 
 
 def explain(error: psycopg.Error) -> str:
-    """One line: our words where we have some, and the server's."""
+    """One line: our words if there are any, and the server's."""
     state = error.sqlstate or ""
     ours = next((_LATER[key] for key in (state, state[:3], state[:2]) if key in _LATER), None) or may_pass_soon(error)
     theirs = " ".join((error.diag.message_primary or str(error)).split())[:500]

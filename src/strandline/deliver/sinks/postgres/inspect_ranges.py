@@ -1,4 +1,4 @@
-"""What a table really holds of a range that its record says it got."""
+"""Checks what the table really holds of a range in the record."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _NUMBER = quote(SEQ_COLUMN)
 
 
 class PostgresInspector:
-    """The record says which numbers of a range were delivered, so that each can be looked for: a count alone would
-    not do, as the rows of other lanes have numbers in the same range."""
+    """The record says which sequence numbers of a range were delivered, so each of them is looked up. A count alone
+    would not do: rows of other lanes have numbers in the same range."""
 
     def __init__(self, server: Server, table: TableName) -> None:
         self._server = server
@@ -60,7 +60,8 @@ class PostgresInspector:
             raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
 
     def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array:
-        """Those of the lane that the table holds, sorted, a number that stands twice twice."""
+        """The delivered sequence numbers of the lane that the table holds, sorted; a number on two rows appears
+        twice."""
         import numpy as np
         import pyarrow as pa
 
@@ -90,7 +91,7 @@ class PostgresInspector:
         return Inspected(count, None, describe_rows(rows, len(delivered), missing, twice, foreign) or None)
 
     def _delivered(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Numbers | None:
-        """The numbers that went in; None where the record does not cover the range."""
+        """The sequence numbers that were delivered; None if the record does not cover the range."""
         import numpy as np
 
         lane = self._record.lane(connection, address)
@@ -115,7 +116,8 @@ class PostgresInspector:
 def count_in_table(
     connection: psycopg.Connection, table: TableName, numbers: Numbers, rows: SeqRange, *, other_than: int
 ) -> list[tuple[int, int]]:
-    """How often each of these numbers, all inside `rows`, stands in the table, where it is not so often."""
+    """How often each of these sequence numbers, all inside `rows`, is in the table; without those found `other_than`
+    times."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -132,12 +134,12 @@ def count_in_table(
 
 
 def escaped(table: TableName) -> str:
-    """For statements with parameters, which take a percent sign for a placeholder."""
+    """For statements with parameters, where a percent sign begins a placeholder."""
     return str(table).replace("%", "%%")
 
 
 def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Sequence[int], foreign: int) -> str:
-    """What is wrong with the rows of a range; empty where nothing is."""
+    """What is wrong with the rows of a range; empty if nothing is."""
     problems = []
     if missing:
         problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")

@@ -1,7 +1,8 @@
-"""The record that the sink keeps beside the user's table: who delivers to it, its lanes, and every range that landed.
+"""The record beside the user's table: who delivers to it, its lanes, and every range that landed.
 
-Ranges are never merged or removed. The database refuses a range that overlaps another of its lane: the exclusion needs
-no extension, because lane and range are one stretch of numbers, `lane * 10^19 + lo .. lane * 10^19 + hi`.
+Ranges are never merged or removed. The database refuses a range that overlaps another of its lane. The exclusion
+constraint needs no extension, because lane and range are one interval of numbers, `lane * 10^19 + lo .. lane * 10^19 +
+hi`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-VERSION = 2
-"""2: the table's identity, and ranges that were given up."""
+VERSION = 2  # 2: the table's identity, and ranges that were given up
 TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
 
 _DDL = """
@@ -96,7 +96,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class GivenRange:
-    """A range with the lane that it is of."""
+    """A range and its lane."""
 
     lane: int
     partition: str
@@ -105,7 +105,7 @@ class GivenRange:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The statements on the record of one table; pickled with the sender."""
+    """The statements on the record of one table. It is pickled with the sender."""
 
     table: TableName
 
@@ -138,12 +138,10 @@ class Record:
         return bool(_one(found)[0])
 
     def create(self, connection: psycopg.Connection) -> None:
-        """In the caller's transaction: two that begin at once wait for each other. A record of an older version gets
-        what it lacks."""
+        """Runs in the caller's transaction; two processes that begin at once wait for each other. A record of an older
+        version gets what it lacks."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
         connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
-
-    # --- the claim ---
 
     def claimed(self, connection: psycopg.Connection) -> Claimed | None:
         row = connection.execute(
@@ -172,8 +170,6 @@ class Record:
             (generation, self.table.name),
         )
 
-    # --- which table it is ---
-
     def identity(self, connection: psycopg.Connection) -> tuple[int, str] | None:
         row = connection.execute(
             f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
@@ -193,8 +189,6 @@ class Record:
             (self.table.name,),
         )
 
-    # --- lanes and ranges ---
-
     def key(self, address: Address) -> str:
         parts = [self.table.name, address.lake, address.instance, address.generation, address.dataset]
         return hashlib.sha256(json.dumps([*parts, address.partition]).encode()).hexdigest()
@@ -206,7 +200,7 @@ class Record:
         return None if row is None else int(row[0])
 
     def ensure_lane(self, connection: psycopg.Connection, address: Address) -> int:
-        """Outside of a transaction, so that nobody waits for a chunk because of its lane."""
+        """Runs outside of a transaction, so that no chunk waits for another because of the lane."""
         for _ in range(2):
             if (found := self.lane(connection, address)) is not None:
                 return found
@@ -221,7 +215,7 @@ class Record:
         return found
 
     def put(self, connection: psycopg.Connection, lane: int, held: HeldRange, numbers: bytes | None) -> bool:
-        """False where the database refuses it, because it overlaps. Waits for a transaction that has it in hand."""
+        """False if the range overlaps an existing one. Waits for a transaction that is writing an overlapping range."""
         put = connection.execute(
             f"INSERT INTO {self._ranges} (lane_id, lo, hi, rows, numbers, digest, size) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
@@ -254,7 +248,7 @@ class Record:
             found[place - 1].append(_held(*held))
         return [tuple(f) for f in found]
 
-    # --- what the table was given, without what was given up ---
+    # --- the ranges that the table got, without those whose loss was accepted ---
 
     @property
     def _given(self) -> str:
@@ -275,7 +269,7 @@ class Record:
         }
 
     def given(self, connection: psycopg.Connection, scope: Scope) -> tuple[int, SeqRange | None]:
-        """How many rows, and the lowest and the highest number of their ranges."""
+        """How many rows, and the lowest and highest sequence number of their ranges."""
         found = connection.execute(
             f"SELECT coalesce(sum(r.rows), 0), min(r.lo), max(r.hi) {self._given}".encode(), self._values(scope)
         )
@@ -283,7 +277,7 @@ class Record:
         return int(rows), None if lo is None else SeqRange(Seq(lo), Seq(hi))
 
     def given_ranges(self, connection: psycopg.Connection, scope: Scope) -> Iterator[GivenRange]:
-        """In pages: together they may be too large to hold."""
+        """In pages: together they may be too large for memory."""
         after = (0, 0)
         while True:
             page = connection.execute(
@@ -298,7 +292,7 @@ class Record:
             after = (page[-1][0], page[-1][2])
 
     def give_up(self, connection: psycopg.Connection, ranges: Sequence[tuple[int, int]]) -> None:
-        """By lane and lowest number."""
+        """`ranges` are pairs of lane and lowest sequence number."""
         connection.execute(
             f"UPDATE {self._ranges} r SET given_up = true FROM unnest(%s::bigint[], %s::bigint[]) AS g (lane, lo) "
             "WHERE r.lane_id = g.lane AND r.lo = g.lo".encode(),
@@ -307,7 +301,8 @@ class Record:
 
 
 def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
-    """What these ranges of the lane, all that overlap it, mean for a chunk: a repeat, a conflict, or nothing."""
+    """What `there`, all ranges of the lane that overlap the chunk, mean for it: a repeat, a conflict, or None if
+    new."""
     if not there:
         return None
     if not covers(merge_ranges(r.rows for r in there), rows):
@@ -315,7 +310,7 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
     if there[0].rows == rows:
         held = there[0].held
         return Landed(held.count or 0, held.digest or "", held.size or 0, repeat=True)
-    # It was cut in another way then: no digest is of exactly these rows.
+    # The range was cut differently then: no digest is of exactly these rows.
     count = sum(len(clip(numbers_of(r), rows)) for r in there)
     return Landed(count, "", 0, repeat=True)
 
@@ -331,9 +326,9 @@ def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:
     return tuple(row)
 
 
-# --- which numbers of a range ----------------------------------------------------------------------------------------
-# A byte says how wide the gaps are, eight hold the first number, then the gaps, compressed: about a byte a row, and a
-# twentieth of the time that the server would need for a multirange of the same numbers.
+# --- which sequence numbers of a range ---
+# One byte for the width of the gaps, eight for the first number, then the gaps, compressed. That is about a byte per
+# row, and takes a twentieth of the time that the server would need for a multirange of the same numbers.
 
 
 def pack_numbers(numbers: Numbers, rows: SeqRange) -> bytes | None:
@@ -354,7 +349,7 @@ def numbers_of(record: RangeRecord) -> Numbers:
 
     packed = record.numbers
     if packed is None:
-        # Not arange over the end itself: the highest number has no successor.
+        # No arange to the end plus one: the highest sequence number has no successor.
         return np.arange(len(record.rows), dtype=np.int64) + np.int64(record.rows.lo)
     if packed == b"":
         return np.empty(0, np.int64)

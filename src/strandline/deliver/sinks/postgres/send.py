@@ -1,4 +1,4 @@
-"""One chunk into the user's table: its range and its rows in one transaction."""
+"""Sends one chunk into the user's table: its range and its rows in one transaction."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS_MAX = 1.0
-SEND_SECONDS_MAX = 300.0
-"""For one attempt, all rows of a chunk over a slow line included."""
+SEND_SECONDS_MAX = 300.0  # for one attempt, all rows of a chunk over a slow line included
 ASKS_MAX = 3
+# Rows of a chunk that are tried one by one if it is not clear whether the rows are refused or the server fails.
 PROBES_MAX = 16
-"""Rows of a chunk that are tried one by one, where it is not clear whether the rows are refused or the server fails."""
 _PIECE_BYTES = 1 << 20
 _LINE = re.compile(r"\bline (\d+)(?:, column ([^:]+))?")
 
 
 class _Again(Exception):
-    """Nothing was committed, and the next attempt may well get through."""
+    """Nothing was committed, and the next attempt may succeed."""
 
     def __init__(self, why: str, *, at_once: bool = False) -> None:
         super().__init__(why)
@@ -51,7 +50,7 @@ class _Again(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A chunk in the form in which it travels."""
+    """A chunk as it is sent."""
 
     pieces: tuple[memoryview, ...]
     held: HeldRange
@@ -59,7 +58,7 @@ class _Load:
 
 
 def load(parcel: Parcel) -> _Load:
-    """Checked once more before it leaves: sorted, each number once, all inside the range."""
+    """Checks the chunk once more: sorted, each sequence number once, all inside the range. Raises ValueError."""
     import numpy as np
 
     numbers: np.ndarray[Any, np.dtype[np.int64]] = parcel.rows.column(SEQ_COLUMN).to_numpy().astype(np.int64)
@@ -77,7 +76,7 @@ def load(parcel: Parcel) -> _Load:
 
 
 def _text(rows: pa.Table) -> Iterator[memoryview]:
-    """The lines with their ends, in pieces: Arrow joins them, and its buffer is what is sent."""
+    """The lines with their ends, in pieces: Arrow joins them, and its buffer is sent as it is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +95,7 @@ def _text(rows: pa.Table) -> Iterator[memoryview]:
 
 
 class CopyRehearsal:
-    """Sends nothing: says what the record of a chunk would be."""
+    """Sends nothing: returns what the record of a chunk would be."""
 
     def send(self, parcel: Parcel) -> Outcome:
         held = load(parcel).held
@@ -107,7 +106,7 @@ class CopyRehearsal:
 
 
 class PostgresSender:
-    """Opens its connection on first use, and keeps it."""
+    """Connects on first use, and keeps the connection."""
 
     def __init__(self, server: Server, table: TableName, columns: tuple[Column, ...], application: str) -> None:
         self._server = server
@@ -140,7 +139,7 @@ class PostgresSender:
                 if not e.at_once and attempt + 1 < ATTEMPTS_MAX:
                     time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 1) * (attempt + 1) / ATTEMPTS_MAX)
             except BaseException:
-                self.close()  # whatever it was, nothing of the transaction may stay open
+                self.close()  # nothing of the transaction may stay open
                 raise
         return TryLater(self._said(why))
 
@@ -172,10 +171,10 @@ class PostgresSender:
         return Landed(held.count or 0, held.digest or "", held.size or 0)
 
     def _write(self, connection: psycopg.Connection, parcel: Parcel, made: _Load) -> Outcome | None:
-        """Everything up to the commit; None: commit it."""
+        """Everything before the commit; None: commit."""
         lane = self._lane(connection, parcel.address)
         connection.execute(BEGIN)
-        # The range first: who offers the same at the same time waits here, and not after having sent all rows.
+        # The range first: a sender of the same range waits here, and not after it has sent all rows.
         if not self._record.put(connection, lane, made.held, made.numbers):
             known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
             if known is None:
@@ -190,8 +189,8 @@ class PostgresSender:
                 f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
                 "a trigger on it keeps rows away or adds some"
             )
-        # From COPY to COMMIT the table is locked against being altered; before, it may have been, and a narrower
-        # column can round what it takes without a word.
+        # From COPY to COMMIT the table is locked against ALTER. Before, it may have been altered, and a narrower column
+        # can silently round what it takes.
         if (altered := self._altered(connection)) is not None:
             return TryLater(altered)
         if is_another_table(connection, self._record):
@@ -208,19 +207,19 @@ class PostgresSender:
         return None
 
     def _failed(self, connection: psycopg.Connection, error: psycopg.Error, parcel: Parcel, *, fresh: bool) -> Outcome:
-        """Nothing was committed: what that means."""
+        """The outcome of an attempt that committed nothing. Raises _Again."""
         why = connecting.explain(error)
         if connecting.lost(connection, error):
             self.close()
             if not fresh:
-                raise _Again(why, at_once=True)  # it was kept since the last chunk, and died meanwhile
+                raise _Again(why, at_once=True)  # the connection was kept since the last chunk, and died meanwhile
             return TryLater(self._said(f"the connection to {self._server.address} was lost: {why}"))
         self._roll_back(connection)
         if connecting.may_pass_soon(error):
             raise _Again(why)
         about_content = connecting.is_about_content(error)
         if about_content and error.diag.table_name in TABLES:
-            self._lanes.clear()  # the record was restored or emptied under us: it is no fault of the rows
+            self._lanes.clear()  # the record was restored or emptied meanwhile: the rows are not to blame
             raise _Again(why)
         if about_content or connecting.is_about_the_table(error):
             self._lanes.clear()
@@ -232,8 +231,8 @@ class PostgresSender:
         return TryLater(self._said(why))
 
     def _takes_others(self, connection: psycopg.Connection, parcel: Parcel) -> bool:
-        """Whether the table takes any row now: some of this chunk, each by itself, or one that it has. Then it is this
-        chunk that it refuses. Nothing of it stays."""
+        """Whether the table takes any row now: some of this chunk, each alone, or a copy of one that it has. Then it
+        refuses this chunk. Nothing is committed."""
         lines = parcel.rows.column("line")
         step = max(1, -(-len(lines) // PROBES_MAX))
         picked = range(0, len(lines), step) if len(lines) > 1 else ()
@@ -257,7 +256,7 @@ class PostgresSender:
         return cursor.rowcount == 1
 
     def _try_again(self, connection: psycopg.Connection) -> bool:
-        """The newest row that the table has: that it stands there already is no trouble of the server's."""
+        """Tries a copy of the newest row. A violation because it exists already is no trouble of the server."""
         names, number = ", ".join(quote(c.name) for c in self._columns), quote(SEQ_COLUMN)
         statement = (
             f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._table} WHERE {number} IS NOT NULL "
@@ -271,7 +270,7 @@ class PostgresSender:
         return done == 1
 
     def _ask(self, parcel: Parcel, error: psycopg.Error) -> Outcome:
-        """The commit was sent and its answer was lost: look whether the range is there."""
+        """The commit was sent and its response was lost: look up the range."""
         why = f"the connection was lost at the commit: {connecting.explain(error)}"
         self.close()
         for ask in range(ASKS_MAX):
@@ -280,7 +279,8 @@ class PostgresSender:
                 with connecting.time_limit(connection, SEND_SECONDS_MAX):
                     lane = self._lane(connection, parcel.address)
                     known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
-                # Not there may become there, if the server still works on the commit: then the next offer is a repeat.
+                # A missing range may still appear, if the server is still committing: then the next attempt is a
+                # repeat.
                 return known or TryLater(self._said(f"{why}; nothing landed"))
             except psycopg.Error as e:
                 self.close()
@@ -325,7 +325,7 @@ def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool
 
 
 def _where(error: psycopg.Error, parcel: Parcel) -> str:
-    """The number and the column, as far as the server says which line it stopped at."""
+    """The sequence number and the column, as far as the server says at which line it stopped."""
     found = _LINE.search(error.diag.context or "")
     line = int(found[1]) if found else 0
     if found is None or not 1 <= line <= parcel.rows.num_rows:

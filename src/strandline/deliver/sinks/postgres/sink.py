@@ -1,6 +1,6 @@
-"""Rows into a table of PostgreSQL, each chunk by COPY, and its range into the record beside it, in one transaction.
+"""The kind `postgres`: COPYs each chunk into a table and records its range beside it, in one transaction.
 
-A repeat finds the range and does nothing; the database itself refuses a range that overlaps one that is there.
+A repeat finds the range and does nothing; the database itself refuses a range that overlaps an existing one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ from strandline.deliver.sinks.postgres.send import CopyRehearsal, PostgresSender
 from strandline.deliver.sinks.postgres.table_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.iceberg.schema.columns import Column
 
-SERVER_VERSION_MIN = 120_000
-"""Generated columns came with PostgreSQL 12."""
-DEFAULT_SCHEMA = "public"
-"""Not the user's search path: who connects must not decide where rows go."""
+SERVER_VERSION_MIN = 120_000  # generated columns came with PostgreSQL 12
+DEFAULT_SCHEMA = "public"  # not the user's search path: who connects must not decide where rows go
 
 _Answer = TypeVar("_Answer")
 
@@ -104,7 +102,7 @@ class PostgresSink:
             self._create_table(connection, columns)
             return
         if self._create and (new := missing_columns(columns, shape)):
-            # Only what can be told to fit afterwards is added: a table that is refused is left as it was.
+            # Columns are added only if the others fit: a table that is refused is left as it was.
             others = [c for c in columns if c not in new]
             self._refuse_if(misfits(self._table, others, shape))
             self._execute(connection, add_columns(self._table, new))
@@ -224,13 +222,13 @@ class PostgresSink:
     # --- who delivers ---
 
     def _application(self, token: str) -> str:
-        """What a server process is called in pg_stat_activity: whose it is, and of which lease."""
+        """The name in pg_stat_activity: the sink's table, and the token of the lease."""
         table = hashlib.sha256(str(self._table).encode()).hexdigest()[:12]
         return f"strandline {table} {token[:36]}"
 
     def fence(self, token: str) -> None:
-        """An older deliverer can do no harm: its range is there already, or it is refused. But one that was stopped in
-        the middle of a transaction holds its range, and we would wait for it; so its connections are ended."""
+        """An older deliverer can do no harm: its range is there already, or it is refused. But one that was paused
+        inside a transaction holds its range, and a new deliverer would wait for it; so its connections are ended."""
 
         def end(connection: psycopg.Connection) -> None:
             try:
@@ -256,7 +254,7 @@ class PostgresSink:
         return CopyRehearsal()
 
     def comparison(self, columns: Sequence[str]) -> None:
-        """The text that was sent is not kept, only its digest."""
+        """None: the text that was sent is not kept, only its digest."""
 
     def name_of(self, address: Address, rows: SeqRange) -> str:
         return f"{self._table.plain} {rows}"
@@ -271,7 +269,7 @@ class PostgresSink:
     def _ask(
         self, question: Callable[[psycopg.Connection], _Answer], seconds: float = connecting.ANSWER_SECONDS_MAX
     ) -> _Answer:
-        """Every question may be asked twice: a connection that was kept may have died meanwhile."""
+        """Every question may be asked twice: the open connection may have died meanwhile."""
         kept = self._open is not None
         try:
             if self._open is None:
@@ -284,7 +282,7 @@ class PostgresSink:
                 self.close()
             if gone and kept:
                 return self._ask(question, seconds)
-            raise self._error(e) from None  # libpq's own text could repeat what is in the connection string
+            raise self._error(e) from None  # libpq's own text could repeat the connection string
 
     def _error(self, error: psycopg.Error) -> RefusedError | StorageError:
         why = self._server.scrub(f"{self.destination}: {connecting.explain(error)}")

@@ -1,10 +1,10 @@
-"""Whether the table is still the one that rows were delivered to, and whether it holds what it was given.
+"""Checks whether the table is still the one that rows were delivered to, and whether it holds what it got.
 
-The record stands beside the table, so the table can lose its rows while the record keeps their ranges. Its owner may
-delete rows, by age or because they are done with: that is no loss. A table without any row is one, unless the owner
-said beforehand that it may be empty. A table that was dropped, made again or truncated gets another oid or other
-storage, which the record keeps. Where they differ, the rows decide: VACUUM FULL and a restored backup change them, too,
-and lose nothing.
+The record is beside the table, so the table can lose its rows while the record keeps their ranges. The owner may delete
+rows, by age or because they are processed: that is no loss. A table without any row is a loss, unless the owner said
+beforehand that it may be empty. A table that was dropped, created again or truncated has another oid or other storage,
+and the record remembers both. If they differ, the rows decide: VACUUM FULL and a restored backup change them, too, and
+lose nothing.
 """
 
 from __future__ import annotations
@@ -46,15 +46,13 @@ _EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --opti
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    oid: int
-    """DROP and CREATE give another one."""
-    storage: str
-    """The file, or those of all partitions: TRUNCATE gives other ones."""
+    oid: int  # DROP and CREATE give another one
+    storage: str  # the file, or those of all partitions: TRUNCATE gives other ones
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a table still has of a range that it was given."""
+    """What a table still has of a range that it got."""
 
     given: GivenRange
     missing: int
@@ -74,14 +72,14 @@ def read_identity(connection: psycopg.Connection, table: TableName) -> Identity 
 
 
 def keep_identity(connection: psycopg.Connection, record: Record) -> None:
-    """In the record, where it has none yet: the first one counts until `settle_identity` has looked at the rows."""
+    """Stores the identity if the record has none: the first one counts until `settle_identity` has checked the rows."""
     if (now := read_identity(connection, record.table)) is not None:
         record.set_identity(connection, now.oid, now.storage, only_first=True)
 
 
 def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
-    """Whether the table is not the one of the record. For a transaction that has written to the table: from then on
-    nobody can truncate or drop it."""
+    """Whether the table is not the one in the record. Called in a transaction that has written to the table: from then
+    on nobody can truncate or drop it."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
     return kept is not None and (now is None or kept != (now.oid, now.storage))
@@ -90,8 +88,8 @@ def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
 def settle_identity(
     connection: psycopg.Connection, record: Record, scope: Callable[[], Scope], *, may_be_empty: bool
 ) -> Loss | None:
-    """What the table lacks of what it was given; where that is nothing, its identity of now is kept. `scope` asks the
-    ledger: only where the first look is not enough."""
+    """What the table lacks of what it got; if nothing, its present identity is stored. `scope` queries the ledger, so
+    it is called only if the first check is not enough."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
     same = now is not None and kept == (now.oid, now.storage)
@@ -121,9 +119,9 @@ def _compare(
     if now is None:
         return Loss(f"its table {name} is gone", rows, 0)
     if kept is None:
-        return None  # the record is of a time when nobody kept it
+        return None  # the record is older than the identity
     if now.oid == kept[0]:
-        # The owner may have deleted rows. A TRUNCATE, or a DELETE of everything, leaves none.
+        # The owner may have deleted rows. After TRUNCATE, or a DELETE of everything, there are none.
         is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
         return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
     there = _count(connection, record.table, span) if _has_numbers(connection, record.table) else 0
@@ -131,7 +129,7 @@ def _compare(
 
 
 def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -> Iterator[Remains]:
-    """Of every range that the table was given and nobody gave up."""
+    """What remains of every range that the table got, except those whose loss was accepted."""
     given = record.given_ranges(connection, scope)
     _, span = record.given(connection, scope)
     any_row = span is not None and _has_numbers(connection, record.table) and _any(connection, record.table, span)
@@ -144,7 +142,8 @@ def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -
 
 
 def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) -> None:
-    """What the table lacks is given up: it counts as delivered, and nobody looks for it again. One transaction."""
+    """Gives up the ranges of which rows are missing: they count as delivered, and are not checked again. One
+    transaction."""
     with connection.transaction():
         now = _locked(connection, record.table)
         lacking = (r.given for r in find_remains(connection, record, scope) if not r.is_whole)
@@ -153,7 +152,7 @@ def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) ->
 
 
 def _keep(connection: psycopg.Connection, record: Record, now: Identity | None) -> None:
-    """Without a table, the next one that is made is the one."""
+    """Without a table, the next one that is created counts."""
     if now is None:
         record.forget_identity(connection)
     else:
@@ -161,7 +160,7 @@ def _keep(connection: psycopg.Connection, record: Record, now: Identity | None) 
 
 
 def _locked(connection: psycopg.Connection, table: TableName) -> Identity | None:
-    """Nobody truncates or drops the table until the transaction ends."""
+    """Locks the table, so that nobody truncates or drops it until the transaction ends."""
     if read_identity(connection, table) is None:
         return None
     connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'".encode())
@@ -175,9 +174,9 @@ def _has_numbers(connection: psycopg.Connection, table: TableName) -> bool:
 
 
 def has_rows(connection: psycopg.Connection, table: TableName) -> bool:
-    """Whether there is any row with a number. Through an index it asks for the newest one: rows that were deleted by
-    age stand at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the first
-    row that a scan meets. A table that has lost the column counts as filled: `prepare` names what is wrong."""
+    """Whether there is any row with a sequence number. With an index it looks for the newest one: rows that were
+    deleted by age are at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the
+    first row of a scan. A table that has lost the column counts as filled: `prepare` reports what is wrong."""
     indexed = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
     if indexed is None:
         return True

@@ -1,4 +1,4 @@
-"""The bucket of an `s3` sink: what lies in its lanes, and conditional writes into them."""
+"""The bucket of an `s3` sink: lists its lanes, and writes objects conditionally."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The place of an `s3` sink. Pickled as it is."""
+    """The place of an `s3` sink. It is pickled as it is."""
 
     bucket: str
     prefix: str
@@ -35,20 +35,18 @@ class Bucket:
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def call(self, operation: str, **parameters: Any) -> Any:
-        """One request, once."""
+        """One request, without retries."""
         return self._client().call(operation, Bucket=self.bucket, **parameters)
 
     def retry(self, operation: str, **parameters: Any) -> Any:
-        """A request that changes nothing, or the same thing every time: tried again where that may help."""
+        """For a request that changes nothing, or the same thing every time: retried if that may help."""
         return self._client().retry(operation, Bucket=self.bucket, **parameters)
 
     def _client(self) -> S3Client:
         return S3Client(self.settings, self.limits)
 
-    # As a place.
-
     def look(self, lane: str, after: Seq | None) -> Look:
-        """One listing: `_marks/` sorts behind all numbers."""
+        """One listing is enough: `_marks/` sorts after all numbers."""
         objects: list[tuple[str, int | None]] = []
         marks: list[str] = []
         for entry in self._list(f"{lane}/", None if after is None else f"{after:019d}"):
@@ -60,7 +58,7 @@ class Bucket:
         return looked(objects, marks)
 
     def mark(self, lane: str) -> tuple[Seq, datetime] | None:
-        """The lane's mark, and when it was written by the store's clock."""
+        """The lane's watermark, and when it was written by the store's clock."""
         found = ((names.mark_of(e.name), e.modified) for e in self._list(f"{lane}/{names.MARKS}/", None))
         return max(((mark, modified) for mark, modified in found if mark is not None), default=None)
 
@@ -68,7 +66,7 @@ class Bucket:
         return [entry.name for entry in self._list(f"{folder}/", None) if "/" not in entry.name]
 
     def _list(self, folder: str, after: str | None) -> Iterator[_Entry]:
-        """What lies below a folder, in the order of names; all that come after a name."""
+        """Objects below a folder, ordered by name; with `after`, those whose names follow it."""
         prefix = self.key(folder)
         for entry in self._client().list_objects(self.bucket, prefix, after=None if after is None else prefix + after):
             yield _Entry(entry["Key"][len(prefix) :], int(entry["Size"]), entry["LastModified"])
@@ -96,7 +94,8 @@ class Bucket:
         return None if found is None else found[0].read()
 
     def create(self, name: str, body: bytes) -> bool:
-        # A second attempt may meet what the first one left behind: the condition then says so, and the caller reads it.
+        # A retry may meet the object that the first attempt left: the condition then fails, and the caller reads the
+        # object.
         try:
             self.retry("put_object", Key=self.key(name), Body=body, IfNoneMatch="*")
         except RequestFailed as e:

@@ -1,9 +1,9 @@
 """The kind `s3`: the same objects under the same names as `files`, in a bucket of any S3-compatible store.
 
-A put carries `If-None-Match: *`, so whoever comes second changes nothing; the object's metadata says which chunk it is.
-A bucket has no folder that could be taken away from a deliverer that was stopped, so one that goes on later reads the
-lane's mark before each put, and once more after it: what it has put when another deliverer had gone past it already,
-it removes.
+A put carries `If-None-Match: *`, so the second writer of a name changes nothing; the object's metadata says which chunk
+it is. A bucket has no folder that a new deliverer could remove to stop an older one. So a deliverer reads the lane's
+watermark before each put, and once more after it. If another deliverer had already passed the object when it was put,
+its writer removes it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ from strandline.storage.s3_settings import S3Settings
 METADATA = "strandline-"
 _MIB = 1 << 20
 _PART_BYTES = 16 * _MIB
-_PART_BYTES_MIN = 5 * _MIB
-"""S3's own limit, for all parts but the last."""
+_PART_BYTES_MIN = 5 * _MIB  # S3's own limit, for all parts but the last
 _PARTS_MAX = 9_000
 _PUT_BYTES_MAX = 5 << 30
 _MULTIPART_BYTES = 32 * _MIB
-_CLOCKS_DIFFER_MAX = timedelta(seconds=5)
-"""Between the machines of one store, with times that are cut to whole seconds."""
+_CLOCKS_DIFFER_MAX = timedelta(seconds=5)  # between the machines of one store, with times in whole seconds
 
 
 class S3Sink(ObjectSink):
@@ -78,7 +76,7 @@ class S3Sink(ObjectSink):
         self._multipart_bytes = multipart_bytes
 
     def fence(self, token: str) -> None:
-        """Uploads in parts that an older deliverer has begun are called off. A single put cannot be."""
+        """Aborts multipart uploads that an older deliverer has begun. A single put cannot be aborted."""
         generation = "" if self._generation == 1 else f"generation={self._generation}/"
         prefix = self._bucket.key(f"{generation}{self._folder}/")
         try:
@@ -89,7 +87,7 @@ class S3Sink(ObjectSink):
                     self._bucket.retry("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
                 more = bool(page.get("IsTruncated") and page.get("Uploads"))
         except RequestFailed as e:
-            # Not every store lists uploads, and not every key may: the mark is what a late put is held against.
+            # Not every store lists uploads, and not every key may: the watermark is the check for a late put.
             if e.is_passing or e.failure in (Failure.CONDITION, Failure.CONFLICT):
                 raise
 
@@ -137,7 +135,7 @@ class S3Sink(ObjectSink):
         super()._mark(one)
         address, mark = one
         folder = f"{names.lane_folder(address)}/{names.CUTS}"
-        for name in self._bucket.names(folder):  # below a durable mark nobody plans any more
+        for name in self._bucket.names(folder):  # nobody plans below a durable watermark any more
             if (pinned := names.mark_of(name, least=0)) is not None and pinned < mark:
                 self._bucket.remove(f"{folder}/{name}")
 
@@ -154,8 +152,8 @@ class S3Sender:
     how: Format
     header: tuple[str, ...]
     multipart_bytes: int
+    # each lane's watermark when last read: objects are listed from there
     _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
-    """Where each lane stood when it was last looked at: what is held is listed from there."""
 
     def send(self, parcel: Parcel) -> Outcome:
         check_parcel(parcel)
@@ -179,7 +177,8 @@ class S3Sender:
         return TryLater(failed.message, failed.wait_seconds)
 
     def look(self, lane: str) -> Look:
-        """What is held beyond the mark. The listing begins at the mark, so its length does not depend on history."""
+        """What is held beyond the watermark. The listing begins at the watermark, so its length does not depend on
+        history."""
         if lane not in self._marks:
             found = self.bucket.mark(lane)
             self._marks[lane] = None if found is None else found[0]
@@ -193,7 +192,7 @@ class S3Sender:
 
 
 class _Chunk:
-    """One chunk on its way: built when it is clear that it is needed, and kept for the next attempt."""
+    """One chunk to send: encoded when it is clear that it is needed, and kept for the next attempt."""
 
     def __init__(self, sender: S3Sender, parcel: Parcel) -> None:
         self._sender = sender
@@ -206,7 +205,8 @@ class _Chunk:
         self._encoded: Encoded | None = None
 
     def offer(self) -> Outcome:
-        """One attempt. It begins with a look, so that one whose answer was lost is found and not sent again."""
+        """One attempt. It begins with a listing, so that an attempt whose response was lost is found and not sent
+        again."""
         before = self._sender.look(self._lane)
         rows = self._parcel.range
         if before.settles(rows):
@@ -250,10 +250,10 @@ class _Chunk:
         )
 
     def _put_in_parts(self, encoded: Encoded) -> None:
-        """Invisible until it is completed, and completed only where there is no object of the name."""
+        """A multipart upload is invisible until it is completed, and completed only if the name is free."""
         key = self._bucket.key(self._name)
         upload: str | None = None
-        # Nothing is there to be seen after these requests, so one whose answer is lost is simply made again.
+        # Nothing is visible after these requests, so one whose response is lost is simply repeated.
         try:
             upload = self._bucket.retry("create_multipart_upload", Key=key, Metadata=self._metadata(encoded))[
                 "UploadId"
@@ -272,7 +272,7 @@ class _Chunk:
                 IfNoneMatch="*",
             )
         except RequestFailed as e:
-            if e.failure is not Failure.UNKNOWN:  # which may be completed right now
+            if e.failure is not Failure.UNKNOWN:  # UNKNOWN: it may be completing right now
                 self._call_off(key, upload)
             raise
 
@@ -290,10 +290,10 @@ class _Chunk:
         try:
             self._bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
         except RequestFailed:
-            return  # the next fence calls it off; nobody sees it until then
+            return  # the next fence aborts it; nobody sees it until then
 
     def _called_off(self) -> Outcome:
-        """Another deliverer's fence did it, or an attempt of ours was completed after all."""
+        """The upload was aborted by another deliverer's fence, or an attempt of ours was completed after all."""
         look = self._sender.look(self._lane)
         there = look.exactly(self._parcel.range)
         if there is not None:
@@ -301,10 +301,11 @@ class _Chunk:
         return gone(self._parcel) if look.settles(self._parcel.range) else TryLater(SUPERSEDED)
 
     def _confirm(self, encoded: Encoded) -> Outcome:
-        """The mark was below the range before the put. If it is not any more, another deliverer has brought these rows:
-        by an object of its own, which a consumer has taken away, or because it found ours. In the first case ours must
-        not be seen a second time; in the second it is the only one. Only a mark that is clearly older than the object
-        tells that it was the first, so in doubt the object stays: consumers ignore what lies below their cursor."""
+        """The watermark was below the range before the put. If it is not any more, another deliverer has delivered
+        these rows: with an object of its own, which a consumer has removed, or because it found ours. In the first case
+        ours must not be seen a second time; in the second it is the only one. Only a watermark that is clearly older
+        than the object proves the first case, so in doubt the object stays: consumers ignore what is below their
+        cursor."""
         landed = Landed(encoded.count, encoded.digest, encoded.size)
         try:
             found = self._bucket.mark(self._lane)
@@ -321,7 +322,7 @@ class _Chunk:
     def _repeat(self, name: str) -> Outcome:
         found = self._bucket.head(name)
         if found is None:
-            # Taken away since it was seen: the next look finds the mark, or that it is to be sent.
+            # Removed since it was listed: the next attempt finds the watermark, or sends the chunk.
             raise RequestFailed(Failure.CONDITION, "an object was there and is gone")
         said = found["Metadata"]
         if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
