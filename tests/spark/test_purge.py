@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -399,11 +400,12 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
     bench = lake.receiver.context
 
     def append_and_receive(name: str, df: DataFrame, batch_id: str, check: Callable[[], None]) -> Any:
-        done = bench.append(name, df, batch_id, check)
+        done = bench.door.append_received(name, df, batch_id, check)
         sender.bring(alice)
         return done
 
-    assert drain(replace(bench, append=append_and_receive), lake.dataset("events")) == 1
+    door = SimpleNamespace(catch_up=bench.door.catch_up, append_received=append_and_receive)
+    assert drain(replace(bench, door=door), lake.dataset("events")) == 1
     assert (left(lake), len(files(lake))) == ([11, 15], 1)
     done = purge(lake)
     assert (done.bodies_ingested, done.deleted_rows, done.left) == (1, 2, ())
