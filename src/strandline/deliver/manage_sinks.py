@@ -21,7 +21,7 @@ from strandline.deliver.sink_options import COMMON, own_options, parse_common
 from strandline.deliver.sink_session import open_sink
 from strandline.deliver.sinks.blobs.names import overlaps, place_of
 from strandline.iceberg.schema.columns import Column
-from strandline.jobs.heartbeat import held
+from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -265,7 +265,7 @@ def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
             f"somebody delivers to {record.name} right now",
             hint=f"Try again in a moment, or `strandline sink pause {record.name}` first.",
         )
-    with held(context.ledger, sinks.leases, lease, seconds=seconds):
+    with holding_lease(context.ledger, sinks.leases, lease, seconds=seconds):
         yield lease
 
 

@@ -31,7 +31,7 @@ from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
 from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, Progress, SinkRun
-from strandline.jobs.heartbeat import held
+from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.deliver.sinks import SinkWork
@@ -215,7 +215,11 @@ class Deliverer:
             failpoints.hit("deliver.after_lease")
             run = SinkRun(self.context, record, dataset, lease, self.progress, self.stopping, plans_max)
             run.troubled = self._troubled
-            with held(ledger, sinks.leases, lease, seconds=seconds), closing(run), interrupted_by(self.stopping):
+            with (
+                holding_lease(ledger, sinks.leases, lease, seconds=seconds),
+                closing(run),
+                interrupted_by(self.stopping),
+            ):
                 return self._work_and_tell(run, work.sealed, checks_only=checks_only)
         except SinkStopped as e:
             with suppress(StrandlineError), ledger.write() as connection:  # on failure, the next poll stops it again

@@ -66,7 +66,7 @@ def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Hear
 
 
 @contextmanager
-def held(ledger: Ledger, leases: LeaseColumns, lease: Lease, *, seconds: float) -> Iterator[Heartbeat]:
+def holding_lease(ledger: Ledger, leases: LeaseColumns, lease: Lease, *, seconds: float) -> Iterator[Heartbeat]:
     """Renew the lease until the block ends, then release it."""
     try:
         with beating(lambda: leases.renew(ledger, lease, seconds=seconds), lease_seconds=seconds) as heartbeat:

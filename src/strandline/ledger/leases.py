@@ -38,7 +38,7 @@ class LeaseColumns:
         self._holder = (
             sa.select(token).where(self._id == sa.bindparam("row"), *leasable).with_for_update(key_share=True)
         )
-        self.none: dict[str, Any] = {token.name: None, until.name: None}  # the values of a row without a lease
+        self.no_lease: dict[str, Any] = {token.name: None, until.name: None}  # the values of a row without a lease
 
     def is_free(self, now: datetime) -> sa.ColumnElement[bool]:
         return sa.or_(self._until.is_(None), self._until <= now)
@@ -79,7 +79,7 @@ class LeaseColumns:
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
         with ledger.write() as connection:
-            return self._change(connection, lease, self.none)
+            return self._change(connection, lease, self.no_lease)
 
     def _change(self, connection: sa.Connection, lease: Lease, values: dict[str, Any]) -> bool:
         own = (self._id == lease.row, *self._leasable, self._token == lease.token)
@@ -88,7 +88,7 @@ class LeaseColumns:
     def release_all(self, connection: sa.Connection) -> int:
         """Returns how many leases were held."""
         held = self._token.is_not(None)
-        return int(connection.execute(self._table.update().where(held).values(self.none)).rowcount)
+        return int(connection.execute(self._table.update().where(held).values(self.no_lease)).rowcount)
 
     def holds(self, connection: sa.Connection, lease: Lease) -> bool:
         """The fence. It ignores the clock: an expired lease that nobody has taken over still holds."""

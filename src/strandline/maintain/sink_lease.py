@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import LeaseLost
 from strandline.core.types import Lease
-from strandline.jobs.heartbeat import held
+from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger.deliver import sinks
 from strandline.maintain.context import MaintainContext
 
@@ -29,5 +29,5 @@ def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
         time.sleep(0.2)
     if lease is None:
         raise LeaseLost(f"sink {record.name} was removed meanwhile", hint="Try again.")
-    with held(context.ledger, sinks.leases, lease, seconds=seconds):
+    with holding_lease(context.ledger, sinks.leases, lease, seconds=seconds):
         yield lease

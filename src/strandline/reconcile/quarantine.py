@@ -19,7 +19,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase, References
-from strandline.reconcile.run_watch import Aborted, RunWatch, watched
+from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 
 OnFiles = Callable[[int, int], None]
@@ -81,7 +81,7 @@ def _silent(done: int, total: int) -> None:
 
 def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
     try:
-        with watched(context, run_seconds_max=_UNBOUNDED_SECONDS) as watch:
+        with under_lease(context, run_seconds_max=_UNBOUNDED_SECONDS) as watch:
             settle_dead_runs(context, watch, entries=False)
             return work(watch)
     except Aborted as e:

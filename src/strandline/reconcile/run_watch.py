@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import SweepRunning
 from strandline.core.reconcile_records import AbortReason
 from strandline.core.types import Lease
-from strandline.jobs.heartbeat import Heartbeat, held
+from strandline.jobs.heartbeat import Heartbeat, holding_lease
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.model import Phase
@@ -34,7 +34,7 @@ class Aborted(Exception):
 
 
 @contextmanager
-def watched(
+def under_lease(
     context: SweepContext,
     *,
     run_seconds_max: float,
@@ -50,7 +50,7 @@ def watched(
             "another run of the reconciler is under way",
             hint=f"Wait for it, or, if its process is dead, for {seconds} s. `strandline reconcile runs` shows it.",
         )
-    with held(context.ledger, reconcile_runs.leases, lease, seconds=seconds) as heartbeat:
+    with holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds) as heartbeat:
         yield RunWatch(
             context.ledger,
             lease,

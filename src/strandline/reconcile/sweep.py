@@ -33,7 +33,7 @@ from strandline.reconcile.model import Content, Finding, Phase, Protection, Refe
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import Kept, KeptFile, find_kept
 from strandline.reconcile.run_counters import Tally
-from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, watched
+from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
 from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 
@@ -52,7 +52,7 @@ def sweep(
 ) -> Run:
     """One run, and its record. An abort is an outcome, not an error; another run under way is one."""
     seconds_max = context.settings.run_seconds_max
-    with watched(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
+    with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
         watch.phase(Phase.SETTLE)
         run, unsettled = _begin(context, asked, watch)
         failpoints.hit("reconcile.after_start")

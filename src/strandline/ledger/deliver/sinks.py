@@ -203,7 +203,7 @@ def went_well(connection: sa.Connection, id: SinkId) -> bool:
 def remove(connection: sa.Connection, id: SinkId) -> bool:
     """Its lanes and intents stay for the record, open ones too: they hang on this row, and whatever asks for open
     intents, marks or work starts from sinks that were not removed. A new sink of the name is a row of its own."""
-    return _change(connection, id, removed_at=utc_now(), **leases.none)
+    return _change(connection, id, removed_at=utc_now(), **leases.no_lease)
 
 
 def new_generation(connection: sa.Connection, id: SinkId, generation: int, start: Seq | None) -> SinkRecord:
@@ -220,7 +220,7 @@ def new_generation(connection: sa.Connection, id: SinkId, generation: int, start
             failures=0,
             retry_at=None,
             failing_since=None,
-            **leases.none,
+            **leases.no_lease,
         )
         .returning(sink)
     ).one_or_none()

@@ -220,7 +220,7 @@ def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> boo
         return change(
             connection,
             batch,
-            **leases.none,
+            **leases.no_lease,
             failures=receive_batch.c.failures + 1,
             failed_from=sa.func.coalesce(receive_batch.c.failed_from, sequence.read(connection).last),
             reason=reason,
@@ -242,7 +242,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
                 lo=rows.lo,
                 hi=rows.hi,
                 published_at=utc_now(),
-                **leases.none,
+                **leases.no_lease,
                 reason=None,
                 retry_at=None,
             )

@@ -108,7 +108,7 @@ def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str,
 
 
 def _ended(ending: str) -> dict[str, Any]:
-    return {"ending": ending, "ended_at": utc_now(), "retry_at": None, **batches.leases.none}
+    return {"ending": ending, "ended_at": utc_now(), "retry_at": None, **batches.leases.no_lease}
 
 
 def halves(bodies: Sequence[BatchBody]) -> list[Sequence[BatchBody]]:
@@ -326,7 +326,7 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
         if isinstance(known, Published) and len(known.head.rows) == batch.rows:
             numbers = known.head.rows  # they had come in before it was dropped
             values: dict[str, Any] = {"published_at": utc_now(), "lo": numbers.lo, "hi": numbers.hi, "reason": None}
-            values |= {"retry_at": None, **batches.leases.none}
+            values |= {"retry_at": None, **batches.leases.no_lease}
             cleared = Cleared(0, 0, 0)
         else:
             values = _ended("discarded")
