@@ -1,5 +1,4 @@
-"""What `status` tells of delivery. Asked of the ledger alone, and bounded: however long the history is, only its end is
-looked at."""
+"""What `status` shows about delivery. The queries need the ledger alone, and read only the end of the history."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.ingest import blocks
 from strandline.ledger.schema.core import block, chunk, dataset, intent, lane
 
-# The databases use a partial index only where they see its condition, not a parameter.
+# The databases use a partial index only if its condition is a literal in the query, not a parameter.
 _planned, _landed, _published = (
     sa.literal_column(f"'{state}'", sa.Text) for state in ("planned", "landed", "published")
 )
@@ -24,15 +23,13 @@ _planned, _landed, _published = (
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """An open intent, its chunks only counted."""
+    """An open intent, with counts instead of its chunks."""
 
     rows: SeqRange
     chunks: int
-    settled: int
-    """Chunks whose outcome is recorded: they landed, or there was nothing to send."""
+    settled: int  # chunks whose outcome is recorded: they landed, or had no rows to send
     rows_left: int
-    waiting_since: datetime | None
-    """When the first rows that have not landed were published; None if all have."""
+    waiting_since: datetime | None  # when the first rows that have not landed were published; None if all have
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Rows that became due since a moment, and rows that were dealt with since: sent, or withheld."""
+    """Rows that were published since a given time, and rows that were sent or withheld since then."""
 
     published: int
     settled: int
@@ -61,17 +58,17 @@ def _range(after: int | None, until: int) -> SeqRange:
 
 
 def _whole(value: Any) -> sa.ColumnElement[int]:
-    """PostgreSQL sums bigints to decimals."""
+    """A sum as an integer: PostgreSQL sums bigints to decimals."""
     return sa.cast(sa.func.coalesce(sa.func.sum(value), 0), sa.BigInteger)
 
 
 def dataset_name(connection: sa.Connection, sink: SinkRecord) -> str:
-    """Also where the dataset was dropped."""
+    """The dataset may have been dropped."""
     return str(connection.execute(sa.select(dataset.c.name).where(dataset.c.id == sink.dataset)).scalar_one())
 
 
 def unplanned_rows(connection: sa.Connection, sink: SinkRecord) -> int:
-    """Settled rows that are in no intent yet, over all partitions: which of them has which only a plan tells."""
+    """Settled rows of all partitions that are in no intent yet. Only a plan can tell how many each partition has."""
     sealed = blocks.sealed(connection, sink.dataset)
     if sealed is None:
         return 0
@@ -113,7 +110,7 @@ def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Under
 
 
 def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Batch]:
-    """Of each lane the last intent that is closed and brought rows. One that was recovered may not know its rows."""
+    """The last closed intent of each lane that delivered rows. After a recovery its row count may be an estimate."""
     some, closed = chunk.alias(), intent.alias()
     last = (
         sa.select(closed.c.id)
@@ -149,8 +146,8 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Ba
 
 
 def pace(connection: sa.Connection, sink: SinkRecord, since: datetime) -> Pace:
-    """A lane's intents close in order: those below the last that was closed before the moment need no look. And what
-    was published after it lies above each of them, for an intent never goes beyond the seal."""
+    """Reads only recent intents: a lane's intents close in order, so none counts below the last one that closed before
+    `since`. An intent never goes beyond the seal, so blocks published after `since` lie above all of those."""
     older, moment = intent.alias(), sa.literal(since, intent.c.closed_at.type)
     before = (
         sa.select(older.c.until)

@@ -1,8 +1,8 @@
-"""Intents and their chunks: what was promised to a sink before anything was sent, and what became of it.
+"""Intents and their chunks: what a sink was promised before anything was sent, and the outcome.
 
-All that concerns one sink is changed by the holder of its lease, in transactions that begin with the fence. A deliverer
-whose lease is lost learns it by the result; one whose lease holds, but that finds the ledger other than it left it
-(it was restored from a copy), gets `MarkMoved` and has to look again.
+Only the holder of a sink's lease changes them, in transactions that begin with the fence. A deliverer that lost its
+lease learns that from the result. A deliverer that holds its lease, but finds the ledger changed (it was restored from
+a copy), gets `MarkMoved` and must read the ledger again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _intents(rows: Iterable[Any]) -> Iterator[Intent]:
 
 
 def open_of(connection: sa.Connection, sink: SinkRecord) -> list[Intent]:
-    """The open intents of the sink's generation, by lane."""
+    """The open intents of the sink's current generation, by lane."""
     rows = connection.execute(
         _WITH_CHUNKS.where(
             lane.c.sink_id == sink.id, lane.c.generation == sink.generation, intent.c.closed_at.is_(None)
@@ -101,14 +101,14 @@ def open_of(connection: sa.Connection, sink: SinkRecord) -> list[Intent]:
 
 
 def history(connection: sa.Connection, lane_id: LaneId) -> Iterator[Intent]:
-    """Every intent that the lane ever had, in order, a few at a time."""
+    """Yields every intent that the lane ever had, in order, reading a few at a time."""
     query = _WITH_CHUNKS.where(intent.c.lane_id == lane_id).order_by(intent.c.until, chunk.c.lo)
     with connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE_MAX)) as rows:
         yield from _intents(rows)
 
 
 def chunks_of(connection: sa.Connection, lane_id: LaneId, *, after: Seq | None, until: Seq) -> list[Chunk]:
-    """Those that have numbers between the bounds, in order."""
+    """The lane's chunks that overlap the bounds, in order."""
     query = sa.select(*CHUNK_COLUMNS).where(chunk.c.lane_id == lane_id, chunk.c.lo <= until).order_by(chunk.c.lo)
     if after is not None:
         query = query.where(chunk.c.hi > after)
@@ -126,8 +126,8 @@ def store_plan(
     token: Token,
     left_out: Collection[str] = (),
 ) -> list[Intent] | None:
-    """The intents, as they are stored; None if the lease is lost. Lanes that are not in the plan, have no open intent
-    and were not left out by the planner have nothing new up to `until`: their marks move there, and nothing is sent."""
+    """Stores the plan and returns its intents; None if the lease is lost. Lanes that are not in the plan, have no open
+    intent and are not in `left_out` have no new rows up to `until`: their watermarks move there, without sending."""
     _check_lease(lease, sink)
     plans.check(lanes, until)
     with ledger.write() as connection:
@@ -143,13 +143,13 @@ def _check_lease(lease: Lease, sink: SinkRecord) -> None:
 
 
 def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
-    """Record what became of chunks; False if the lease is lost. The same again is fine, another outcome is not."""
+    """Records the outcomes of chunks; False if the lease is lost. Idempotent; another outcome raises `MarkMoved`."""
     with ledger.write() as connection:
         return acknowledge_in(connection, lease, acks)
 
 
 def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
-    """The same, within a transaction that records more than that."""
+    """The same, within the caller's transaction."""
     by_chunk = {ack.chunk: ack for ack in acks}
     if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
         raise ValueError("an acknowledgement says one outcome")
@@ -172,13 +172,13 @@ def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> 
 
 
 def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
-    """Whether it was recorded before; False if it can be now."""
+    """True if the outcome is recorded, False if the chunk is still planned; `MarkMoved` for anything else."""
     if known is None:
         raise MarkMoved("the ledger does not know a chunk that was sent", hint="It was restored: try again.")
     if known.state is ChunkState.PLANNED:
         return False
     if known.state is ack.state and known.found:
-        return True  # the sink had it before anybody here knew what is in it
+        return True  # the sink had the chunk before anybody here knew its content
     outcome = (known.state, known.count, known.withheld, known.digest, known.size)
     if outcome != (ack.state, ack.count, ack.withheld, ack.digest, ack.size):
         raise MarkMoved(f"chunk {known.rows} was recorded before with another outcome", hint="Try again.")
@@ -218,8 +218,8 @@ def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
 
 
 def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
-    """Note that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot be asked what
-    they hold: a chunk that was never offered was never sent, whoever died since."""
+    """Notes that these chunks may be sent from now on; False if the lease is lost. For sinks that cannot say what they
+    hold: a chunk that was never offered was never sent, whichever process died since."""
     with ledger.write() as connection:
         if not sinks.leases.holds(connection, lease):
             return False
@@ -233,8 +233,8 @@ def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
 
 
 def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Intent], token: Token) -> bool:
-    """Move the marks of lanes whose chunks are all settled, from exactly where their intents start; False if the lease
-    is lost. Intents that were closed so before are left alone: the answer to a commit may have been lost."""
+    """Closes intents whose chunks are all settled, and moves the lanes' watermarks from exactly where the intents
+    start; False if the lease is lost. Skips intents that are closed: the answer to a commit may have been lost."""
     _check_lease(lease, sink)
     now = utc_now()
     with ledger.write() as connection:
@@ -314,7 +314,7 @@ def _moves(
         if not settled or any(c.state is ChunkState.PLANNED for c in settled):
             raise _moved(sink, promised)
         landed = [c for c in settled if c.state is ChunkState.LANDED]
-        # What a found range holds may not be known; then it counts as what the lake has in it.
+        # The content of a found range may not be known. Then the rows that the lake has in it are counted.
         last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
         moves.append(
             {
@@ -333,8 +333,7 @@ def _moves(
 
 
 def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
-    """After a reset: intents of older generations are closed, and their lanes stay where they are. Chunks that were not
-    settled stay so: they are history."""
+    """After a reset: closes the intents of older generations. Their lanes and unsettled chunks stay as history."""
     older = sa.select(lane.c.id).where(lane.c.sink_id == sink.id, lane.c.generation < sink.generation)
     closed = connection.execute(
         intent.update().where(intent.c.closed_at.is_(None), intent.c.lane_id.in_(older)).values(closed_at=utc_now())
@@ -343,7 +342,7 @@ def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
 
 
 def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, list[SeqRange]]:
-    """Of each lane, the ranges with rows of the last intent that had any: what the sink must still know of."""
+    """The ranges of each lane's last intent with rows: the sink must still have them."""
     own = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
     landed = (chunk.c.state == "landed", sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0))
     last = (
@@ -367,7 +366,7 @@ def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, lis
 
 
 def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
-    """Of each lane that was ever promised something, behind which number its first intent starts."""
+    """The sequence number after which the first intent of each lane starts. Lanes without intents are left out."""
     query = (
         sa.select(intent.c.lane_id, sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("first"))
         .join_from(intent, lane, lane.c.id == intent.c.lane_id)
@@ -378,12 +377,12 @@ def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
 
 
 def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[LaneId] = ()) -> tuple[int, int]:
-    """For `sink recover`: the promises of the sink's own generation are taken back, and the next plan is made around
-    what the sink holds. Whatever of them landed is found there.
+    """For `sink recover`: drops the open intents of the current generation. The next plan is made around what the sink
+    holds, so whatever landed of them is found there.
 
-    `keep`: lanes of which the sink cannot say what it holds. There a promise is kept as far as anything of it landed or
-    may have been sent, chunk by chunk, with the options that the sink has now; only what lies behind is taken back.
-    How many promises were dropped, and how many kept."""
+    `keep`: lanes for which the sink cannot say what it holds. There an intent is kept up to the last chunk that landed
+    or may have been sent, with the sink's present options; only the rest is dropped. Returns how many intents were
+    dropped and how many kept."""
     found = open_of(connection, sink)
     begun = {i.id: until for i in found if i.lane in keep and (until := _begun_until(i)) is not None}
     intent_rows = _rows(connection, intent, intent.c.id, begun)
@@ -399,7 +398,7 @@ def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[L
 
 
 def _begun_until(promised: Intent) -> Seq | None:
-    """Behind the last of its chunks that was settled or may have been sent; None where there is none."""
+    """The end of the last chunk that was settled or may have been sent; None if there is none."""
     begun = [c.rows.hi for c in promised.chunks if c.offered or c.state is not ChunkState.PLANNED]
     return begun[-1] if begun else None
 
@@ -415,8 +414,8 @@ def _rows(
 
 
 def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, datetime | None]:
-    """Settled rows that are not at the sink yet, and since when the oldest of them waits. How many they are is not
-    known (None) while a lane stands below what is planned without an intent for the rest: only a plan counts those."""
+    """Returns how many settled rows the sink does not have yet, and since when the oldest of them waits. The count is
+    None while a lane is below `planned` without an intent for the rest: only a plan counts those rows."""
     of_sink = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
     promised = sa.func.coalesce(intent.c.until, lane.c.mark, 0)
     lanes = connection.execute(

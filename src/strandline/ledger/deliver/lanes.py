@@ -1,7 +1,7 @@
 """Lanes: how far each logical partition of a sink has been delivered.
 
-A lane's record says it twice, as a number and as a continuation, and is checked whenever it is read: one that
-disagrees with itself is not believed in either.
+A lane stores its watermark twice: as a number and as a continuation token. Every read compares them, and refuses a lane
+whose two values differ.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import utc_now
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
-Token = Callable[[Seq | None], str]
-"""The continuation that says a mark."""
+Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
 
 
 def _lane(row: Any) -> Lane:
@@ -41,7 +40,7 @@ def _lane(row: Any) -> Lane:
 
 
 class _Checker:
-    """Most lanes of a sink stand at the same number: each text is decoded once."""
+    """Compares watermark and token. It decodes each token once: most lanes of a sink have the same watermark."""
 
     def __init__(self, sink: SinkRecord, lake: str, table_uuid: str) -> None:
         self._sink = sink
@@ -75,13 +74,13 @@ def _of(sink: SinkRecord) -> sa.Select[Any]:
 
 
 def every(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
-    """Those of the sink's generation, by partition."""
+    """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
     return list(map(_Checker(sink, lake, table_uuid), unchecked(connection, sink)))
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
-    """What the ledger says, whether it can be true or not: for recovery."""
-    # Sorted here, because every database has its own order of texts.
+    """As `every`, but without the comparison: for recovery."""
+    # Sorted here, because the databases collate texts differently.
     return sorted(map(_lane, connection.execute(_of(sink))), key=lambda found: found.partition)
 
 
@@ -91,7 +90,7 @@ def find(connection: sa.Connection, sink: SinkRecord, partition: str, *, lake: s
 
 
 def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    """The highest number that any sink of the dataset has passed or is about to."""
+    """The highest sequence number that any sink of the dataset has passed or has planned."""
     of_dataset = (sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
     marks = sa.union_all(
         sa.select(sink.c.planned.label("mark")).where(*of_dataset),
@@ -112,10 +111,12 @@ def rebuild(
     last: SeqRange | None,
     builds_on: Seq | None = None,
 ) -> Lane:
-    """Write the lane anew, readable or not, from what the sink itself says. The mark is never lowered. A lane with an
-    open intent stays where that one starts: finishing it finds what the sink holds, with the cut that was promised.
-    `builds_on`: of a new lane, up to where the generation before has delivered."""
-    # The same lock as whoever delivers: nobody plans between the look and the change.
+    """Writes the lane from what the sink itself reports, even if the stored lane is unreadable. Raises `MarkUnreadable`
+    instead of lowering a watermark.
+
+    A lane with an open intent keeps the watermark at which the intent starts: finishing the intent, with its promised
+    chunks, finds what the sink holds. `builds_on` is for a new lane: how far the generation before has delivered."""
+    # The same lock as a deliverer takes: nobody plans between the read and the update.
     connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
     row = connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
     if row is None:
@@ -155,7 +156,7 @@ def rebuild(
 
 
 def forget_last(connection: sa.Connection, found: Lane) -> None:
-    """A person gave up what the sink acknowledged and lost: it is not asked for again."""
+    """A person gave up rows that the sink acknowledged and lost: the sink need not have them any more."""
     connection.execute(
         lane.update()
         .where(lane.c.id == found.id)

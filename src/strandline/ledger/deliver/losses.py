@@ -1,5 +1,5 @@
-"""What a sink will never get though it was meant for it, and where rows were deleted on demand. Written before the rows
-go, and never taken back."""
+"""Losses (rows that a sink should have got and never will) and purges (rows deleted on demand). Both are stored before
+the rows are deleted, and never removed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from strandline.ledger.schema.maintain import loss, purge
 
 
 class Reason(StrEnum):
+    # By a rule, which moved the lane's watermark past the rows.
     DROPPED = "dropped"
-    """A rule said so, and the lane's mark was moved past the rows."""
+    # By a rule. Rows between them are not due and are still delivered, so the watermark did not move.
     DELETED = "deleted"
-    """A rule said so; rows between them that are not due are still delivered, so the mark stayed."""
+    # A person asked for it, or gave up rows whose file is gone.
     PURGED = "purged"
-    """A person asked for it, or gave up rows whose file is gone."""
+    # Deleted while nobody here knew the sink's watermark: the ledger had been restored from an older copy, or the sink
+    # had been removed. The sink itself can say which of the rows it has.
     FORGOTTEN = "forgotten"
-    """Rows went while nobody here knew how far the sink was: the ledger was restored from an older copy, or the sink
-    was removed meanwhile. What of them it has it says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class Loss:
     partition: str
     after: Seq | None
     until: Seq
-    rows: int | None
-    """None for what was forgotten: nobody can tell any more."""
+    rows: int | None  # None for forgotten rows: nobody can count them any more
     reason: Reason
     at: datetime
 
@@ -80,7 +79,7 @@ def add_for(
 
 
 def of_sink(connection: sa.Connection, record: SinkRecord) -> list[Loss]:
-    """Of its generation, in order."""
+    """The losses of the sink's current generation, in order."""
     rows = connection.execute(
         sa.select(loss)
         .where(loss.c.sink_id == record.id, loss.c.generation == record.generation)
@@ -97,12 +96,12 @@ def _loss(row: Any) -> Loss:
 
 
 def lost_rows(connection: sa.Connection, record: SinkRecord) -> int:
-    """Counted ones, of its generation."""
+    """The counted lost rows of the sink's current generation."""
     return int(connection.execute(_of(record, sa.func.coalesce(sa.func.sum(loss.c.rows), 0))).scalar_one())
 
 
 def unknown_losses(connection: sa.Connection, record: SinkRecord) -> int:
-    """Ranges of its generation of which nobody can tell how many rows they are."""
+    """How many ranges of the current generation were lost whose rows nobody can count."""
     return int(connection.execute(_of(record, sa.func.count() - sa.func.count(loss.c.rows))).scalar_one())
 
 
@@ -117,7 +116,7 @@ def add_purge(connection: sa.Connection, id: DatasetId, rows: SeqRange, count: i
 
 
 def purged(connection: sa.Connection, id: DatasetId) -> list[SeqRange]:
-    """Between which numbers rows were deleted on demand, from the first to the last of each time; or dropped because
-    their file was gone."""
+    """For each purge, the range from the first to the last row that was deleted on demand, or dropped because its file
+    was gone."""
     query = sa.select(purge.c.lo, purge.c.hi).where(purge.c.dataset_id == id).order_by(purge.c.lo)
     return [SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query)]

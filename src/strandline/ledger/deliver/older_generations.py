@@ -1,4 +1,4 @@
-"""What older generations of a sink landed, below where the lanes of the present one began to send rows again."""
+"""What older generations of a sink delivered, below the point where the current generation began."""
 
 from __future__ import annotations
 
@@ -18,22 +18,18 @@ from strandline.ledger.schema.core import sink as sink_table
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What a lane builds on, and the destination must still have."""
+    """Ranges of an older generation that a lane builds on, and that the destination must still have."""
 
     partition: str
-    generation: int
-    """The one that landed it."""
-    lane: LaneId
-    """Of that generation."""
-    began: int
-    """Up to where rows are not that generation's either."""
-    ranges: tuple[SeqRange, ...]
-    """Of its last intent that landed any below, in order."""
+    generation: int  # the generation that delivered the ranges
+    lane: LaneId  # the lane of that generation
+    began: int  # rows up to here are from a still older generation
+    ranges: tuple[SeqRange, ...]  # of that lane's last intent below with rows, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one older generation landed in a partition and the present one builds on: `above < number ≤ upto`."""
+    """The rows of a partition from one older generation: `above < sequence number ≤ upto`."""
 
     partition: str
     generation: int
@@ -42,7 +38,7 @@ class Layer:
 
 
 def layers(connection: sa.Connection, sink: SinkRecord) -> list[Layer]:
-    """Of every lane that builds on older generations, whether it has landed something itself or not."""
+    """The layers of every lane that builds on older generations, whether it has delivered rows itself or not."""
     if sink.generation == 1:
         return []
     mine = connection.execute(
@@ -66,14 +62,14 @@ def _layers(connection: sa.Connection, sink: SinkRecord, partition: str, upto: i
 
 
 def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
-    """Behind which number the first intent of these lanes starts; None where nothing was ever promised to them."""
+    """The sequence number after which the first intent of these lanes starts; None if they never had one."""
     query = sa.select(sa.func.min(sa.func.coalesce(intent.c.after, 0))).where(intent.c.lane_id.in_(of))
     found: int | None = connection.execute(query).scalar_one()
     return found
 
 
 def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collection[str]) -> list[Foundation]:
-    """Of the lanes that build on an older generation and have landed nothing themselves."""
+    """The foundations of lanes that build on an older generation and have delivered no rows themselves."""
     landed = intents.last_landed(connection, sink)
     mine: list[Any] = []
     for some in slices(partition_hash(p) for p in partitions):
@@ -90,7 +86,7 @@ def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collect
 
 
 def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, below: int) -> Foundation | None:
-    """The generation before may have landed nothing of it, and build on another one in its turn."""
+    """The previous generation may have delivered none of the rows, and build on an older one itself."""
     for generation in range(sink.generation - 1, 0, -1):
         older = connection.execute(_ever(sink, generation, partition)).all()
         for one in older:
@@ -104,7 +100,7 @@ def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, bel
 
 
 def _ever(sink: SinkRecord, generation: int, partition: str) -> sa.Select[Any]:
-    """The lane in that generation, the newest record first: a sink that was removed and added again has several."""
+    """The lane's records in that generation, newest first: a sink that was removed and added again has several."""
     return (
         sa.select(lane.c.id, lane.c.builds_on)
         .join_from(lane, sink_table, sink_table.c.id == lane.c.sink_id)
@@ -132,7 +128,7 @@ def _last_ranges(connection: sa.Connection, of: LaneId, below: int) -> tuple[Seq
 
 
 def all_below(connection: sa.Connection, sink: SinkRecord, found: Lane) -> list[tuple[int, list[SeqRange]]]:
-    """Of each generation that a lane builds on: all ranges with rows that it landed there."""
+    """For each generation that a lane builds on, all ranges with rows that it delivered."""
     below, result = found.builds_on, []
     for generation in range(sink.generation - 1, 0, -1):
         if below is None:

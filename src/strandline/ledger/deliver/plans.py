@@ -1,4 +1,4 @@
-"""A plan: what every lane of a sink gets next, checked, and written within the transaction of `intents.store_plan`."""
+"""Checks a plan (what every lane of a sink gets next) and writes it in the transaction of `intents.store_plan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strandline.ledger.schema.core import sink as sink_table
 
 
 def check(lanes: Sequence[LanePlan], until: Seq) -> None:
-    """Whether it is a plan at all: each lane once, its chunks without gap or overlap, nothing beyond the end."""
+    """`ValueError` unless each lane occurs once, its chunks have no gap or overlap, and nothing is beyond `until`."""
     if len({plan.partition for plan in lanes}) != len(lanes):
         raise ValueError("a lane stands twice in the plan")
     for plan in lanes:
@@ -37,7 +37,7 @@ def write(
     token: Token,
     left_out: Collection[str],
 ) -> set[LaneId]:
-    """Store the plan behind the fence; the lanes that have an intent by it."""
+    """Stores the plan and returns the lanes that got an intent. The caller has checked the fence."""
     now = utc_now()
     planned = _move_planned(connection, sink, until)
     known = _standing(connection, sink)
@@ -177,8 +177,9 @@ def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
 def _move_the_rest(
     connection: sa.Connection, sink: SinkRecord, until: Seq, token: Token, now: datetime, left_out: Collection[str]
 ) -> None:
-    """Lanes of the plan have an open intent by now, so that one condition spares them and those that had one before. A
-    lane that had one when the planner looked was not scanned: it stays, even if it was closed since."""
+    """Moves the watermarks of lanes that get nothing. One condition skips both the lanes of the plan and those that
+    were busy before, because they have an open intent by now. A lane in `left_out` had an open intent when the planner
+    read it, so it was not scanned: it does not move, even if that intent was closed since."""
     connection.execute(
         lane.update()
         .where(

@@ -1,10 +1,10 @@
-"""Rows that a sink refused for good. Each was set aside with its reason, and its content is an object of the warehouse.
+"""The quarantine of rows that a sink refused for good, with reasons. Their content is stored in the warehouse.
 
     held ──▶ replaying ──▶ replayed      it landed after all, in a lane of its own
      │  ◀────────┘                       refused again: nothing landed
      └─────▶ discarded                   a person gave it up
 
-A row that is being replayed may have landed: it cannot be discarded before that is known.
+A row that is being replayed may have landed, so it cannot be discarded until its outcome is known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class QuarantineState(StrEnum):
     DISCARDED = "discarded"
 
 
-NOT_THERE = (QuarantineState.HELD, QuarantineState.REPLAYING)
-"""The sink does not have the row, as far as is known."""
+NOT_THERE = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does not have the row, as far as we know
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,10 @@ class Quarantined:
     partition: str
     seq: Seq
     reason: str
-    object: str
-    """Where its content is."""
+    object: str  # the key of its content
     size: int
-    options: Mapping[str, str]
-    """With which it was sent: as they were given, `env:NAME` is not resolved."""
-    form: str
-    """What the parcel's table is, as the sink said then."""
+    options: Mapping[str, str]  # of the refused send, with `env:NAME` unresolved
+    form: str  # the sink's description of the table that was sent
     state: QuarantineState
     replay_number: int | None
     at: datetime
@@ -65,7 +61,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A refused row whose content is stored, and that is to be recorded."""
+    """A refused row whose content is stored and whose record is not."""
 
     lane: LaneId
     seq: Seq
@@ -77,8 +73,8 @@ class SetAside:
 
 
 def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAside]]) -> bool:
-    """In one transaction: the rows are quarantined, and the chunks that held them, each alone, are settled as empty.
-    False if the lease is lost. The same again is fine."""
+    """Quarantines the rows and settles their chunks (of one row each) as empty, in one transaction. False if the lease
+    is lost. Idempotent."""
     acks = [Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows]
     with ledger.write() as connection:
         if not intents.acknowledge_in(connection, lease, acks):
@@ -89,7 +85,7 @@ def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAsi
 
 
 def add(connection: sa.Connection, row: SetAside) -> bool:
-    """In the caller's transaction, which settles the chunk too. False if it was there already."""
+    """False if the row is quarantined already. The caller's transaction must settle the chunk, too."""
     now = utc_now()
     found = sa.select(
         lane.c.sink_id,
@@ -148,8 +144,8 @@ _WITH_PARTITION = sa.select(quarantined, lane.c.partition).join_from(
 def every(
     connection: sa.Connection, sink: SinkRecord, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
-    """In the order of their numbers; of every generation, because a reset does not bring back what it begins behind.
-    None: in any state."""
+    """The sink's rows by sequence number; `states` None means any state. All generations are included, because a reset
+    does not deliver again what lies before its start."""
     query = _WITH_PARTITION.where(quarantined.c.sink_id == sink.id).order_by(quarantined.c.seq, quarantined.c.id)
     if states is not None:
         query = query.where(quarantined.c.state.in_([state.value for state in states]))
@@ -159,7 +155,7 @@ def every(
 def of_dataset(
     connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
-    """Of every sink that it has or had."""
+    """Of every sink that the dataset has or had."""
     query = (
         _WITH_PARTITION.join(sink_table, sink_table.c.id == quarantined.c.sink_id)
         .where(sink_table.c.dataset_id == dataset)
@@ -176,18 +172,18 @@ def get(connection: sa.Connection, id: QuarantinedId) -> Quarantined | None:
 
 
 def of_lane(connection: sa.Connection, lane_id: LaneId) -> list[Quarantined]:
-    """In any state, by number: what explains the holes in what the lane delivered."""
+    """The lane's rows in any state, by sequence number. They explain the gaps in what the lane delivered."""
     query = _WITH_PARTITION.where(quarantined.c.lane_id == lane_id).order_by(quarantined.c.seq)
     return [_quarantined(row) for row in connection.execute(query)]
 
 
 def count(connection: sa.Connection, sink: SinkRecord) -> int:
-    """Rows of the sink's generation that it does not have, as far as is known."""
+    """How many rows of the current generation the sink does not have, as far as we know."""
     return sum(counts(connection, sink).values())
 
 
 def counts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
-    """By lane; those without any are not among them."""
+    """The same per lane, without lanes that have none."""
     rows = connection.execute(
         sa.select(quarantined.c.lane_id, sa.func.count())
         .where(
@@ -201,14 +197,15 @@ def counts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
 
 
 def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | None:
-    """Its number in the lane of replays of its sink and generation: the next one, also above what the sink was found to
-    hold there (a ledger that was restored may have forgotten numbers). One that it has, it keeps: it may have landed
-    under it. None if there is nothing to replay."""
+    """Returns the row's number in the replay lane of its sink and generation; None if there is nothing to replay.
+
+    A row keeps its number, because it may have landed under it. A new number is also above `above`, the highest that
+    the sink was found to hold: a restored ledger may have forgotten numbers."""
     with ledger.write() as connection:
         found = get(connection, id)
         if found is None or found.state not in NOT_THERE:
             return None
-        # Two that begin at once get two numbers.
+        # The lock gives two concurrent replays two numbers.
         connection.execute(
             sa.select(sink_table.c.id).where(sink_table.c.id == found.sink).with_for_update(key_share=True)
         ).all()
@@ -231,7 +228,7 @@ def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | 
 def _move(
     connection: sa.Connection, id: QuarantinedId, before: QuarantineState, after: QuarantineState, **values: Any
 ) -> bool:
-    """True also where it is there already."""
+    """True also if the row is in the new state already."""
     connection.execute(
         quarantined.update()
         .where(quarantined.c.id == id, quarantined.c.state == before.value)
@@ -241,19 +238,19 @@ def _move(
 
 
 def replayed(ledger: Ledger, id: QuarantinedId) -> bool:
-    """It landed. False if it was not being replayed."""
+    """The row landed. False if it was not being replayed."""
     with ledger.write() as connection:
         return _move(connection, id, QuarantineState.REPLAYING, QuarantineState.REPLAYED)
 
 
 def refused_again(ledger: Ledger, id: QuarantinedId, reason: str) -> bool:
-    """For good, so that nothing landed: it is held again, with the new reason, and keeps its number. Never after an
-    outcome that is not known. False if it landed or was discarded."""
+    """The sink refused the row for good, so nothing landed: the row is held again, with the new reason and its old
+    number. Never call this after an unknown outcome. False if the row landed or was discarded."""
     with ledger.write() as connection:
         return _move(connection, id, QuarantineState.REPLAYING, QuarantineState.HELD, reason=reason)
 
 
 def discard(ledger: Ledger, id: QuarantinedId) -> bool:
-    """False if it is not held: it landed, or may have."""
+    """False if the row is not held: it landed, or may have."""
     with ledger.write() as connection:
         return _move(connection, id, QuarantineState.HELD, QuarantineState.DISCARDED)

@@ -1,4 +1,4 @@
-"""What sinks were promised, as far as the ledger knows: of every generation, and of sinks that were removed, too."""
+"""What sinks were promised, as far as the ledger knows: all generations, and removed sinks too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strandline.ledger.schema.core import intent, lane, sink
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From the first to the last number that was promised under one condition; others may lie between."""
+    """The first and last sequence numbers promised under one `where` condition; other rows may lie between."""
 
     where: str | None
     after: Seq | None
@@ -34,7 +34,7 @@ class LanePast:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One generation of a sink."""
+    """One generation of a sink, whose destination may hold rows of the dataset."""
 
     record: SinkRecord
     generation: int
@@ -43,13 +43,12 @@ class Holder:
 
     @property
     def is_current(self) -> bool:
-        """Whether it still gets rows."""
         return not self.removed and self.generation == self.record.generation
 
 
 def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[Holder]:
-    """In the order of names; of a live sink the current generation is among them, whether it has a lane or not."""
-    # Intents are many and options few: the database sums them up.
+    """By name. The current generation of a live sink is included even if it has no lane."""
+    # Intents are many and options few, so the database aggregates.
     rows = connection.execute(
         sa.select(
             lane.c.sink_id,

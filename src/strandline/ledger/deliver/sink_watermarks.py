@@ -1,4 +1,4 @@
-"""How far each sink of a dataset certainly has everything that it is to have."""
+"""Up to where each sink of a dataset certainly has every row that is meant for it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ class SinkMark:
     sink: SinkId
     name: str
     generation: int
-    mark: Seq | None
-    """It certainly has everything up to here that it is to have."""
+    mark: Seq | None  # the sink certainly has everything up to here that is meant for it
 
 
 def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
-    """By name."""
+    """The marks by name of the sink."""
     return {at.name: at.mark for at in marks(connection, dataset)}
 
 
 def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
-    """Of sinks that were not removed, paused and stopped ones too: the lowest mark of all their lanes, and never above
-    what was planned, since rows of a partition without a lane are in no plan yet. What lies before a sink's start it is
-    not to have."""
+    """For every sink that was not removed (paused and stopped ones too), the lowest watermark of its lanes. It is never
+    above `planned`, because rows of a partition without a lane are in no plan yet. Rows before a sink's start are not
+    meant for it."""
     lowest = (
         sa.select(
             lane.c.sink_id,

@@ -1,7 +1,7 @@
-"""Sinks: their settings, how they fare, who delivers to them, and which of them have something to do.
+"""Sinks: their settings, health and leases, and which of them have something to do.
 
-A change says by its result whether it was made. The lease is a fence: whoever delivers checks it (`leases.holds`) in
-the transaction that writes.
+The result of a change says whether it was made. The lease is a fence: a deliverer checks it (`leases.holds`) in the
+transaction that writes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def add(
     generation: int = 1,
     peer: PeerKind | None = None,
 ) -> SinkRecord:
-    """A generation above 1 is for a destination whose own record tells of one."""
+    """`generation`: above 1 if the destination's own record has one. `RefusedError` for a taken name or destination."""
     added = connection.execute(
         insert_into(connection, sink)
         .values(
@@ -125,7 +125,7 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord
 
 
 def ever_of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
-    """Those that were removed, too (True): what they were given is still where it was."""
+    """Includes removed sinks (True), whose destinations still have the rows that they got."""
     rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
     return [(_sink(r), r.removed_at is not None) for r in rows]
 
@@ -142,8 +142,8 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
 
 
 def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
-    """For the next intent: an open one keeps those that it was planned with. Whoever changed them may have mended what
-    the sink waits for: it is tried at once, and how long it has failed counts from there."""
+    """Sets the options of the next intent; an open intent keeps its own. The change may have fixed what made the sink
+    fail, so the sink is retried at once, and `failing_since` starts anew."""
     if any(s.destination == destination and s.id != id for s in every(connection)):
         raise _taken(connection, destination)
     text = options_text(options)
@@ -151,13 +151,13 @@ def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str
 
 
 def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
-    """What the destination is. One that was claimed as a receiver stays one."""
+    """Stores the kind of peer. A sink that was claimed from a receiver never changes to another kind."""
     return _change(connection, id, sink.c.peer.is_distinct_from(PeerKind.RECEIVER.value), peer=peer.value)
 
 
 def pause(connection: sa.Connection, id: SinkId) -> bool:
-    """A stopped one, too: nothing is delivered to it either way, and retention lets a person choose whether rows wait
-    for sinks that are paused. Why it was stopped stays."""
+    """Also pauses a stopped sink and keeps its reason: it gets no rows either way, and a person can choose whether
+    retention holds rows for paused sinks."""
     return _change(connection, id, sink.c.state != SinkState.PAUSED.value, state=SinkState.PAUSED.value)
 
 
@@ -181,33 +181,32 @@ def stop(connection: sa.Connection, id: SinkId, reason: str) -> bool:
 def failed(
     connection: sa.Connection, id: SinkId, reason: str, retry_at: datetime | None, since: datetime | None = None
 ) -> bool:
-    """A tick that did not get through; `since` when no tick does. Why a sink was stopped is never
-    overwritten."""
+    """Records a failed tick; `since` is the time of the first failure in a row. The reason of a stopped sink stays."""
     not_stopped = sink.c.state != SinkState.STOPPED.value
     more = sink.c.failures + 1
     return _change(connection, id, not_stopped, failures=more, reason=reason, retry_at=retry_at, failing_since=since)
 
 
 def retry_now(connection: sa.Connection, id: SinkId) -> bool:
-    """A person asks for it: the wait is over, what it waits for is not forgotten."""
+    """Ends the backoff when a person asks for it, and keeps the failures."""
     return _change(connection, id, retry_at=None)
 
 
 def went_well(connection: sa.Connection, id: SinkId) -> bool:
-    """True if that was news."""
+    """Clears the failures; True if there were any."""
     news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
     not_stopped = sink.c.state != SinkState.STOPPED.value
     return _change(connection, id, not_stopped, news, failures=0, reason=None, retry_at=None, failing_since=None)
 
 
 def remove(connection: sa.Connection, id: SinkId) -> bool:
-    """Its lanes and intents stay for the record, open ones too: they hang on this row, and whatever asks for open
-    intents, marks or work starts from sinks that were not removed. A new sink of the name is a row of its own."""
+    """Removes the sink. Its lanes and intents stay as history, even open ones: all queries for open intents, watermarks
+    or work start from sinks that were not removed. A new sink with this name gets a new row."""
     return _change(connection, id, removed_at=utc_now(), **leases.no_lease)
 
 
 def new_generation(connection: sa.Connection, id: SinkId, generation: int, start: Seq | None) -> SinkRecord:
-    """Begin anew behind `start`, with lanes of its own. Whoever delivers the old one loses its lease."""
+    """Starts a new generation after `start`, with new lanes, and fences off the deliverer of the old one."""
     changed = connection.execute(
         sink.update()
         .where(sink.c.id == id, sink.c.removed_at.is_(None), sink.c.generation < generation)
@@ -232,32 +231,29 @@ def new_generation(connection: sa.Connection, id: SinkId, generation: int, start
     return _sink(changed)
 
 
-leases = LeaseColumns(sink.c.lease_token, sink.c.lease_until, sink.c.removed_at.is_(None))
-"""Who delivers to a sink."""
+leases = LeaseColumns(sink.c.lease_token, sink.c.lease_until, sink.c.removed_at.is_(None))  # who delivers to a sink
 
 
 def forget_leases(connection: sa.Connection) -> int:
-    """Within the opening procedure: a restored ledger may hold a lease whose holder has seen more than it knows, and
-    may have sent more."""
+    """For a resync: the holder of a lease in a restored ledger may know more than the ledger, and may have sent more
+    chunks than it records as offered."""
     connection.execute(chunk.update().where(chunk.c.state == ChunkState.PLANNED.value).values(offered=True))
     return leases.release_all(connection)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkWork:
-    """What one look shows that there is to do for a sink."""
+    """What there is to do for a sink."""
 
     sink: SinkRecord
     sealed: Seq | None
     open_intents: int
-    behind: bool
-    """Some lane without an open intent stands below what is planned: the next plan takes it in."""
-    oldest_unplanned: datetime | None
-    """When the first of the rows that can be planned was published; None where there is nothing to plan."""
+    behind: bool  # some lane without an open intent is below `planned`: the next plan includes it
+    oldest_unplanned: datetime | None  # when the first row that can be planned was published; None if there is none
     unplanned_rows: int
 
 
-# The databases use a partial index only where they see its condition, not a parameter.
+# The databases use a partial index only if its condition is a literal in the query, not a parameter.
 _published, _active, _reserved, _staged = (
     sa.literal_column(f"'{state}'", sa.Text) for state in ("published", "active", "reserved", "staged")
 )
@@ -294,8 +290,8 @@ def _above(dataset: Any, above: Any, sealed: Any) -> list[sa.ColumnElement[bool]
 
 
 def rows_above(dataset: Any, above: Any, sealed: Any) -> sa.ScalarSelect[int]:
-    """The settled rows above a number, which may lie within a block. A recovered range counts in full, since how many
-    of its numbers were used is not known."""
+    """The settled rows above a sequence number, which may lie within a block. A recovered range counts in full, because
+    nobody knows how many of its sequence numbers were used."""
     all_rows = sa.func.coalesce(block.c.row_count, block.c.hi - block.c.lo + 1)
     rest = block.c.hi - sa.func.coalesce(above, 0)
     rows = sa.func.coalesce(sa.func.sum(sa.case((all_rows < rest, all_rows), else_=rest)), 0)
@@ -320,9 +316,9 @@ def _due_query() -> sa.Select[Any]:
             sink.c.removed_at.is_(None),
         )
         .cte("due")
-        .prefix_with("MATERIALIZED")  # the seal is used several times and found once
+        .prefix_with("MATERIALIZED")  # the seal is used several times and computed once
     )
-    # Few lanes have an open intent, and usually none: they are found first, not among all lanes.
+    # Few lanes have an open intent, usually none. So the query starts from open intents, not from all lanes.
     busy = sa.select(intent.c.lane_id).where(intent.c.closed_at.is_(None)).cte("busy").prefix_with("MATERIALIZED")
     opened = (
         sa.select(lane.c.sink_id, lane.c.generation, sa.func.count().label("intents"))
@@ -359,8 +355,8 @@ _DUE = _due_query()
 
 
 def due(connection: sa.Connection) -> list[SinkWork]:
-    """Every active sink, and what there is to do for it. One statement, because all that an idle tick does is to ask
-    it. A sink that waits to be tried again is among them: its other lanes may have something new."""
+    """Every active sink and what there is to do for it. An idle tick runs only this one statement. Sinks in backoff are
+    included, because their other lanes may have new rows."""
     return [
         SinkWork(_sink(r), seq_or_none(r.sealed), r.open_intents, bool(r.behind), r.oldest_unplanned, r.unplanned_rows)
         for r in connection.execute(_DUE)

@@ -1,4 +1,4 @@
-"""Chunks that a sink refused are replaced by two each; that is stored before the parts are sent."""
+"""Replaces a chunk that a sink refused by two parts, before the parts are sent."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ class Split:
 
     chunk: ChunkId
     at: Seq
-    before: int
-    """Of the rows that are expected in it, those up to `at`."""
+    before: int  # how many of the chunk's expected rows are at or below `at`
 
 
 def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId, tuple[Chunk, Chunk]] | None:
-    """The parts of each planned chunk, all in one transaction; None if the lease is lost. The same again gives the same
-    parts. No part ever has the id that the chunk had: what is said of it too late is said of nothing."""
+    """Returns the parts of each planned chunk, all stored in one transaction; None if the lease is lost. Idempotent. No
+    part ever gets the id of the split chunk, so a late outcome of that chunk is applied to nothing."""
     by_chunk = {one.chunk: one for one in wanted}
     if any(by_chunk[one.chunk] != one for one in wanted):
         raise ValueError("a chunk is split in one way")
@@ -43,7 +42,7 @@ def split(ledger: Ledger, lease: Lease, wanted: Sequence[Split]) -> dict[ChunkId
             if not (row.lo <= one.at < row.hi and 0 <= one.before <= row.expected):
                 raise ValueError(f"chunk {row.lo}..{row.hi} cannot be split as {one}")
         if whole:
-            # In this order: SQLite gives the highest id again once its row is gone.
+            # The upper part first: SQLite reuses the highest id once its row is deleted.
             upper = [_part(row, Seq(one.at + 1), row.hi, row.expected - one.before) for row, one in whole]
             connection.execute(chunk.insert(), upper)
             for some in slices(row.id for row, _ in whole):

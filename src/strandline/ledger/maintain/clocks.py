@@ -1,4 +1,4 @@
-"""The last moment that retention of a dataset saw."""
+"""The last time that retention of a dataset saw, and the times that others recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.ledger.schema.maintain import clock, maintenance_run
 
 
 def get(connection: sa.Connection, dataset: DatasetId) -> tuple[datetime, str | None, int | None] | None:
-    """The wall clock, which boot of a machine it was, and for how long it had been up, in microseconds."""
+    """The wall clock, the id of the machine's boot, and its uptime in microseconds."""
     row = connection.execute(sa.select(clock).where(clock.c.dataset_id == dataset)).one_or_none()
     return None if row is None else (row.wall, row.boot, row.boottime_us)
 
@@ -29,8 +29,8 @@ def put(
 
 
 def _recorded() -> sa.CompoundSelect[Any]:
-    """What anybody recorded: blocks that were settled, and beginnings of runs of maintenance that were not skipped (one
-    that was may have been for the clock). In microseconds."""
+    """Times that anybody recorded, in microseconds: changes of blocks, and starts of maintenance runs that were not
+    skipped (a run may have been skipped because of the clock)."""
     runs = sa.select(sa.type_coerce(maintenance_run.c.started_at, sa.BigInteger).label("at")).where(
         maintenance_run.c.ended_at.is_not(None), maintenance_run.c.outcome != "skipped"
     )
@@ -38,8 +38,8 @@ def _recorded() -> sa.CompoundSelect[Any]:
 
 
 def around_the_longest_silence(connection: sa.Connection, since: datetime | None, now: datetime) -> list[datetime]:
-    """The newest moment that was recorded and, of what was recorded between these two, the one before the longest
-    silence and the one after it; in order. Without `since` there is only the newest."""
+    """Returns, in order, the newest recorded time and, between `since` and `now`, the recorded times before and after
+    the longest gap. Without `since`, only the newest."""
     recorded = _recorded().subquery("recorded")
     newest = connection.execute(sa.select(sa.type_coerce(sa.func.max(recorded.c.at), UtcMicros()))).scalar()
     if newest is None or since is None:
@@ -59,7 +59,7 @@ def around_the_longest_silence(connection: sa.Connection, since: datetime | None
 
 
 def of_the_database(connection: sa.Connection) -> datetime | None:
-    """Its own clock, where it is another machine's; None where the ledger is a file of this one."""
+    """The database server's own clock; None for SQLite, which has the clock of this machine."""
     if connection.dialect.name != "postgresql":
         return None
     found: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
@@ -67,8 +67,7 @@ def of_the_database(connection: sa.Connection) -> datetime | None:
 
 
 def skipped_before(connection: sa.Connection, dataset: DatasetId, *, runs_max: int) -> list[datetime]:
-    """When the last runs of retention began that were meant, are over, and were skipped, without another in between;
-    the oldest first."""
+    """When the last consecutive runs of retention began that ended as skipped, oldest first. Dry runs do not count."""
     query = (
         sa.select(maintenance_run.c.outcome, maintenance_run.c.started_at)
         .where(

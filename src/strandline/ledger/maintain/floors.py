@@ -1,12 +1,13 @@
-"""The floor of a dataset: rows at or below it may be gone from the table. It rises before they go, and never goes back.
+"""The floor of a dataset: rows at or below it may be gone from the table. It rises before they are deleted, and never
+falls.
 
-Whoever raises it, and whoever adds a sink or begins a generation anew, holds the dataset's row meanwhile (`lock`): a
-sink that is not seen by the one starts above the floor of the other. Raising it takes a number of the sequence, so that
-a ledger that was restored from before is noticed, and opened: then the table tells what the floor is.
+A process that raises the floor, adds a sink or starts a new generation locks the dataset's row (`lock`). So a sink that
+retention did not see starts above the new floor. Raising the floor takes a sequence number, so that a ledger that was
+restored from before is noticed and resynced; then it learns the floor from the table.
 
-Nobody waits for one who waits for him, because locks are taken in one order everywhere: the counter of the sequence,
-then datasets by their ids, then sinks. An opening holds the counter all the time, and comes to datasets and sinks at
-its end; so whoever raises a floor begins with the counter, too (`lock_to_rise`).
+Locks are taken in one order everywhere, so there are no deadlocks: the counter, then datasets by id, then sinks. A
+resync holds the counter from its start, and locks datasets and sinks at its end. Therefore a process that raises a
+floor begins with the counter, too (`lock_to_rise`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from strandline.ledger.witness import Witness
 
 
 def get(connection: sa.Connection, id: DatasetId) -> Seq | None:
-    """None where nothing was ever deleted by retention."""
+    """None if retention never deleted anything."""
     found = connection.execute(sa.select(floor.c.floor).where(floor.c.dataset_id == id)).scalar()
     return None if not found else Seq(found)
 
 
 def lock(connection: sa.Connection, id: DatasetId) -> None:
-    """Until the transaction ends nobody else raises the floor, adds a sink, resets one, or drops the dataset."""
+    """Until the transaction ends, nobody else raises the floor, adds or resets a sink, or drops the dataset.
+    `NoSuchDataset` if it was dropped."""
     query = sa.select(dataset.c.name, dataset.c.dropped_at).where(dataset.c.id == id).with_for_update(key_share=True)
     found = connection.execute(query).one()
     if found.dropped_at is not None:
@@ -43,19 +45,19 @@ def lock(connection: sa.Connection, id: DatasetId) -> None:
 
 
 def lock_to_rise(connection: sa.Connection, id: DatasetId) -> None:
-    """First thing in a transaction that raises a floor. The number is taken later, when it is clear that it rises:
-    one that is taken by a transaction which ends without a commit makes the next one open the ledger."""
+    """Must come first in a transaction that raises a floor. It takes the sequence number later, when the floor really
+    rises: a sequence number taken by a transaction that does not commit makes the next one resync the ledger."""
     sequence.lock(connection)
     lock(connection, id)
 
 
 def take_number(connection: sa.Connection, witness: Witness) -> None:
-    """Under `lock_to_rise`."""
+    """After `lock_to_rise`."""
     sequence.take(connection, witness, 1, step="floor")
 
 
 def rise(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
-    """The floor as it is then, which may have been higher already."""
+    """Returns the new floor, which is higher than `to` if it was before."""
     before = get(connection, id)
     if before is not None and before >= to:
         return before
@@ -71,16 +73,15 @@ def rise(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a sink has come in all of its lanes: it is owed nothing at or below that number."""
+    """How far a sink has come in all of its lanes: it needs no row at or below this sequence number."""
 
     sink: SinkRecord
-    number: Seq | None
-    """None: it may be owed the very first row."""
+    number: Seq | None  # None: it may need the very first row
 
 
 def reaches(connection: sa.Connection, id: DatasetId) -> list[Reach]:
-    """Of every sink that was not removed. A lane with an open intent stands where that one starts; rows of partitions
-    that have no lane yet lie above what is planned."""
+    """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts. Rows
+    of partitions without a lane are above `planned`."""
     lowest = {
         (r.sink_id, r.generation): r.lowest
         for r in connection.execute(
@@ -98,7 +99,7 @@ def reaches(connection: sa.Connection, id: DatasetId) -> list[Reach]:
 
 
 def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> int | None:
-    """How many rows came in under these numbers; None where that is not known, or not of exactly these."""
+    """How many rows were published in this range; None if a block has no count or is only partly in the range."""
     inside = (block.c.dataset_id == id, block.c.state == "published", block.c.hi >= rows.lo, block.c.lo <= rows.hi)
     found = connection.execute(
         sa.select(
@@ -114,9 +115,9 @@ def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> 
 
 
 def published_before(connection: sa.Connection, id: DatasetId, moment: datetime, sealed: Seq | None) -> Seq | None:
-    """The number up to which every row was published before the moment. Blocks settle in any order, so an old one above
-    a younger one waits for it; one whose time is not known, because a ledger that is lost had taken its numbers, is as
-    old as the day on which they were found."""
+    """The sequence number up to which every row was published before the given time. Blocks settle in any order, so an
+    old block above a younger one does not count yet. A block whose time is lost (with the ledger that reserved it)
+    counts from the day on which it was recovered."""
     if sealed is None:
         return None
     younger = connection.execute(

@@ -1,4 +1,4 @@
-"""What retention wanted to delete and could not, because a sink does not have it yet: the newest look, per sink."""
+"""Rows that the last run of retention kept because a sink does not have them yet, per sink."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from strandline.ledger.schema.maintain import hold
 class Hold:
     sink: SinkId
     name: str
-    rows: int | None
-    """None where nobody counted."""
+    rows: int | None  # None if nobody counted
     since: datetime
     up_to: Seq
 
 
 def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
-    """Those of sinks that are still there: one that is removed holds nothing."""
+    """The holds of sinks that were not removed: a removed sink holds nothing."""
     rows = connection.execute(
         sa.select(hold, sink.c.name)
         .join_from(hold, sink, sink.c.id == hold.c.sink_id)
@@ -39,7 +38,7 @@ def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
 def keep(
     connection: sa.Connection, id: DatasetId, sink_id: SinkId, *, rows: int | None, up_to: Seq, now: datetime
 ) -> bool:
-    """True if it is new. How long it has lasted is counted from the first look."""
+    """Stores the hold; True if it is new. `since` stays the time of the first run that found it."""
     known = connection.execute(
         sa.select(hold.c.since).where(hold.c.dataset_id == id, hold.c.sink_id == sink_id)
     ).scalar_one_or_none()
@@ -51,12 +50,12 @@ def keep(
 
 
 def forget(connection: sa.Connection, sink_id: SinkId) -> None:
-    """Of a sink that begins anew: what is held for it from now on is held since now."""
+    """For a sink with a new generation, whose holds begin anew."""
     connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
 
 
 def release(connection: sa.Connection, id: DatasetId, *, but: Collection[SinkId] = ()) -> list[str]:
-    """Every hold that no longer is one; the names of their sinks."""
+    """Deletes all other holds of the dataset and returns the names of their sinks."""
     over = (hold.c.dataset_id == id, hold.c.sink_id.not_in(list(but)))
     found = connection.execute(sa.select(sink.c.name).join_from(hold, sink, sink.c.id == hold.c.sink_id).where(*over))
     names = sorted(found.scalars())

@@ -1,7 +1,7 @@
-"""Runs of maintenance: who works on a dataset, since when, and what came of it.
+"""Runs of maintenance: which process works on a dataset, since when, and the result.
 
-A run that has not ended is a registered job: files that are younger than the oldest of them belong to somebody. One
-that gives no sign of life for as long as a lease is taken for dead, and closed by the next that begins.
+A run that has not ended is a registered job: files that are younger than the oldest job may belong to it. A run without
+a heartbeat for the length of a lease is taken for dead, and the next run that begins closes it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
 RunId = NewType("RunId", int)
+# For this long, files that a dead job may have written are no garbage, and its record is kept.
 DIED_SPARED = timedelta(days=7)
-"""For so long what a job may have written that was taken for dead is nobody's garbage, and its record is kept."""
 
 
 class Kind(StrEnum):
@@ -32,8 +32,7 @@ class Kind(StrEnum):
     RETAIN = "retain"
     EXPIRE = "expire"
     PURGE = "purge"
-    NUMBER = "number"
-    """Rows that others appended to an adopted table get their numbers."""
+    NUMBER = "number"  # gives sequence numbers to rows that others appended to an adopted table
 
 
 class Outcome(StrEnum):
@@ -55,8 +54,7 @@ class Run:
     started_at: datetime
     heartbeat_at: datetime
     ended_at: datetime | None
-    outcome: Outcome | None
-    """None as long as it is under way."""
+    outcome: Outcome | None  # None while it is under way
     reason: str | None
     result: Mapping[str, Any] | None
 
@@ -105,9 +103,10 @@ def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.Colu
 
 
 def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after: RunId | None = None) -> RunId | None:
-    """Register a job. None: it was by schedule, and somebody else took this turn since `after` was the last run."""
+    """Registers a job; `AlreadyRunning` if one is under way. None for a scheduled job that another process has started
+    since `after` was the last run."""
     now = utc_now()
-    # Whoever else begins on this dataset waits here, so that what is looked at stays as it is.
+    # Others that begin a run on this dataset wait here, so what is read below stays true.
     connection.execute(
         sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
     )
@@ -142,7 +141,7 @@ def record_rehearsal(
     reason: str | None,
     result: Mapping[str, Any] | None,
 ) -> RunId:
-    """What a dry run found. It is stored when it is over: it writes no file, so nothing need be spared for it."""
+    """Stores what a dry run found, when it is over: it writes no files that the reconciler would have to spare."""
     now = utc_now()
     return _insert(
         connection,
@@ -158,14 +157,14 @@ def record_rehearsal(
 
 
 def beat(connection: sa.Connection, id: RunId) -> bool:
-    """Whether it is still taken for alive."""
+    """False if the run was taken for dead."""
     return _RUNS.change(connection, id, heartbeat_at=utc_now())
 
 
 def end(
     connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
 ) -> bool:
-    """False: it was taken for dead, and that stays."""
+    """False if the run was taken for dead, which it stays."""
     return _RUNS.change(connection, id, ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
 
 
@@ -174,9 +173,9 @@ def _text(result: Mapping[str, Any] | None) -> str | None:
 
 
 def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:
-    """Silent for as long as a lease. A sign of life from further ahead than that is none, either: it was stamped by a
-    clock that has been set back since, and would keep everybody away for as long as that was wide. If its process lives
-    after all, it learns of it with its next sign of life, as one does that was silent."""
+    """Closes runs without a heartbeat for the length of a lease. A heartbeat that far in the future counts as none: it
+    is from a clock that was set back since, and would block every other run until then. If the process lives after all,
+    its next heartbeat fails."""
     lease, beat_at = timedelta(seconds=lease_seconds), maintenance_run.c.heartbeat_at
     done = connection.execute(
         maintenance_run.update()
@@ -191,8 +190,8 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
 
 
 def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, runs_kept: int) -> int:
-    """All but the newest, and those that died lately. The newest that ran by schedule stays in any case: the next turn
-    is counted from it."""
+    """Deletes all but the newest runs and those that died lately. The newest scheduled run always stays: the next one
+    is scheduled from it."""
     mine = _of(dataset, kind)
     last = last_scheduled(connection, dataset, kind)
     done = connection.execute(
@@ -214,7 +213,7 @@ def get(connection: sa.Connection, id: int) -> Run:
 def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
-    """The newest first."""
+    """Newest first."""
     wanted: list[sa.ColumnElement[bool]] = []
     if dataset is not None:
         wanted.append(maintenance_run.c.dataset_id == dataset)
@@ -224,7 +223,7 @@ def latest(
 
 
 def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:
-    """The newest of each kind that was meant, under way or not; dry runs are not."""
+    """The newest run of each kind, under way or not, without dry runs."""
     newest = (
         sa.select(sa.func.max(maintenance_run.c.id))
         .where(maintenance_run.c.dataset_id == dataset, maintenance_run.c.dry_run.is_(False))
@@ -240,15 +239,15 @@ def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) ->
 
 
 def oldest_running_since(connection: sa.Connection, *, died_since: datetime | None = None) -> datetime | None:
-    """Files that are younger may belong to a job that is under way; or to one that was taken for dead after
-    `died_since`, if that is given: a machine that slept wakes up in the middle of it."""
+    """Files that are younger may belong to a job that is under way, or to a job that was taken for dead after
+    `died_since`: a machine that slept may wake up in the middle of it."""
     wanted = _RUNS.running if died_since is None else sa.or_(_RUNS.running, _died_after(died_since))
     found: datetime | None = connection.scalar(sa.select(sa.func.min(maintenance_run.c.started_at)).where(wanted))
     return found
 
 
 def at_work(connection: sa.Connection) -> set[str]:
-    """Names of the datasets that a job works on right now."""
+    """Names of the datasets with a job under way."""
     jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNS.running)
     return set(connection.scalars(jobs))
 

@@ -1,6 +1,6 @@
-"""Lanes are moved past rows that they will never get: what a rule drops goes only after every mark stands above it.
+"""Moves lanes past rows that they will never get: a rule drops rows only after every watermark is above them.
 
-Whoever does it holds the sink's lease: no deliverer that was here before can plan, acknowledge or close any more.
+The caller holds the sink's lease, so no earlier deliverer can plan, acknowledge or close any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.ledger.schema.core import sink as sink_table
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a lane is, and what is under way for it."""
+    """A lane's watermark and its open intent."""
 
     lane: LaneId
     partition: str
@@ -34,7 +34,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class LaneDrop:
-    """A lane goes to `until` without what it has not got; never into the middle of a chunk that may still land."""
+    """Moves a lane to `until` without the rows that it lacks. `until` is never inside a chunk that may still land."""
 
     standing: Standing
     until: Seq
@@ -54,8 +54,8 @@ def move(
     planned: Seq | None,
     token: Token,
 ) -> bool:
-    """False if the lease is lost. What landed is counted as it would be by the end of its intent; what is left of an
-    intent beyond the point is an intent of its own, and stays promised."""
+    """False if the lease is lost. Landed chunks are counted as if their intent had been closed. The rest of an intent
+    beyond `until` becomes an intent of its own, and stays promised."""
     if not sinks.leases.holds(connection, lease):
         return False
     now = utc_now()
@@ -100,12 +100,12 @@ def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, te
 
 
 def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
-    """Its chunks that never landed stay planned, for the record: a loss stands over them."""
+    """Chunks that never landed stay planned as history: a loss covers them."""
     connection.execute(intent.update().where(intent.c.id == begun.id).values(closed_at=now))
 
 
 def _part(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:
-    """A promise never changes, so two take its place: one that ends at the point and is closed, and the rest."""
+    """Replaces an intent, which must never change, by two: a closed one that ends at `until`, and the rest."""
     rows = connection.execute(sa.select(chunk).where(chunk.c.intent_id == begun.id).order_by(chunk.c.lo)).all()
     old = connection.execute(sa.select(intent).where(intent.c.id == begun.id)).one()
     connection.execute(chunk.delete().where(chunk.c.intent_id == begun.id))

@@ -1,4 +1,4 @@
-"""Receipts of batches: what the ledger writes into them, and how a restored ledger takes a batch back from one."""
+"""Receipts of batches: their content, and how a restored ledger recovers a batch from its receipt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.storage.receipts import Note, Receipt, ReceiptBody
 
 
 def receipt_of(connection: sa.Connection, batch: Batch) -> Receipt:
-    """What the batch is made of, by the ledger."""
+    """The bodies of the batch, as the ledger has them."""
     return Receipt(batch.batch_id, tuple(map(_body, connection.execute(_BODIES, {"id": batch.id}))))
 
 
@@ -53,9 +53,9 @@ def _body(row: Any) -> ReceiptBody:
 
 
 def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
-    """The table has this batch under these numbers: record the batch, and its bodies unless they are known. Bodies that
-    wait are placed in it, and are not ingested again. If the ledger contradicts the receipt, nothing changes, and what
-    is returned says how."""
+    """Records a batch that the table has under these sequence numbers, with its bodies. A body that waits is placed in
+    the batch, and so is not ingested again. If the ledger contradicts the receipt, nothing changes, and the returned
+    text says how."""
     if has_batch(connection, receipt.batch_id):
         return None
     if receipt.rows != len(numbers):
@@ -92,17 +92,15 @@ def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, n
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    identity: dict[str, Any]
-    """The columns that name the body."""
-    touched: Sequence[Any]
-    """Bodies that the ledger has under that key, or with numbers of that range."""
+    identity: dict[str, Any]  # the columns that identify the body
+    touched: Sequence[Any]  # the ledger's bodies with that key, or that overlap that range
 
     @property
     def waiting(self) -> Any | None:
         return self.touched[0] if self.touched else None
 
     def fits(self, note: Note) -> bool:
-        """None is known, or just this one, and it is in no batch."""
+        """True if no body is known, or only this one, and it is in no batch."""
         if not self.touched:
             return True
         [first, *others] = self.touched
@@ -111,8 +109,8 @@ class _Found:
 
 
 def files_of(connection: sa.Connection, dataset: DatasetId, note: Note) -> dict[str, bool]:
-    """The spool files, not noted as removed, of the bodies that the ledger has under that key or with numbers of that
-    range; and whether each is of this very body."""
+    """The spool files, not noted as removed, of the ledger's bodies with that key or that overlap that range; and
+    whether each is the file of this very body."""
     found = _find(connection, dataset, note, bodies_max=None)
     return {
         row.spool: row.digest == note.digest and all(row._mapping[k] == v for k, v in found.identity.items())
@@ -161,7 +159,7 @@ def has_batch(connection: sa.Connection, batch_id: str) -> bool:
 
 
 def has_ended(connection: sa.Connection, batch_id: str) -> bool:
-    """Whether the ledger has the batch, and has its bodies elsewhere by now."""
+    """Whether the ledger has the batch, and has moved its bodies to other batches or discarded them."""
     of_batch = sa.select(receive_batch.c.ended_at).where(receive_batch.c.batch_id == batch_id)
     return connection.execute(of_batch).scalar() is not None
 
@@ -170,7 +168,7 @@ _FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.en
 
 
 def finished_batches(connection: sa.Connection, batch_ids: Sequence[str]) -> set[str]:
-    """Those that are published, or have ended and never will be."""
+    """The batches that are published, or have ended and never will be."""
     found: set[str] = set()
     for some in slices(batch_ids):
         query = sa.select(receive_batch.c.batch_id).where(receive_batch.c.batch_id.in_(some), _FINISHED)
@@ -179,7 +177,7 @@ def finished_batches(connection: sa.Connection, batch_ids: Sequence[str]) -> set
 
 
 def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Sequence[str]) -> set[str]:
-    """Those that are finished and have no file that is not noted as removed: no file needs their receipts."""
+    """The finished batches whose files are all noted as removed: nothing needs their receipts any more."""
     found: set[str] = set()
     files_left = (
         sa.select(received.c.id)

@@ -1,8 +1,8 @@
-"""Batches of received bodies: which bodies enter the table together, in which order, and whether they have.
+"""Batches of received bodies: which bodies are ingested together, in which order, and whether they are published.
 
-A batch is stored with its bodies and their places before anything of it is ingested, and keeps its id: the door knows
-what came in under it. A lease spares two receivers the same work. It is no fence, and none is needed: whoever ingests a
-batch, even twice, gets the one block that it has. How a batch ends that cannot be ingested is in `ended_batches.py`.
+A batch is stored with its bodies and their places before any of it is ingested. It keeps its id, by which `ingest`
+knows the rows. A lease spares two receivers the same work. It is not a fence, and none is needed: whoever ingests a
+batch, even twice, gets its one block. `ended_batches.py` has the batches that cannot be ingested.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
 
 ReceiveBatchId = NewType("ReceiveBatchId", int)
 
-BODIES_MAX = 1000
-"""Of one batch. Each is a partition of the frame that is ingested, however few rows it has."""
+BODIES_MAX = 1000  # per batch: each body is a partition of the frame that is ingested, however few rows it has
 _FILES_AT_ONCE_MAX = 5000
 _WAITS = (received.c.batch.is_(None), HAS_ROWS)
 UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
@@ -41,32 +40,29 @@ class BatchBody:
     id: ReceivedId
     spool: str
     rows: int
-    place: int
-    """Rows of the batch before its first."""
+    place: int  # how many rows of the batch are before its first row
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One that is neither published nor ended, or was not when it was read."""
+    """A batch that is neither published nor ended, or was not when it was read."""
 
     id: ReceiveBatchId
     dataset: DatasetId
     batch_id: str
     rows: int
-    bodies: tuple[BatchBody, ...]
-    """By place."""
+    bodies: tuple[BatchBody, ...]  # by place
     failures: int
     reason: str | None
-    lease: Lease | None = None
-    """Of whoever took it; None as `form` gives it."""
+    lease: Lease | None = None  # of the process that took it; None if it comes from `form`
 
 
 def form(
     ledger: Ledger, dataset: DatasetId, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
 ) -> Batch | None:
-    """The next batch of bodies that wait, in the order of their ids: as many as have at most so many rows together (one
-    larger body is a batch of its own). None while there is room for more and the oldest is not older than the moment.
-    Nobody else forms a batch of the dataset meanwhile."""
+    """Stores the next batch of waiting bodies, in the order of their ids, with at most `rows_max` rows (a larger body
+    gets a batch of its own). None while there is room for more and no body is older than `older_than`. The lock on the
+    dataset's row keeps others from forming its batches meanwhile."""
     with ledger.write() as connection:
         connection.execute(
             sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
@@ -91,7 +87,7 @@ def form(
 
 
 def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: Iterable[BatchBody]) -> Batch:
-    """A new batch of these bodies, each behind the rows of those before it."""
+    """Stores a new batch of these bodies, in this order."""
     rows, placed = 0, []
     for body in bodies:
         placed.append(replace(body, place=rows))
@@ -105,7 +101,7 @@ def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: 
     return Batch(ReceiveBatchId(made), dataset, batch_id, rows, tuple(placed), 0, None)
 
 
-# That a body is in one batch only, the store sees to: it leaves one only when that has ended.
+# A trigger ensures that a body is in one batch only: it leaves a batch only when that has ended.
 _PLACE = (
     received.update()
     .where(received.c.id == sa.bindparam("of"))
@@ -114,7 +110,7 @@ _PLACE = (
 
 
 def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
-    """Whether it can be taken: unfinished, due, and nobody is at it."""
+    """Whether a batch can be taken: it is unfinished and due, and nobody holds its lease."""
     return (
         *UNFINISHED,
         sa.or_(receive_batch.c.retry_at.is_(None), receive_batch.c.retry_at <= now),
@@ -125,8 +121,8 @@ def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
 def due(
     connection: sa.Connection, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
 ) -> list[DatasetId]:
-    """Datasets for which `form` would give a batch or `take` would find one. One statement, and all that an idle
-    receiver asks."""
+    """Datasets for which `form` would store a batch or `take` would find one. An idle receiver runs only this one
+    statement."""
     ripe = (
         sa.select(received.c.dataset_id)
         .where(*_WAITS)
@@ -146,8 +142,8 @@ def due(
 def take(
     ledger: Ledger, seconds: float, *, dataset: DatasetId | None = None, batches_max: int | None = None
 ) -> list[Batch]:
-    """Batches that are unfinished and due, oldest first, leased by the caller alone. One whose lease ran out is taken
-    over. Whoever does one after the other takes one at a time, so that others can do the rest."""
+    """Leases batches that are unfinished and due, oldest first, to the caller; expired leases are taken over. A caller
+    that ingests them one after the other takes one at a time, so that others can take the rest."""
     chosen = sa.select(receive_batch.c.id).where(*_is_free(utc_now())).order_by(receive_batch.c.id).limit(batches_max)
     if dataset is not None:
         chosen = chosen.where(receive_batch.c.dataset_id == dataset)
@@ -190,7 +186,7 @@ def _batch(rows: list[Any]) -> Batch:
 
 
 def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
-    """As long as the caller's lease was not taken over, even if it ran out."""
+    """Changes the batch unless somebody has taken the caller's lease over; an expired lease is good enough."""
     changed = connection.execute(
         receive_batch.update()
         .where(
@@ -205,17 +201,17 @@ def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
 
 
 def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
-    """False if another took it over, or it is finished."""
+    """False if another process took the batch over, or it is finished."""
     return batch.lease is not None and leases.renew(ledger, batch.lease, seconds=seconds)
 
 
 def release(ledger: Ledger, batch: Batch) -> bool:
-    """Undone, and at once for anybody to take."""
+    """Gives the batch back unfinished, so that anybody can take it at once."""
     return batch.lease is not None and leases.release(ledger, batch.lease)
 
 
 def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> bool:
-    """It waits until then, and says why. False if another took it over, or it is finished."""
+    """Stores the reason and the time of the next try. False if another process took it over, or it is finished."""
     with ledger.write() as connection:
         return change(
             connection,
@@ -229,8 +225,8 @@ def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> boo
 
 
 def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
-    """It is in the table, with these numbers. Whoever knows it may say so, with or without the lease; the same again is
-    fine."""
+    """Records that the table has the batch under these sequence numbers. Idempotent, and needs no lease. `BlockLost` if
+    the ledger does not have the batch like that, because it was restored."""
     if len(rows) != batch.rows:
         raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {rows}")
     with ledger.write() as connection:
@@ -259,8 +255,8 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
 
 
 def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX) -> list[tuple[ReceivedId, str]]:
-    """Files whose rows are published, or given up, and that were not noted as removed, oldest first; at most so many,
-    ask again."""
+    """Files whose rows are published or discarded and that are not noted as removed, oldest first, at most
+    `files_max`."""
     rows = connection.execute(
         sa.select(received.c.id, received.c.spool)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
@@ -276,7 +272,7 @@ def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX)
 
 
 def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
-    """Their files are gone. How many were not noted before."""
+    """Notes that their files are removed. Returns how many were not noted before."""
     noted = 0
     with ledger.write() as connection:
         for some in slices(ids):
@@ -290,7 +286,7 @@ def removed(ledger: Ledger, ids: Iterable[ReceivedId]) -> int:
 
 
 def waiting(connection: sa.Connection, dataset: DatasetId, *, up_to: int | None = None) -> tuple[int, int]:
-    """How many bodies of the dataset are to be ingested, and the highest id of them (0: there is none)."""
+    """How many bodies of the dataset are to be ingested, and the highest of their ids (0 if there is none)."""
     query = (
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(received.c.id), 0))
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)

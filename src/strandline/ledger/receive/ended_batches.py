@@ -1,8 +1,8 @@
 """Batches of received bodies that cannot be ingested as they are: divided, set aside, replayed, discarded, cleared.
 
-A batch ends only while no block has it, under the counter's lock, and from then on no block is reserved for it: a
-receiver that still holds it cannot bring it in after its bodies went into other batches. The store refuses both, too. A
-part is named after its whole, so that a ledger that was restored can tell what was divided (`divide_again`).
+A batch ends only while it has no block, under the counter's lock, and never gets a block afterwards. So a receiver that
+still holds it cannot ingest it after its bodies went into other batches. Triggers enforce both rules. The name of a
+part contains the name of the whole, so that a restored ledger can tell what was divided (`divide_again`).
 """
 
 from __future__ import annotations
@@ -30,21 +30,19 @@ from strandline.ledger.witness import Witness
 
 _IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
 
-# --- what the intake decides by ---
+# --- how the intake decides ---
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a batch that failed, beside how often it did."""
+    """What is known of a batch that failed, besides its number of failures."""
 
-    others_got_in: bool
-    """Another batch of the dataset was reserved, and published, since this one failed first."""
-    smaller_under_trial: bool
-    """A smaller batch of the dataset has not failed often enough yet: what becomes of it tells more."""
+    others_got_in: bool  # another batch of the dataset was reserved and published since the first failure of this one
+    smaller_under_trial: bool  # a smaller batch has not failed often enough yet, and its outcome will tell more
 
 
 def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> Standing:
-    """By numbers of the sequence, not by clocks: whatever was reserved later has higher ones."""
+    """Compares sequence numbers, not clocks: whatever was reserved later has higher ones."""
     failed_from = connection.execute(
         sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id)
     ).scalar()
@@ -66,7 +64,7 @@ def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -
         block.c.dataset_id == dataset,
         block.c.state == sa.literal_column("'published'"),
         block.c.kind == BlockKind.BATCH.value,
-        block.c.hi > number,  # as the index has it
+        block.c.hi > number,  # for the index
         block.c.lo > number,
     )
     return connection.execute(later.limit(1)).first() is not None
@@ -76,8 +74,8 @@ def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -
 
 
 def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
-    """The parts, which have its bodies from now on. There are none, and nothing is changed, if a block has the batch,
-    another took it over, it is finished, or the ledger was restored and the table may have the batch."""
+    """Returns the parts, which have the bodies from now on. Returns none and changes nothing if the batch has a block
+    or is finished, another process took it over, or the ledger was restored and the table may have the batch."""
     with ledger.write() as connection:
         if not _end(connection, witness, batch, "divided"):
             return []
@@ -87,7 +85,7 @@ def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
 
 
 def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
-    """Its one body waits for a person, with the reason. False as in `divide`."""
+    """The batch's only body waits for a person, with the reason. False as in `divide`."""
     if len(batch.bodies) != 1:
         raise ValueError("only a body that was tried alone is set aside")
     with ledger.write() as connection:
@@ -98,7 +96,7 @@ def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bo
 
 def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, **values: Any) -> bool:
     try:
-        sequence.check(connection, witness)  # under its lock nobody reserves a block for the batch meanwhile
+        sequence.check(connection, witness)  # under this lock nobody can reserve a block for the batch
         blocks.check_opened(connection, batch.dataset)
     except (OpeningNeeded, WitnessUnreadable):
         return False
@@ -112,7 +110,7 @@ def _ended(ending: str) -> dict[str, Any]:
 
 
 def halves(bodies: Sequence[BatchBody]) -> list[Sequence[BatchBody]]:
-    """Always the same ones: a restored ledger must be able to divide again. One body is a part of its own."""
+    """Deterministic, so that a restored ledger divides a batch in the same way. A single body is one part."""
     half = (len(bodies) + 1) // 2
     return [part for part in (bodies[:half], bodies[half:]) if part]
 
@@ -125,8 +123,8 @@ def _parts(connection: sa.Connection, dataset: DatasetId, name: str, bodies: Seq
 
 
 def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> int:
-    """The table holds this batch: the batches that it is a part of, and that this ledger takes for unfinished, were
-    divided after it was copied. How many they were. Only in an opening, which fences their writers off."""
+    """The table has this batch, so the batches that it is a part of were divided after this ledger was copied: divides
+    those that the ledger takes for unfinished. Returns how many. Only in a resync, which fences their writers off."""
     divided = 0
     for name in batch_names.wholes_of(batch_id):
         row = connection.execute(
@@ -145,7 +143,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
             case None:
                 pass
             case _:
-                continue  # past its commit point, and so never divided
+                continue  # it is past its commit point, so it was never divided
         [batch] = batches.read(connection, [row.id])
         ending = "divided" if row.ending is None else "replayed"
         connection.execute(receive_batch.update().where(receive_batch.c.id == row.id).values(**_ended(ending)))
@@ -154,7 +152,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
     return divided
 
 
-# --- what a person does with those that were set aside ---
+# --- what a person does with bodies that are set aside ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +161,13 @@ class AsideBody:
     dataset: str
     is_dropped: bool
     rows: int
-    bytes: int
-    """Of its file."""
+    bytes: int  # of its file
     spool: str
     received_at: datetime
     since: datetime
     reason: str
-    key: str | None
-    """As the client named it; None where a sender's range did."""
-    sender: str | None
-    """Lake, dataset and range of the sender."""
+    key: str | None  # from the client; None if a sender's range identifies the body
+    sender: str | None  # lake, dataset and range of the sender
 
 
 _ASIDE = (
@@ -196,7 +191,6 @@ _ASIDE = (
 
 
 def aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
-    """Bodies that were set aside, of one dataset or of all."""
     query = _ASIDE if dataset is None else _ASIDE.where(dataset_table.c.name == dataset)
     return [_aside(row) for row in connection.execute(query)]
 
@@ -224,7 +218,7 @@ def aside_count(connection: sa.Connection, dataset: DatasetId) -> int:
 
 
 def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
-    """Put in line again, each as a batch of its own; None: all of them."""
+    """Queues the bodies again, each as a batch of its own; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)
         if dropped := [row for row in chosen if row.dropped_at is not None]:
@@ -242,7 +236,7 @@ def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = No
 
 
 def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
-    """Given up; their files may go. None: all of them."""
+    """Discards the bodies, whose files may be removed then; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)
         for row in chosen:
@@ -277,7 +271,7 @@ def _record(connection: sa.Connection, event: str, chosen: Sequence[Any]) -> Non
         audit.record(connection, event, dataset=name, rows=sum(r.rows for r in own), bodies=told[:BODIES_MAX])
 
 
-# --- what was received for a dataset that was dropped ---
+# --- bodies of a dropped dataset ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +282,8 @@ class Cleared:
 
 
 def clear_dropped(ledger: Ledger, name: str) -> Cleared:
-    """Give up every body that waits for a dataset of this name that was dropped. In steps: a crash leaves the rest for
-    the next call."""
+    """Discards every body that waits for a dropped dataset of this name. It works in steps: after a crash, the next
+    call does the rest."""
     total = Cleared(0, 0, 0)
     with ledger.read() as connection:
         ids = _dropped(connection, name)
@@ -314,7 +308,7 @@ def _dropped(connection: sa.Connection, name: str) -> list[DatasetId]:
 
 
 def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
-    """One batch, or as many bodies as fit into one."""
+    """Clears one batch, or as many bodies as fit into one; None if nothing is left."""
     with ledger.write() as connection:
         sequence.lock(connection)
         batch = _open_batch(connection, id)
@@ -324,7 +318,7 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
         cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
         known = blocks.batch_block(connection, id, batch.batch_id)
         if isinstance(known, Published) and len(known.head.rows) == batch.rows:
-            numbers = known.head.rows  # they had come in before it was dropped
+            numbers = known.head.rows  # the rows were ingested before the dataset was dropped
             values: dict[str, Any] = {"published_at": utc_now(), "lo": numbers.lo, "hi": numbers.hi, "reason": None}
             values |= {"retry_at": None, **batches.leases.no_lease}
             cleared = Cleared(0, 0, 0)
@@ -338,7 +332,7 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
 
 
 def _open_batch(connection: sa.Connection, id: DatasetId) -> Batch | None:
-    """One that is unfinished or set aside, or a new one of bodies that are in none."""
+    """A batch that is unfinished or set aside, or else a new one of bodies that are in none."""
     found = connection.execute(
         sa.select(receive_batch.c.id)
         .where(

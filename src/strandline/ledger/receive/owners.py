@@ -1,5 +1,5 @@
-"""Whose lanes a sender's are. A lane belongs to the token that claimed its source, and to those that continue its line
-(`tokens`): nobody else can bring rows, or a range, into it."""
+"""Who owns a sender's lanes. A lane belongs to the token that claimed its source and to the tokens that replace it
+(`tokens`). Nobody else can send rows, or claim a range, in it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from strandline.ledger.engine import slices
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.schema.receive import api_token, source
 
-SourceKey = tuple[int, str, str]
-"""Dataset, the sender's lake, and its dataset there."""
+SourceKey = tuple[int, str, str]  # our dataset, the sender's lake, and the sender's dataset
 _SOURCE_KEY = (source.c.dataset_id, source.c.lake, source.c.source_dataset)
 
 
@@ -28,15 +27,14 @@ class NotOwner:
 class NotClaimed:
     """Nothing was recorded: the lane's generation is not the one that was claimed last."""
 
-    generation: int | None
-    """The one that was; None where nothing was claimed."""
+    generation: int | None  # the one that was claimed last; None if nothing was claimed
 
 
 _SOURCES = sa.select(source).where(sa.tuple_(*_SOURCE_KEY).in_(sa.bindparam("keys", expanding=True)))
 
 
 def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: bool = False) -> dict[SourceKey, Any]:
-    """The records that there are; with `hold`, they stay as they are until the transaction ends."""
+    """The records that exist; `hold` locks them until the transaction ends."""
     query = _SOURCES.order_by(source.c.id).with_for_update(read=True) if hold else _SOURCES
     found: dict[SourceKey, Any] = {}
     for some in slices(sorted(keys), len(_SOURCE_KEY)):
@@ -46,8 +44,8 @@ def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: 
 
 
 def judge(record: Any | None, lane: LaneName, owner: TokenId) -> NotOwner | NotClaimed | None:
-    """Whether a token of this owner may bring new rows into the lane; None: it may. A record without an owner is older
-    than owners are: whoever claims it next gets it."""
+    """None if a token of this owner may send new rows to the lane, else why not. A record without an owner is from
+    before owners were stored: the next token that claims it gets it."""
     if record is None:
         return NotClaimed(None)
     if record.owner_id not in (None, owner) or record.instance != lane.instance:

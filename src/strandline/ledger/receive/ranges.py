@@ -1,7 +1,7 @@
-"""Lanes of senders, and the ranges that they hold.
+"""Lanes of senders, and the ranges that were received in them.
 
-The ranges of a lane are disjoint, so that of those that begin below a number only the last can reach over it. However
-many a lane holds, a look at one place is short.
+The ranges of a lane are disjoint. So of all ranges that begin below a sequence number, only the last can contain it,
+and a lookup is short however many ranges a lane has.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class HeldBody:
     size: int
 
 
-LaneKey = tuple[int, str, str, str, int, str]
-"""A lane's name; the last part is its partition, which the ledger finds by its hash."""
+LaneKey = tuple[int, str, str, str, int, str]  # a lane's name, ending in its partition, which is found by its hash
 _LANE_KEY = (
     source_lane.c.dataset_id,
     source_lane.c.lake,
@@ -38,7 +37,7 @@ _LANE_KEY = (
     source_lane.c.generation,
     source_lane.c.partition_hash,
 )
-# Made once: to put a statement together costs as much as to run it.
+# Built once: building a statement costs as much as running it.
 _LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
 _LOCKED_LANES = (
     sa.select(source_lane.c.id)
@@ -62,8 +61,8 @@ def lanes_of(connection: sa.Connection, keys: Iterable[LaneKey]) -> dict[LaneKey
 
 
 def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey, int]:
-    """Their ids, made if they are missing. Nobody else adds to them until the transaction ends; none is waited for
-    before all are made."""
+    """Returns the ids of the lanes, creates missing ones, and locks all of them until the transaction ends. It creates
+    all before it locks any."""
     keys = sorted(wanted)
     lanes = lanes_of(connection, keys)
     if missing := [key for key in keys if key not in lanes]:
@@ -79,11 +78,10 @@ def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey,
 
 
 def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) -> dict[int, dict[int, HeldBody]]:
-    """Of each lane the bodies that have numbers in a range, by the number that they begin with. However many a lane
-    holds, only those are looked at."""
+    """Per lane, the bodies that overlap a range, by their first sequence number. Other bodies are not read."""
     held: dict[int, dict[int, HeldBody]] = {}
     for part in slices(asked, 4):
-        # Few sizes, so that a statement is made once: the last one is asked for again until it is a power of two.
+        # Repeats the last range up to a power of two, so that few different statements are built.
         some = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
         given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
         for lane, lo, hi, count, digest, size in connection.execute(_holding(len(some)), given):
@@ -94,8 +92,8 @@ def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) ->
 def holding_some(
     connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]], bodies_max: int
 ) -> tuple[dict[int, dict[int, HeldBody]], set[int]]:
-    """As `holding`, one range for each lane, and at most so many bodies, the lowest of each lane first. The lanes of
-    which there may be more are named."""
+    """As `holding`, with one range per lane and at most `bodies_max` bodies, the lowest of each lane first. Also
+    returns the lanes that may have more."""
     held: dict[int, dict[int, HeldBody]] = {}
     more: set[int] = set()
     left = bodies_max

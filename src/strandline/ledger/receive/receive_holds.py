@@ -1,5 +1,5 @@
-"""Datasets whose receiver holds. The opening of a restored ledger writes a hold where it cannot know which received
-bodies the table has; only a person takes it away."""
+"""Datasets whose receiver is on hold. A resync writes a hold if it cannot know which received bodies the table has.
+Only a person removes it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _EVERY = sa.select(receive_hold.c.dataset_id, receive_hold.c.reason)
 
 
 def every(connection: sa.Connection) -> dict[DatasetId, str]:
-    """Why each of them holds."""
+    """The reason of each hold."""
     return {DatasetId(row.dataset_id): row.reason for row in connection.execute(_EVERY)}
 
 
 def put(connection: sa.Connection, dataset: DatasetId, reason: str) -> None:
-    """The first reason stays."""
+    """Keeps the first reason."""
     connection.execute(
         insert_into(connection, receive_hold)
         .values(dataset_id=dataset, since=utc_now(), reason=reason)
@@ -27,5 +27,5 @@ def put(connection: sa.Connection, dataset: DatasetId, reason: str) -> None:
 
 
 def clear(connection: sa.Connection, dataset: DatasetId) -> bool:
-    """False where there is none."""
+    """False if there is no hold."""
     return connection.execute(receive_hold.delete().where(receive_hold.c.dataset_id == dataset)).rowcount == 1

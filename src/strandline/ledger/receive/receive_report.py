@@ -1,4 +1,4 @@
-"""What `status` tells of rows that were received and are not in their table."""
+"""What `status` shows about rows that were received and are not in their table yet."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class UnfinishedBatch:
     rows: int
     created_at: datetime
     failures: int
-    reason: str | None
-    """Why it was not ingested when that was tried last; None if it was not yet."""
+    reason: str | None  # of the last failure; None if there was none
     retry_at: datetime | None
 
 
@@ -28,10 +27,8 @@ class UnfinishedBatch:
 class Bodies:
     bodies: int
     rows: int
-    bytes: int
-    """Of their files."""
-    oldest: datetime | None
-    """When the first of them was received."""
+    bytes: int  # of their files
+    oldest: datetime | None  # when the first of them was received
 
 
 NO_BODIES = Bodies(0, 0, 0, None)
@@ -39,20 +36,18 @@ NO_BODIES = Bodies(0, 0, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Rows that were received for a dataset and are not in its table; only datasets that have some."""
+    """Rows that were received for a dataset and are not in its table."""
 
     dataset: DatasetId
     name: str
-    is_dropped: bool
-    """Nobody ingests them any more."""
+    is_dropped: bool  # then nobody ingests them any more
     to_ingest: Bodies
     set_aside: Bodies
-    batches: tuple[UnfinishedBatch, ...]
-    """In order. Bodies that are in none wait for others."""
+    batches: tuple[UnfinishedBatch, ...]  # in order; bodies without a batch wait for more bodies
 
 
 def report(connection: sa.Connection) -> list[Waiting]:
-    """By the name of the dataset."""
+    """Datasets with such rows, by name."""
     unfinished: dict[int, list[UnfinishedBatch]] = {}
     for b in connection.execute(sa.select(receive_batch).where(*UNFINISHED).order_by(receive_batch.c.id)):
         told = UnfinishedBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)

@@ -1,10 +1,8 @@
-"""Bodies that were received: by whose identity, what was in them, and which of them are repeats.
+"""Received bodies: their identities, their content, and which of them are repeats.
 
-A range of a sender's lane is new if it is disjoint from all that the lane holds, a repeat if what it holds covers it,
-and anything else overlaps. A lane takes rows from its owner alone, in the generation that was claimed last (`owners`).
-So the ranges of a lane are disjoint, and only the one that begins last below a number can
-reach over it. A key of a token's is new once. Ranges are kept for ever; keys are forgotten when no client can ask any
-more.
+A range of a sender's lane is new if it is disjoint from all ranges of the lane, and a repeat if they cover it; anything
+else overlaps. A lane accepts rows only from its owner, in the generation that was claimed last (`owners`). A key of a
+token is new once. Ranges are kept for ever. Keys are deleted when no client can ask for them any more.
 """
 
 from __future__ import annotations
@@ -34,18 +32,15 @@ _FORGET_AT_ONCE_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One that is checked and spooled, and not yet recorded."""
+    """A body that is checked and spooled, and not recorded yet."""
 
     dataset: DatasetId
     identity: Identity
-    token: TokenId
-    """Who brings it. Its key, or its lane, is the owner's of this token."""
+    token: TokenId  # of the sender; the body's key or lane belongs to the owner of this token
     rows: int
     digest: str
-    size: int
-    """Bytes as they were sent."""
-    spool: str | None
-    """The file's name, used by no other body; None exactly where there are no rows."""
+    size: int  # bytes as they were sent
+    spool: str | None  # the file's name, used by no other body; None if and only if there are no rows
     spool_bytes: int
 
 
@@ -56,21 +51,18 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Nothing was recorded: it is there already."""
+    """Nothing was recorded: the body was received before."""
 
-    rows: int | None
-    """What was answered then; None where the range came otherwise cut."""
+    rows: int | None  # the first answer; None if the range was cut differently then
     digest: str | None
-    held: tuple[SeqRange, ...]
-    """Merged, the held ranges that it has numbers of; none for a key."""
+    held: tuple[SeqRange, ...]  # the ranges of the lane that overlap it, merged; empty for a key
 
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """Nothing was recorded: some of its numbers are held, and some are not."""
+    """Nothing was recorded: some of its sequence numbers were received before, and some were not."""
 
-    held: tuple[SeqRange, ...]
-    """As in `Repeat`."""
+    held: tuple[SeqRange, ...]  # as in `Repeat`
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +74,23 @@ class OtherBody:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Nothing was recorded: the token was revoked, or the dataset dropped, since somebody looked."""
+    """Nothing was recorded: the token was revoked or the dataset dropped since the request was checked."""
 
     what: Literal["token", "dataset"]
 
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """Nothing was recorded: the ledger was restored, and which bodies the table has is not known."""
+    """Nothing was recorded: the ledger was restored, and nobody knows which bodies the table has."""
 
 
 Decision = New | Repeat | Overlaps | OtherBody | Gone | OnHold | NotOwner | NotClaimed
 
 
 def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
-    """The commit point of receiving: each identity is decided, and what is new is durable when this returns. Bodies of
-    one call are decided in their order, so that they may repeat or overlap each other too. Files of those that are not
-    new belong to nobody, and the caller removes them."""
+    """The commit point of receiving: decides each identity; new bodies are durable when this returns. Bodies of one
+    call are decided in order, so they can repeat or overlap each other, too. The caller must remove the files of bodies
+    that are not new."""
     if not bodies:
         return []
     now = utc_now()
@@ -117,7 +109,7 @@ def _record(
     live = [(n, b) for n, b in enumerate(bodies) if n not in decided]
     ranges = [(n, b, b.identity) for n, b in live if isinstance(b.identity, RangeIdentity)]
     keys = [(n, b, b.identity) for n, b in live if isinstance(b.identity, KeyIdentity)]
-    # Always in this order, lanes by their ids and keys sorted: then no two wait for each other.
+    # Always in this order, with lanes by id and keys sorted: so there are no deadlocks.
     if ranges:
         decided |= _record_ranges(connection, ranges, owners, now)
     if keys:
@@ -126,8 +118,8 @@ def _record(
 
 
 def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, spool_bytes: int) -> Decision:
-    """A body that was found in the spool, and that the ledger does not know. Its token was good when it came: whether
-    it still is does not matter now. Everything else is decided as it is for a body that comes in."""
+    """Records a body that was found in the spool and that the ledger does not know. Its token was valid when it came,
+    so it counts even if it was revoked since. Everything else is decided as for a new request."""
     if note.owner is None:
         return NotOwner()
     with ledger.write() as connection:
@@ -139,9 +131,9 @@ def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, 
 
 
 def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Exception]:
-    """As `record`; where the database refuses the transaction, each body has one of its own, so that one that cannot
-    be recorded holds up no other. Its error stands in the place of its decision. What is raised says nothing about the
-    outcome of any."""
+    """As `record`. If the database refuses the transaction, each body gets its own transaction, so that a body that
+    cannot be recorded does not block others; its error is returned instead of a decision. If this raises, the outcome
+    of all bodies is unknown."""
     try:
         return list(record(ledger, bodies))
     except _NOT_RECORDED as e:
@@ -150,8 +142,8 @@ def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Excep
     return [decided for body in bodies for decided in record_each(ledger, [body])]
 
 
+# Only errors that prove that the transaction did not land: otherwise a recorded body would look like its own repeat.
 _NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
-"""Only what says that the transaction did not land: a body that did would look like its own repeat."""
 
 _GOOD_TOKENS = (
     sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))
@@ -173,8 +165,8 @@ def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.Cursor
 
 
 def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
-    """Bodies whose token or dataset is gone, or whose dataset is on hold. Whoever asked before may have asked a second
-    ago: here it counts. Token and dataset stay as they are until this ends."""
+    """Bodies whose token is revoked, or whose dataset is dropped or on hold. The request was checked before, but only
+    this check counts: it locks token and dataset until the transaction ends."""
     rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
     is_held = {row.id: row.is_held for row in rows}
     found: dict[int, Decision] = {}
@@ -191,8 +183,8 @@ def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[
 def known(
     connection: sa.Connection, dataset: DatasetId, identity: Identity, token: TokenId, digest: str
 ) -> Decision | None:
-    """The answer to a body that cannot be read any more, if its identity has one already. None says nothing for
-    certain, because another may record the same meanwhile."""
+    """The answer for a body that can no longer be read, if its identity is decided. None proves nothing, because
+    another process may record the same body meanwhile."""
     owner = owner_of(connection, token)
     if isinstance(identity, KeyIdentity):
         return _by_key(connection, [(dataset, owner, identity.key)], digest).get((dataset, owner, identity.key))
@@ -247,7 +239,7 @@ def _record_ranges(
     for n, body, identity in bodies:
         lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
         of_lane = held.setdefault(lane, {})
-        # A repeat of an older generation changes nothing, and its sender may be told so.
+        # A repeat from an older generation changes nothing, so its sender may get that answer.
         found = _decide(rows, of_lane.values()) or refused[n]
         if found is not None:
             decided[n] = found
@@ -266,7 +258,7 @@ def source_key(body: Body, identity: RangeIdentity) -> SourceKey:
 
 
 def _decide(rows: SeqRange, held: Iterable[HeldBody]) -> Repeat | Overlaps | None:
-    """None: it is new."""
+    """None if the range is new."""
     touched = [body for body in held if body.rows.overlaps(rows)]
     if not touched:
         return None
@@ -288,7 +280,7 @@ _KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
 def _by_key(
     connection: sa.Connection, keys: Iterable[_Key], digest: str | None = None
 ) -> dict[_Key, Repeat | OtherBody]:
-    """What the bodies that came with the keys are to one with this digest."""
+    """The decision for each key that is known; with a digest, whether the body is another one."""
     found: dict[_Key, Repeat | OtherBody] = {}
     for some in slices(keys, len(_KEY)):
         query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
@@ -331,8 +323,8 @@ def _record_keys(
 
 
 def forget_keys(ledger: Ledger, older_than: datetime) -> int:
-    """Bodies by key whose rows were published, or given up, before that moment and whose files are gone; those without
-    rows, that came before it. In small transactions: others want to record meanwhile. How many they were."""
+    """Deletes bodies by key whose rows were published or discarded before that time and whose files are removed, and
+    bodies without rows that came before it. Returns how many. Small transactions let others record meanwhile."""
     published_since = (
         sa.select(receive_batch.c.id)
         .where(
@@ -363,16 +355,15 @@ def forget_keys(ledger: Ledger, older_than: datetime) -> int:
             return forgotten
 
 
-# --- what is on the disk ---
+# --- what is on disk ---
 
 
 def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
-    """Of all files that are still there, by dataset; those too whose rows were published and that are about to be
-    removed."""
+    """The bytes of all spool files per dataset, including published ones that are about to be removed."""
     return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
 
 
-# An expression: by the column itself, SQLite would go through an index of all bodies that ever were.
+# An expression: for the column itself, SQLite would scan an index of all bodies that ever were.
 _OF_DATASET = received.c.dataset_id + sa.literal_column("0")
 _WAITING_BYTES = (
     sa.select(
@@ -384,13 +375,13 @@ _WAITING_BYTES = (
 
 
 def any_known(connection: sa.Connection) -> bool:
-    """Whether this lake has received anything that it remembers."""
+    """Whether the ledger has any received body."""
     return connection.execute(sa.select(received.c.id).limit(1)).first() is not None
 
 
 def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
-    """Which of these files belong to a body and were not removed: any other was left by somebody who was killed before
-    it was recorded, or is about to be."""
+    """Which of these files belong to a recorded body and are not removed. Any other file belongs to a body that is
+    about to be recorded, or was left by a process that was killed before that."""
     found: set[str] = set()
     for some in slices(names):
         found.update(

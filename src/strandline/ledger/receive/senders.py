@@ -1,4 +1,4 @@
-"""What a sender asks a receiver for: whether a place is its own, and what of its lanes is held there, and where."""
+"""What a sender asks a receiver: who has claimed a source, and which of the sender's bodies are here, and where."""
 
 from __future__ import annotations
 
@@ -22,26 +22,21 @@ class PlacedBody:
     rows: SeqRange
     count: int
     digest: str
-    first: Seq | None
-    """The number that its first row has here; None until its batch is published, and where it has no rows."""
-    spool: str | None
-    """Its file, as long as it is there."""
-    is_discarded: bool = False
-    """A person gave it up."""
+    first: Seq | None  # our sequence number of its first row; None until its batch is published, or without rows
+    spool: str | None  # its file, until it is removed
+    is_discarded: bool = False  # a person gave it up
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """Who feeds a dataset of ours from one of its own, and the highest generation that it came with."""
+    """Which sink feeds a dataset of ours from a dataset of its lake, and the highest generation that it claimed."""
 
     lake: str
-    dataset: str
-    """Its name there."""
+    dataset: str  # its name in that lake
     instance: str
     table_uuid: str
     generation: int
-    owner: TokenId | None
-    """None: claimed before owners were kept, and not since."""
+    owner: TokenId | None  # None: claimed before owners were stored, and not since
 
 
 def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
@@ -68,9 +63,9 @@ def claim(
     generation: int,
     owner: TokenId,
 ) -> SourceRecord | None:
-    """Written if there is none, for the first generation. If it is this owner's and this instance's, its generation is
-    raised by one step, never more and never lowered. The record as it is then, which may be another's; None: there was
-    none, and this is not the first generation."""
+    """Writes the record if there is none and this is generation 1. If the record has this owner and instance, raises
+    its generation by at most one, and never lowers it. Returns the record as it is then, which may be another sink's;
+    None if there was none and this is not generation 1."""
     own = {"instance": instance, "table_uuid": table_uuid}
     at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
     if generation == 1:
@@ -95,13 +90,13 @@ def claim(
 class Released:
     instance: str
     generation: int
+    # It had sent no rows, so any sink may claim the source from generation 1. Otherwise only a sink with the same
+    # identity may, in the same generation or the next, with whichever token comes first.
     forgotten: bool
-    """It had brought no rows, so any sink may claim it from the first generation. Else only a sink of the same identity
-    may, in the same generation or the next, with whichever token comes first."""
 
 
 def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> Released | None:
-    """A person takes a claim away from its token. None where there is no claim."""
+    """Takes a claim away from its token, by a person's decision. None if there is no claim."""
     at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
     where = [source.c[name] == value for name, value in at.items()]
     found = connection.execute(sa.select(source).where(*where).with_for_update()).one_or_none()
@@ -124,12 +119,11 @@ def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dat
 class ClaimOf:
     dataset: str
     record: SourceRecord
-    token: str | None
-    """The name of the token that it belongs to."""
+    token: str | None  # the name of the owner
 
 
 def every_claim(connection: sa.Connection) -> list[ClaimOf]:
-    """By dataset, lake and the dataset's name there; of datasets that were not dropped."""
+    """By dataset, lake and the sender's dataset, without datasets that were dropped."""
     rows = connection.execute(
         sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))
         .join_from(source, dataset_table, dataset_table.c.id == source.c.dataset_id)
@@ -142,10 +136,8 @@ def every_claim(connection: sa.Connection) -> list[ClaimOf]:
 
 @dataclass(frozen=True, slots=True)
 class HeldOfLane:
-    bodies: tuple[HeldBody, ...]
-    """In order."""
-    more: bool
-    """There may be others behind the last of these."""
+    bodies: tuple[HeldBody, ...]  # in order
+    more: bool  # there may be more after the last of these
 
 
 def held(
@@ -156,12 +148,12 @@ def held(
     *,
     bodies_max: int,
 ) -> list[HeldOfLane]:
-    """Of each partition of the sender's, whatever partition stands in its name, the bodies with a number beyond the one
-    given (None: all). At most so many in all; the first lane that has more gets at least one of them."""
+    """For each partition of the sender (ignoring the partition in `sender`), the bodies with a sequence number above
+    the given one (None: all). At most `bodies_max` in all; the first lane that has more gets at least one of them."""
     name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
     ids = lanes_of(connection, {(*name, partition) for partition, _ in lanes})
     asked = [(ids.get((*name, partition)), after or 0) for partition, after in lanes]
-    # One that is asked for twice is looked up once, from the lowest number.
+    # A partition that is asked for twice is read once, from the lower sequence number.
     lowest: dict[int, int] = {}
     for id, after in asked:
         if id is not None and after < SEQ_MAX:
@@ -180,7 +172,7 @@ def held(
 def placed(
     connection: sa.Connection, dataset: DatasetId, lane: LaneName, lo: Seq, hi: Seq, limit: int
 ) -> list[PlacedBody]:
-    """The lane's bodies that have numbers in lo..hi, in order, at most so many; one may reach beyond the bounds."""
+    """The lane's bodies that overlap lo..hi, in order, at most `limit`."""
     lanes = lanes_of(connection, [lane_key(dataset, lane)])
     if not lanes:
         return []

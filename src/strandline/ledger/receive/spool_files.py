@@ -1,5 +1,5 @@
-"""Spool files: those that the ledger knows, all at once (what `received.spooled` answers for a few), and those whose
-bodies it cannot record. The audit log says which these are whenever that changes."""
+"""Spool files: all that the ledger knows (`received.spooled` answers for a few), and those whose bodies it cannot
+record. The audit log gets an entry whenever the latter change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT = "spool_files_left"
 
 @dataclass(frozen=True, slots=True)
 class LeftFile:
-    """A spool file whose body cannot be recorded. Its sender may have been told that it is safe."""
+    """A spool file whose body cannot be recorded. Its sender may have got the answer that it is safe."""
 
     name: str
     dataset: str
@@ -32,24 +32,22 @@ class LeftFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftFiles:
-    by_dataset: Mapping[str, int]
-    """How many there are; at least one each."""
-    first: tuple[LeftFile, ...]
-    """By name, at most `FILES_TOLD_MAX`."""
+    by_dataset: Mapping[str, int]  # the number of files, at least one each
+    first: tuple[LeftFile, ...]  # by name, at most `FILES_TOLD_MAX`
 
     def reason(self, dataset: str) -> str | None:
-        """Of the first file of the dataset, if that is among the first of all."""
+        """The reason of the dataset's first file, if that is in `first`."""
         return next((f.reason for f in self.first if f.dataset == dataset), None)
 
 
 def every_spooled(connection: sa.Connection) -> set[str]:
-    """All that belong to a body and were not removed."""
+    """The files that belong to a recorded body and are not removed."""
     waiting = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None), HAS_ROWS)
     return set(connection.execute(waiting).scalars())
 
 
 def left(connection: sa.Connection) -> LeftFiles:
-    """What a receiver found when it looked last."""
+    """What a receiver found in its last check."""
     event = audit.newest(connection, _LEFT)
     if event is None:
         return LeftFiles({}, ())
@@ -57,7 +55,7 @@ def left(connection: sa.Connection) -> LeftFiles:
 
 
 def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
-    """Log and audit the files that are left, unless they are the same as the last time."""
+    """Logs and audits the files, unless they are the same as last time."""
     ordered = sorted(files, key=lambda f: f.name)
     found = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_TOLD_MAX]))
     with ledger.read() as connection:

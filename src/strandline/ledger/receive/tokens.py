@@ -1,7 +1,7 @@
-"""Tokens of those who may send to the receiver. Only a hash is kept: a secret is seen once, when it is made.
+"""Tokens of clients that may send to the receiver. Only a hash is stored: a secret is shown once, when it is made.
 
-Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another continues its line,
-so that a sender keeps what it sent when its secret is changed.
+Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another one continues its
+line, so that a sender keeps what it has sent when its secret changes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ from strandline.storage.receipts import TokenMark
 
 TokenId = NewType("TokenId", int)
 
-SECRET_PREFIX = "sl_"
-"""So that a secret that was left lying somewhere is known for what it is."""
+SECRET_PREFIX = "sl_"  # lets people and scanners recognize a leaked secret
 _SECRET_BYTES = 32
 _FINGERPRINT_CHARS = 16
-_FORGOTTEN = "forgotten:"
-"""In the place of a hash: no secret has it."""
+_FORGOTTEN = "forgotten:"  # stored instead of a hash, so that no secret matches
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
     id: TokenId
     name: str
-    datasets: tuple[str, ...] | None
-    """None: every dataset, those to come too."""
+    datasets: tuple[str, ...] | None  # None: every dataset, also future ones
     created_at: datetime
     revoked_at: datetime | None
-    owner: TokenId
-    """The first token of its line: keys and lanes belong to it."""
+    owner: TokenId  # the first token of its line, which owns keys and lanes
 
     def allows(self, dataset: str) -> bool:
         return self.revoked_at is None and (self.datasets is None or dataset in self.datasets)
@@ -54,15 +50,15 @@ def _token(row: Any) -> Token:
 
 
 def _hash(secret: str) -> str:
-    # The secret is 256 random bits: a slow hash would protect nothing, and every request pays for it.
+    # The secret has 256 random bits. A slow hash would protect nothing, and every request would pay for it.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def create(
     connection: sa.Connection, name: str, datasets: Sequence[str] | None, *, replaces: str | None = None
 ) -> tuple[Token, str]:
-    """The token, and its secret, which nobody can ask for again. The names of datasets are not looked up: they may be
-    created later. One that replaces another is for the same datasets, unless others are named."""
+    """Returns the token and its secret, which nobody can read again. The datasets need not exist yet. A token that
+    replaces another gets its datasets, unless others are named."""
     if not name.strip():
         raise UsageError("a token needs a name")
     check_text("the token's name", name)
@@ -92,7 +88,7 @@ def create(
 
 
 def _latest(connection: sa.Connection, name: str) -> Token:
-    """The last one of this name, revoked or not."""
+    """The newest token with this name, revoked or not."""
     query = sa.select(api_token).where(api_token.c.name == name).order_by(api_token.c.id.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -101,13 +97,13 @@ def _latest(connection: sa.Connection, name: str) -> Token:
 
 
 def every(connection: sa.Connection) -> list[Token]:
-    """By name, revoked ones too: bodies that came with them are still known by them."""
+    """By name, including revoked tokens: they still identify the bodies that they sent."""
     rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
     return [_token(row) for row in rows]
 
 
 def revoke(connection: sa.Connection, name: str) -> bool:
-    """At once, for whoever asks `find` from now on. False if there is no such token that is still good."""
+    """Revokes the token: `find` does not return it any more. False if there is no valid token with this name."""
     changed = connection.execute(
         api_token.update()
         .where(api_token.c.name == name, api_token.c.revoked_at.is_(None))
@@ -117,7 +113,7 @@ def revoke(connection: sa.Connection, name: str) -> bool:
 
 
 def find(connection: sa.Connection, secret: str) -> Token | None:
-    """None for a secret that is not known, and for one that was revoked."""
+    """None if the secret is unknown or revoked."""
     row = connection.execute(_FIND, {"hash": _hash(secret)}).one_or_none()
     return None if row is None else _token(row)
 
@@ -134,13 +130,12 @@ _MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa
 
 
 def mark(name: str, hash: str) -> TokenMark:
-    """Of a token as it is stored."""
     return TokenMark(name, hash.removeprefix(_FORGOTTEN)[:_FINGERPRINT_CHARS])
 
 
 def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
-    """The token that the warehouse means. Where the ledger was restored and has forgotten it, a revoked one of its name
-    stands for it: what came with it stays known, and a new token can replace it."""
+    """The token that a file in the warehouse names. If a restored ledger has forgotten it, a revoked token is created
+    in its place: its bodies keep their identity, and a new token can replace it."""
     found = connection.execute(
         sa.select(api_token.c.id)
         .where(

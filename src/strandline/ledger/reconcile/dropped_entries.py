@@ -1,5 +1,5 @@
-"""Batches of entries that a run drops: recorded before it happens, and again after. What goes with them is part of the
-record from the beginning, so that whoever finds out later that the commit landed can say what was lost by it."""
+"""Batches of missing entries that a run drops, recorded before and after. The record has the lost rows from the start,
+so that a process that finds out later that the commit landed knows what was lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from strandline.ledger.schema.reconcile import dropped_batch
 
 @dataclass(frozen=True, slots=True)
 class GoneRows:
-    """What an entry says of its file that is gone."""
+    """The rows of a missing file, according to its entry."""
 
     rows: SeqRange
     count: int
@@ -32,7 +32,7 @@ class GoneRows:
 
 @dataclass(frozen=True, slots=True)
 class SinkLoss:
-    """What a sink will not get. Which of the rows it was to have can no longer be read: so many at most."""
+    """Rows that a sink will not get. Nobody can read any more which of them it needed, so `count` is an upper bound."""
 
     sink: SinkId
     name: str
@@ -42,11 +42,11 @@ class SinkLoss:
 
 
 def given_up(marks: Sequence[SinkMark], gone: Sequence[GoneRows]) -> list[SinkLoss]:
-    """Above the mark of each sink, in as few ranges as there are. Pure."""
+    """The lost rows above each sink's watermark, in as few ranges as possible. Pure."""
     found: list[SinkLoss] = []
     for at in marks:
         mark = int(at.mark or 0)
-        # Clipped to what lies above the mark, of which there cannot be more than numbers.
+        # Clipped to the sequence numbers above the watermark, which also bound the count.
         above = [
             GoneRows(rows, min(g.count, len(rows)))
             for g in gone
@@ -69,8 +69,7 @@ class DroppedBatch:
     samples: tuple[str, ...]
     gone: tuple[GoneRows, ...]
     lost: tuple[SinkLoss, ...]
-    dropped: int | None
-    """None while it is not known to have landed."""
+    dropped: int | None  # None while it is not known whether the commit landed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,8 @@ def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
 
 
 def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
-    """None: the commit did not land, as far as the table tells. False if that was known. Where it landed, the dataset
-    lacks the rows from here on, and sinks that had not got them will not."""
+    """Records how many entries were dropped; None if the commit did not land, as far as the table shows. False if the
+    outcome was recorded before. If it landed, the rows are recorded as purged, and as losses of sinks that lack them."""
     state = "undone" if dropped is None else "done"
     before = ("begun",) if dropped is None else ("begun", "undone")
     changed = connection.execute(
@@ -130,7 +129,7 @@ def _say_what_is_gone(connection: sa.Connection, batch: DroppedBatch) -> None:
         losses.add_purge(connection, dataset.id, rows, count)
     for loss in batch.lost:
         after = Seq(loss.rows.lo - 1) if loss.rows.lo > 1 else None
-        # The entry does not say which partitions its rows were of.
+        # The entry does not say to which partitions its rows belong.
         new = NewLoss("", after, loss.rows.hi, loss.count)
         losses.add_for(connection, dataset.id, loss.sink, loss.generation, Reason.PURGED, [new])
     for name in sorted({loss.name for loss in batch.lost}):

@@ -1,4 +1,4 @@
-"""Files that a run sets aside: recorded before it happens, and again after."""
+"""The quarantine of files: what a run moves aside is recorded before and after."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId
 from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
+# The states of files that may be in quarantine; only storage can tell.
 THERE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
-"""States of files that may be in quarantine: a look at storage tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class NewSwept:
 
 
 def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
-    """In the order given."""
+    """Returns the records in the order of `files`."""
     now, made = utc_now(), dict[str, Swept]()
     for some in slices(files, 10):
         values = [
@@ -52,8 +52,8 @@ def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> l
 
 
 def move(connection: sa.Connection, files: Iterable[Swept], state: SweptState, why: str | None = None) -> int:
-    """To another state, each from the one that it was read in. How many were still in it: somebody else may have
-    looked at the others meanwhile, and their record is as true."""
+    """Moves each file to another state from the one in which it was read. Returns how many were still in it; another
+    process may have changed the others meanwhile, and its record is as good."""
     by_state: dict[SweptState, list[SweptId]] = {}
     for file in files:
         by_state.setdefault(file.state, []).append(file.id)
@@ -79,7 +79,7 @@ def held(connection: sa.Connection) -> list[Swept]:
 
 
 def _in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
-    # The databases use a partial index only where they see its condition, not a parameter.
+    # The databases use a partial index only if its condition is a literal in the query, not a parameter.
     wanted = swept_file.c.state == sa.literal_column(f"'{state.value}'", sa.Text)
     return [_swept(row) for row in connection.execute(sa.select(swept_file).where(wanted).order_by(swept_file.c.id))]
 
@@ -92,7 +92,7 @@ def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] |
 
 
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
-    """What was set aside from these places and may still be in quarantine; the newest first."""
+    """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}
     states = [s.value for s in THERE]
     for some in slices(paths):
@@ -107,7 +107,7 @@ def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[
 
 
 def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | None) -> list[Swept]:
-    """What was set aside before a moment; also copies that a run left behind when it died, and begun purges."""
+    """Files that were quarantined before a given time, copies that a dead run left behind, and unfinished purges."""
     states = [s.value for s in (SweptState.HELD, SweptState.LEFT, SweptState.PURGING)]
     query = sa.select(swept_file).where(swept_file.c.state.in_(states), swept_file.c.begun_at <= before)
     if run is not None:
@@ -116,7 +116,7 @@ def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | N
 
 
 def counted(connection: sa.Connection, run: RunId) -> Mapping[tuple[FindingKind, SweptState], tuple[int, int]]:
-    """Files and bytes of a run."""
+    """Files and bytes of a run, by kind and state."""
     total = sa.cast(sa.func.sum(swept_file.c.size), sa.BigInteger)
     rows = connection.execute(
         sa.select(swept_file.c.kind, swept_file.c.state, sa.func.count().label("files"), total.label("bytes"))

@@ -1,7 +1,7 @@
 """Runs of the reconciler, and the lease that lets one of them act.
 
-The lease is a fence: what a run is about to do is recorded in a transaction that checks it (`leases.holds`). What a run
-has done is recorded whoever holds the lease by then: it happened.
+The lease is a fence: a run records what it is about to do in a transaction that checks the lease (`leases.holds`). What
+a run has done is recorded even if it lost the lease: it happened.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
+# How long a file is remembered that could not be moved, or that was copied: long enough to purge it. Not for ever: a
+# file that cannot be moved today cannot be moved tomorrow either, and would keep the record of each run. Files in
+# quarantine are also found by listing it.
 _LEFT_DAYS_MIN = 30
-"""A file that could not be moved, or of which a copy was made, is remembered for long enough to be purged. Not for
-ever: one that cannot be moved tonight cannot tomorrow, and each run would stay for it. What lies in quarantine is also
-found by looking there."""
 
 
 # ---- the lease -------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ _THE_ONLY_ROW = 1
 
 
 def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
-    """None while another's runs. One that ran out is taken over."""
+    """None while another process's lease runs. An expired lease is taken over."""
     return leases.take(ledger, _THE_ONLY_ROW, seconds=seconds)
 
 
@@ -55,8 +55,8 @@ def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
 
 
 def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder: str | None = None) -> RunId:
-    """The run of whoever holds the lease, which is checked in the same transaction. One that is still `running` is
-    dead, since its lease is ours: settle it first."""
+    """Starts a run. The caller holds the lease and checks it in the same transaction. A run that is still `running` is
+    therefore dead, and must be settled first."""
     run = _RUNS.add(
         connection,
         fence=sa.select(sweep_lease.c.fence).scalar_subquery(),
@@ -74,12 +74,12 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
 
 
 def progress(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
-    """What a run has found so far, so that one that dies does not leave an empty record."""
+    """Stores what a run has found so far, so that a run that dies leaves a record."""
     return _RUNS.change(connection, run, outcome=_written(outcome))
 
 
 def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
-    """False if somebody ended it meanwhile, who took it for dead."""
+    """False if somebody took the run for dead and ended it."""
     ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     if ended:
         audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(connection, run, outcome))
@@ -109,8 +109,8 @@ def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: Abort
 
 
 def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
-    """What a run really did that somebody took for dead, and whose end was written without knowing: it was the lease
-    that it lost. False if its end is its own."""
+    """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
+    own."""
     taken_for_dead = (
         reconcile_run.c.id == run,
         reconcile_run.c.state == "aborted",
@@ -126,7 +126,7 @@ def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
 
 
 def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
-    """What a run that ended early turns out to have done: a commit whose answer it did not get, for example."""
+    """Corrects what an aborted run has done, for example a commit whose response it did not get."""
     found = get(connection, run)
     aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
     outcome = _written(replace(found.outcome, done=done))
@@ -160,7 +160,7 @@ def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
 
 
 def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
-    """Runs that looked at another folder than this one: where their files are cannot be seen here."""
+    """Runs that used another folder than this one: their files cannot be seen here."""
     if folder is None:
         return set()
     found = connection.execute(sa.select(reconcile_run.c.id).where(reconcile_run.c.folder != folder))
@@ -168,7 +168,7 @@ def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
 
 
 def contents_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid: what the last run that read the table whole counted."""
+    """By table uuid, what the last run that read the whole table counted."""
     found: dict[str, int] = {}
     rows = connection.execute(
         sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id)
@@ -179,7 +179,7 @@ def contents_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def sequences_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid: the highest sequence number that any run saw."""
+    """By table uuid, the highest Iceberg sequence number that any run saw."""
     found: dict[str, int] = {}
     for row in connection.execute(sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running")):
         for uuid, number in _read(row.outcome).sequences.items():
@@ -188,7 +188,7 @@ def sequences_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
-    """What runs said of their clocks, newest first."""
+    """The clocks of earlier runs, newest first."""
     rows = connection.execute(
         sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id.desc())
     )
@@ -196,7 +196,7 @@ def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
-    """All but the newest; never one that still holds files, or of which a batch of entries is not settled."""
+    """Deletes all but the newest runs, but none that still has files in quarantine or an unsettled batch of entries."""
     since = utc_now() - timedelta(days=max(left_days, _LEFT_DAYS_MIN))
     lately = sa.and_(swept_file.c.state == "left", swept_file.c.begun_at > since)
     needed = sa.exists().where(

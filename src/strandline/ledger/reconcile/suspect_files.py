@@ -1,5 +1,5 @@
-"""Files that nothing references and that are probably those of entries whose path is damaged. A run that finds one
-records it; from then on no run sweeps it, whatever becomes of the entry, until a person releases it."""
+"""Suspect files: nothing references them, but they probably belong to entries with a damaged path. A run that finds one
+records it. From then on no run sweeps it, whatever becomes of the entry, until a person releases it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.ledger.schema.reconcile import suspect_file
 
 
 def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
-    """How many of them are new. One that is on record stays as it is, released or not."""
+    """Returns how many are new. A known suspect file does not change, released or not."""
     known = {suspect.path for suspect in every(connection)}
     new = [suspect for suspect in found if suspect.path not in known]
     now = utc_now()
@@ -34,7 +34,7 @@ def every(connection: sa.Connection) -> list[Suspect]:
 
 
 def release(connection: sa.Connection, path: str) -> Suspect | None:
-    """A person says that the file is an orphan. None where it is not on record."""
+    """A person says that the file is an orphan file. None if it is not recorded."""
     row = connection.execute(
         suspect_file.update()
         .where(suspect_file.c.path_hash == _hash(path))
@@ -45,13 +45,13 @@ def release(connection: sa.Connection, path: str) -> Suspect | None:
 
 
 def forget(connection: sa.Connection, paths: Iterable[str]) -> None:
-    """A table references them again."""
+    """For files that a table references again."""
     for some in slices([_hash(path) for path in paths]):
         connection.execute(suspect_file.delete().where(suspect_file.c.path_hash.in_(some)))
 
 
 def _hash(path: str) -> str:
-    """A path may be longer than an index takes."""
+    """The key of a path, which may be longer than an index allows."""
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
 
 
