@@ -1,1 +1,1 @@
-"""What every room shares: types, errors, settings, failpoints. No I/O beyond reading settings."""
+"""What every room shares: types, errors, settings, failpoints. No I/O, except reading settings."""

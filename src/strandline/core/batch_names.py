@@ -1,7 +1,7 @@
 """Names of batches of received bodies.
 
-A batch that is divided, or replayed, has its bodies in parts, which are named after it: `received-….0`, `received-….1`.
-So the names alone tell whether two batches can share a body, also to a ledger that was restored and has forgotten them.
+When a batch is divided or replayed, its bodies go into parts, whose names extend its own: `received-….0`,
+`received-….1`. So the names alone show whether two batches can share a body, even to a restored ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def new_name() -> str:
 
 
 def part_name(name: str, part: int) -> str:
-    """A new name altogether for a body that was replayed hundreds of times: names are bounded."""
+    """Names are bounded: a body that was replayed hundreds of times gets a new one."""
     made = f"{name}.{part}"
     return made if len(made) <= BATCH_ID_BYTES_MAX else new_name()
 
@@ -33,7 +33,7 @@ def can_share_rows(one: str, other: str) -> bool:
 
 
 def wholes_of(name: str) -> list[str]:
-    """The batches that this one is a part of, the largest first."""
+    """The batches that this one is a part of, largest first."""
     if _NAME.fullmatch(name) is None:
         return []
     first, *steps = name.split(".")

@@ -1,5 +1,5 @@
-"""Whether the clock can be trusted to say what is old. A clock that jumped makes whoever deletes by age delete what is
-young, or keep what is old; the first cannot be undone."""
+"""Decides whether the clock can be trusted to say what is old. After a jump of the clock, a job that deletes by age
+would delete young things, which cannot be undone, or keep old ones."""
 
 from __future__ import annotations
 
@@ -11,45 +11,43 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# After a reboot, a gap without any record may mean that the machine was off, or that the clock was set forward. So a
+# longer gap makes a run skip. Half a day, so that a jump of a day is always noticed.
 SILENCE_MAX = timedelta(hours=12)
-"""Beyond a boot, a stretch of time in which nobody recorded anything may be a machine that was off, or a clock that was
-set forward: a lake that is silent for longer costs a run. Half a day, so that a jump of a day is seen in any case."""
+# The limit after a skipped run: a lake that is used once a day, from another machine each time, must not skip for ever.
 SILENCE_AGAIN_MAX = timedelta(days=1)
-"""After a run that was skipped, so that a lake which is touched once a day, from another machine each time, is not
-skipped for ever."""
+# The most runs in a row that skip because of a gap. A lake that is used more rarely, from another machine each time,
+# would skip for ever. After so many runs that saw time go on, the next one trusts the clock.
 SKIPS_MAX = 2
-"""In a row, for a silence. A lake that is touched more rarely, from another machine each time, would be skipped for
-ever: when so many runs have seen time go on, the next one believes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     wall: datetime
-    boot: str | None
-    """Which boot of which machine it is; None where the system does not tell."""
-    up: timedelta | None
-    """For how long that one has been up, asleep or not."""
+    boot: str | None  # identifies the machine's boot; None if the system does not provide it
+    up: timedelta | None  # uptime, including sleep
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
     by: timedelta
     words: str
-    believed: bool = False
-    """It looks like one, and runs that were skipped before say the same."""
+    believed: bool = False  # it looks like a jump, but runs that were skipped before saw the same time
 
 
 def judge(
     now: Moment, stored: Moment | None, seen: Sequence[datetime], *, jump: timedelta, skipped: Sequence[datetime] = ()
 ) -> Jump | None:
-    """None if all is well. Within one boot the clock must have gone as fast as the machine. Beyond it, it must not be
-    behind anything that was recorded, and what was recorded must tell of all the time since the last run: a moment that
-    the same clock recorded after it was set forward proves nothing, but what it left out shows.
+    """Returns the jump of the clock, or None if there is none.
 
-    `seen` is what was recorded, as far as it matters: the ends of the longest silence, and the newest of all. `skipped`
-    are the runs that were skipped right before this one, the oldest first. Once a run was skipped, what is stamped
-    ahead of it and of this one is not believed any more: a clock that is behind makes retention keep rows. That it is
-    ahead, and deletes them, is believed later, and only of runs that saw time go on."""
+    Within one boot, the clock must have advanced as much as the uptime. After a reboot, it must not be behind any
+    recorded time, and the records must have no long gap since the last run: times that were recorded after the clock
+    was set forward prove nothing, but the gap that they leave shows.
+
+    `seen` are the recorded times that matter: the ends of the longest gap, and the newest. `skipped` are the runs that
+    were skipped right before this one, oldest first. Once a run was skipped, recorded times ahead of it and of this run
+    are no longer trusted: a clock that is behind makes retention keep rows, which is safe. A clock that is ahead makes
+    retention delete rows, so it is trusted later, and only if the skipped runs saw time go on."""
     if stored is not None and stored.boot == now.boot and stored.up is not None and now.up is not None:
         by = (now.wall - stored.wall) - (now.up - stored.up)
         return Jump(by, f"the clock was set {_way(by)} since {_spell(stored.wall)}") if abs(by) > jump else None
@@ -87,7 +85,7 @@ def _spell(moment: datetime) -> str:
 
 
 def here(wall: datetime) -> Moment:
-    """This machine's."""
+    """This machine's clock."""
     try:
         boot, up = _BOOT_ID.read_text("ascii").strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
     except (OSError, AttributeError):

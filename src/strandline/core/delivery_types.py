@@ -1,10 +1,10 @@
-"""The words of delivery, as types: sinks, lanes, intents and chunks. No I/O, no dependencies.
+"""The types of delivery: sinks, lanes, intents and chunks. No I/O, no dependencies.
 
 A sink gets the rows of one dataset. A lane is one logical partition of it; a dataset without `deliver_by` has one lane,
-whose partition is the empty text. An intent is the durable promise to bring a lane from one mark to the next, cut into
-chunks that tile the range between them. A chunk's range is its identity, whatever its bytes are.
+whose partition is the empty text. An intent is the durable promise to bring a lane from one watermark to the next, cut
+into chunks that tile the range between them. A chunk's range is its identity, whatever its bytes are.
 
-    chunk:   planned ──▶ landed     the sink holds its rows
+    chunk:   planned ──▶ landed     the sink has its rows
                 └──────▶ empty      there was nothing to send: no rows, or all of them withheld
 """
 
@@ -23,76 +23,61 @@ LaneId = NewType("LaneId", int)
 IntentId = NewType("IntentId", int)
 ChunkId = NewType("ChunkId", int)
 
-NOT_PARTITIONED = ""
-"""The partition of the one lane of a dataset without `deliver_by`. An encoded partition is never empty."""
+NOT_PARTITIONED = ""  # the partition of the only lane of a dataset without `deliver_by`; no encoded one is empty
 
 
 class SinkState(StrEnum):
     ACTIVE = "active"
-    PAUSED = "paused"
-    """A person said so."""
-    STOPPED = "stopped"
-    """Something is not as it must be; a person has to look at it."""
+    PAUSED = "paused"  # by a person
+    STOPPED = "stopped"  # by an error that a person has to fix
 
 
 class PeerKind(StrEnum):
-    """What the server at the other end of a sink is."""
+    """The kind of server at the other end of a sink."""
 
-    RECEIVER = "receiver"
-    """A Strandline receiver: it keeps ranges, and every answer of it says so."""
-    OTHER = "other"
-    """It cannot be asked what it holds; the sink's options say what its answers mean."""
+    RECEIVER = "receiver"  # a Strandline receiver, which says so in every response and can say what it holds
+    OTHER = "other"  # cannot say what it holds; the sink's options define what its responses mean
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
     id: SinkId
-    instance: str
-    """The sink's own record carries it too, so that a new ledger finds what an old one delivered."""
+    instance: str  # also in the sink's own record, so that a new ledger finds what an old one delivered
     name: str
     kind: str
     dataset: DatasetId
     generation: int
-    options: Mapping[str, str]
-    """As they were given: `env:NAME` is not resolved."""
+    options: Mapping[str, str]  # with `env:NAME` unresolved
     destination: str
-    start: Seq | None
-    """Rows at or below it are not delivered in this generation; None: from the beginning."""
-    planned: Seq | None
-    """Every row at or below it is in an intent, delivered, or left out: where lanes that were never seen stand."""
+    start: Seq | None  # rows at or below it are not delivered in this generation; None: from the beginning
+    planned: Seq | None  # rows at or below it are in an intent, delivered, or left out: the watermark of a new lane
     state: SinkState
-    reason: str | None
-    """Why it is stopped, or what it waits for."""
-    failures: int
-    """Ticks in a row that did not get through; 0 when the last one did."""
+    reason: str | None  # why it is stopped, or what it waits for
+    failures: int  # consecutive failed ticks; 0 after a success
     retry_at: datetime | None
     created_at: datetime
-    peer: PeerKind | None = None
-    """What answered when the destination was claimed; None for kinds that know one answer only."""
-    failing_since: datetime | None = None
-    """When the first of its latest failures happened that were all alike; None when the last tick got through."""
+    peer: PeerKind | None = None  # found when the destination was claimed; None for sinks where it is irrelevant
+    failing_since: datetime | None = None  # the first of the latest failures of one kind; None after a success
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The watermark of one logical partition, as the ledger caches it; the sink's own record is the truth."""
+    """The watermark of one logical partition. The ledger's copy is a cache; the sink's own record is the truth."""
 
     id: LaneId
     sink: SinkId
     generation: int
     partition: str
-    continuation: str
-    """The mark as a token. It is checked against `mark` when it is read: a record that disagrees with itself stops."""
+    continuation: str  # the watermark as a token; every read compares it with `mark`
     mark: Seq | None
     exported: int
     withheld: int
-    last: SeqRange | None
-    """The last range with rows that the sink acknowledged: it must still know of it."""
+    last: SeqRange | None  # the last range with rows that the sink acknowledged; it must still have it
     version: int
     updated_at: datetime
+    # The generation before delivered the rows at or below it, and the destination must still have them. None if this
+    # generation began from scratch.
     builds_on: Seq | None = None
-    """Rows at or below it were delivered by the generation before, which must still have them; None where this
-    generation began anew."""
 
 
 class ChunkState(StrEnum):
@@ -106,16 +91,13 @@ class Chunk:
     id: ChunkId
     rows: SeqRange
     state: ChunkState
-    expected: int
-    """Rows in the lake when it was planned, those that will be withheld too."""
+    expected: int  # rows in the lake when it was planned, including those that will be withheld
     count: int | None
     withheld: int | None
     digest: str | None
     size: int | None
-    found: bool
-    """The sink held it already when it was planned: a ledger that was restored learns of it."""
-    offered: bool = False
-    """It may have been sent: noted before it is, for sinks that cannot be asked what they hold."""
+    found: bool  # the sink had it when it was planned: so a restored ledger learns of it
+    offered: bool = False  # it may have been sent; stored before the send, for sinks that cannot say what they hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +105,9 @@ class Intent:
     id: IntentId
     lane: LaneId
     partition: str
-    after: Seq | None
-    """The mark that it starts from; None: from the beginning."""
+    after: Seq | None  # the watermark that it starts from; None: from the beginning
     until: Seq
-    options: Mapping[str, str]
-    """Pinned: a change of the sink's options is for the next intent."""
+    options: Mapping[str, str]  # fixed: new options of the sink apply to the next intent
     opened_at: datetime
     closed_at: datetime | None
     chunks: tuple[Chunk, ...]
@@ -135,7 +115,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """A chunk that is to be stored. One that the sink was found to hold is `landed` from the start."""
+    """A chunk to be stored. If the sink was found to have it, it is `landed` from the start."""
 
     rows: SeqRange
     expected: int
@@ -147,7 +127,7 @@ class ChunkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """What one lane gets in a plan; its chunks tile `after+1..until` (from 1 where `after` is None)."""
+    """What one lane gets in a plan. Its chunks tile `after+1..until` (from 1 if `after` is None)."""
 
     partition: str
     after: Seq | None
@@ -157,7 +137,7 @@ class LanePlan:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What is recorded of a chunk when its outcome is known."""
+    """The outcome of a chunk."""
 
     chunk: ChunkId
     state: ChunkState
@@ -169,17 +149,14 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that a sink refused, and that is kept in quarantine."""
+    """A row that a sink refused and that is in quarantine."""
 
-    id: int
-    """In the ledger: a sink that was reset may have refused a number twice."""
+    id: int  # of the ledger: a sink that was reset may have refused a sequence number twice
     sink: SinkRecord
     removed: bool
     generation: int
     partition: str
     number: Seq
     size: int
-    may_have_landed: bool
-    """It was sent again, and nobody knows yet what became of it."""
-    read: Callable[[], Mapping[str, Any] | None]
-    """Its values by column; none where they are gone already, None where nobody can tell."""
+    may_have_landed: bool  # it was sent again with an unknown outcome
+    read: Callable[[], Mapping[str, Any] | None]  # its values by column; empty if they are deleted, None if unreadable

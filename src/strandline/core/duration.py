@@ -9,8 +9,7 @@ from strandline.core.errors import UsageError
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPELLED = re.compile(r"([0-9]{1,9})([smhd])")
-DAYS_MAX = 36_500
-"""A hundred years. More is a slip, and would leave the calendar."""
+DAYS_MAX = 36_500  # a hundred years; more is a typo, and would exceed the calendar
 
 
 def parse(text: str) -> timedelta:
@@ -26,7 +25,7 @@ def parse(text: str) -> timedelta:
 
 
 def spell(length: timedelta) -> str:
-    """In the largest unit that says it exactly; what is below a second is left out."""
+    """In the largest unit that is exact; fractions of a second are dropped."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds and seconds % size == 0:

@@ -12,37 +12,37 @@ StrandlineError
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
 │   ├── InputRefused      rows that do not fit, and --strict
-│   ├── ReceiverHolds     the receiver of a dataset holds until a person, or a later opening, lets it go on
+│   ├── ReceiverHolds     the receiver of a dataset is on hold until a person, or a later resync, releases it
 │   ├── BadRow            the first row of a body that does not fit
 │   ├── LedgerMissing     no ledger where there should be one
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
 │   ├── LedgerTooNew      made by a newer program
 │   ├── WrongLake         ledger and warehouse belong to different lakes
-│   ├── WitnessUnreadable stamping is refused without it
+│   ├── WitnessUnreadable no sequence number can be reserved without it
 │   ├── Superseded        another ledger took this lake over
 │   ├── TableRolledBack   main is behind what was published
-│   ├── TableUnfit        the table lost something that the protocol needs
+│   ├── TableUnfit        the table lacks something that the protocol needs
 │   ├── UnsafeCatalog     JDBC over a network database
 │   ├── SweepRunning      another run of the reconciler is under way
-│   ├── SinkStopped       a sink is not as it must be; a person has to look at it
-│   ├── MarkUnreadable    a sink's watermark that cannot be read or disagrees with itself
+│   ├── SinkStopped       a sink is in a state that a person has to look at
+│   ├── MarkUnreadable    a sink's watermark is unreadable or contradicts itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset is under way
-│   └── Skipped           maintenance that is not safe just now; the next run may be
+│   └── Skipped           maintenance that is not safe now; the next run may be
 └── FailedError           it was tried and did not work                   exit 1
-    ├── RuntimeMissing    Java, the Iceberg jars, or a fit version of them
+    ├── RuntimeMissing    Java or the Iceberg jars are missing or have an unfit version
     ├── InputError        a file that cannot be read as what it claims to be
-    ├── StampMismatch     the batch changed between counting and writing
+    ├── StampMismatch     the rows changed between counting and writing
     ├── BlockLost         the ledger no longer knows the block, or gave it to another
-    ├── BlockHeld         published or not cannot be told; a person decides
+    ├── BlockHeld         nobody can tell whether it was published; a person decides
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse or the ledger cannot be read or written
-    │   └── LedgerRefused the ledger's database answered, and said no: nothing was written
-    ├── DuplicateNumbers  one number on two rows
-    ├── LeaseLost         another deliverer has taken a sink over, or another run the sweep
-    ├── ReferencesTooMany more references than one process is to hold
-    ├── MarkMoved         a delivery is not where its deliverer left it
+    │   └── LedgerRefused the ledger's database refused a statement: nothing was written
+    ├── DuplicateNumbers  two rows have the same sequence number
+    ├── LeaseLost         another deliverer took the sink over, or another run the reconciler
+    ├── ReferencesTooMany more references than one process may hold in memory
+    ├── MarkMoved         the ledger changed under a delivery
     ├── LedgerBusy        another process holds the ledger
-    └── OpeningNeeded     witness and counter differ: the opening procedure must run
+    └── OpeningNeeded     witness and counter differ: the ledger must be resynced
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from strandline.core.masking import masked
 
 
 class StrandlineError(Exception):
-    """Says what happened, what to do next (`hint`), and whether trying again helps. Secrets that were read are masked:
-    the message may be what a server said."""
+    """Says what happened, what to do next (`hint`), and whether a retry helps. Known secrets are masked, because the
+    message may quote a server."""
 
     exit_code = 1
     retryable = False
@@ -114,8 +114,7 @@ class ReceiverHolds(RefusedError):
 class BadRow(RefusedError):
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)
-        self.line = line
-        """From 1; None where it is not about one."""
+        self.line = line  # from 1; None if the error is not about one line
 
 
 class LedgerMissing(RefusedError):
@@ -238,7 +237,7 @@ class ReferencesTooMany(FailedError):
 
 
 def unexpected_message(error: BaseException) -> str:
-    """What to say of an error that nobody raised on purpose: its type, and the first line of its message."""
+    """The message for an error that nobody raised on purpose: its type, and the first line of its own message."""
     said = str(error).strip()
     return f"unexpected {type(error).__name__}: {said.splitlines()[0][:500] if said else 'no message'}"
 

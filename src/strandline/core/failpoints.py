@@ -1,8 +1,8 @@
-"""Named places where a test may kill, stop or fail the process.
+"""Named places where a test can kill, stop or fail the process.
 
 `STRANDLINE_FAILPOINT=name=action` arms one point; several are separated by commas. Actions: `kill` (SIGKILL),
-`stop` (SIGSTOP; the process goes on after SIGCONT), `fail` (raises `FailpointError`). `name=action@3` acts on the
-third hit. Unarmed, a point is one look into an empty dictionary.
+`stop` (SIGSTOP; the process continues after SIGCONT), `fail` (raises `FailpointError`). `name=action@3` acts on the
+third hit. While nothing is armed, a point costs one check of an empty dictionary.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Every point, in the order of the protocol. A test fails for a point that is never hit.
 POINTS: tuple[str, ...] = (
     "reserve.before_witness",
     "reserve.after_witness",
@@ -133,7 +134,6 @@ POINTS: tuple[str, ...] = (
     "reconcile.after_purge_record",
     "reconcile.after_purged",
 )
-"""Every point, in the order of the protocol. A test fails for one that is never hit."""
 
 
 class FailpointError(RuntimeError):
@@ -148,12 +148,11 @@ class _Armed:
 
 _armed: dict[str, _Armed] = {}
 _worker: dict[str, str] = {}
-_victims: list[int] = []
-"""Who is killed or stopped: this process, unless it only works for another."""
+_victims: list[int] = []  # killed or stopped along with this process: the driver of a Spark worker
 
 
 def arm(spec: str) -> None:
-    """Replace what is armed by what `spec` says; an empty one disarms everything."""
+    """Arms the points of `spec` and disarms all others."""
     _armed.clear()
     for part in filter(None, (p.strip() for p in spec.split(","))):
         name, _, action = part.partition("=")
@@ -166,14 +165,13 @@ def arm(spec: str) -> None:
 
 
 def arm_from(environ: Mapping[str, str]) -> None:
-    """Arm what the environment asks for; called once, where a process begins."""
+    """Arms the points that the environment names. Called once, where a process starts."""
     if spec := environ.get("STRANDLINE_FAILPOINT"):
         arm(spec)
 
 
 def arm_worker(spec: str, driver: int) -> None:
-    """In a worker of Spark, which may have served another job before: a point that kills or stops means the driver, and
-    the worker does nothing more."""
+    """For a Spark worker, which may have served another job before: `kill` and `stop` hit the driver and the worker."""
     if spec != _worker.get("spec", ""):
         arm(spec)
         _worker["spec"] = spec

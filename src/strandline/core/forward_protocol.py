@@ -1,7 +1,7 @@
-"""What the two ends of HTTP say to each other: headers, outcomes, and the identity of what is sent.
+"""The HTTP contract between sender and receiver: headers, outcomes, and the identity of a body. No I/O.
 
-A sender of Strandline's names its rows by a range; what it sends twice is known by it. Any other client names them by a
-key of its own (`Idempotency-Key`). No I/O.
+A Strandline sender identifies its rows by a range, any other client by a key (`Idempotency-Key`). The receiver
+recognizes a repeat by it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from strandline.core.bounded_text import check_text
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
 
-RECEIVER = "Strandline-Receiver"
-"""On every answer of a receiver, with the version of this contract: so a sender knows that it can ask for a record."""
+RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with the contract's version: the sender detects it
 VERSION = "1"
 
 LAKE = "Strandline-Lake"
@@ -36,45 +35,31 @@ ARROW = "application/vnd.apache.arrow.stream"
 ENCODINGS = ("identity", "gzip", "zstd")
 
 KEY_CHARS_MAX = 255
-PARTITION_BYTES_MAX = 16 << 10
-"""What servers take as a header."""
+PARTITION_BYTES_MAX = 16 << 10  # what servers accept as a header
 
 
 class Answer(StrEnum):
-    """`outcome` in the body of every answer."""
+    """The `outcome` in the body of every response."""
 
     ACCEPTED = "accepted"
-    CONFLICT = "conflict"
-    """409, with `held`: the ranges that overlap."""
-    IN_FLIGHT = "in_flight"
-    """409: the same key is being taken in right now."""
-    OTHER_BODY = "other_body"
-    """422, with the stored `digest`: the key was used for another body."""
-    NOT_CLAIMED = "not_claimed"
-    """409, with the `generation` that was claimed last (None: none): the sender claims the next one first."""
-    BAD_BODY = "bad_body"
-    """400, with `line`, from 1 (None where it is not about one) and `why`."""
-    BAD_DIGEST = "bad_digest"
-    """400: the body is not what its digest says. It was damaged on the way: nothing is wrong with the rows."""
-    BAD_REQUEST = "bad_request"
-    """400: headers that make no sense."""
-    TOO_LARGE = "too_large"
-    """413, with `limit`: bytes, before or after decompression."""
-    NOT_UNDERSTOOD = "not_understood"
-    """415: a type or an encoding that is not known."""
-    BUSY = "busy"
-    """429 or 503, with Retry-After."""
-    NO_TOKEN = "no_token"
-    """401."""
-    NOT_ALLOWED = "not_allowed"
-    """403: the token is not for this dataset, or not for this sender's lanes."""
-    NO_DATASET = "no_dataset"
-    """404."""
+    CONFLICT = "conflict"  # 409, with `held`: the ranges that overlap
+    IN_FLIGHT = "in_flight"  # 409: a request with the same key is in progress
+    OTHER_BODY = "other_body"  # 422, with the stored `digest`: the key was used for another body
+    NOT_CLAIMED = "not_claimed"  # 409, with the last claimed `generation` or None: the sender must claim the next first
+    BAD_BODY = "bad_body"  # 400, with `why` and `line` (from 1; None if it is not about one line)
+    BAD_DIGEST = "bad_digest"  # 400: the body was damaged in transit, so its digest differs; the rows are fine
+    BAD_REQUEST = "bad_request"  # 400: invalid headers
+    TOO_LARGE = "too_large"  # 413, with `limit`: bytes, before or after decompression
+    NOT_UNDERSTOOD = "not_understood"  # 415: an unknown type or encoding
+    BUSY = "busy"  # 429 or 503, with Retry-After
+    NO_TOKEN = "no_token"  # 401
+    NOT_ALLOWED = "not_allowed"  # 403: the token is not for this dataset, or not for this sender's lanes
+    NO_DATASET = "no_dataset"  # 404
 
 
 @dataclass(frozen=True, slots=True)
 class LaneName:
-    """A lane of a sender's, as a receiver keeps it."""
+    """The name of a sender's lane."""
 
     lake: str
     instance: str
@@ -98,14 +83,14 @@ Identity = RangeIdentity | KeyIdentity
 
 
 def chunk_key(identity: RangeIdentity) -> str:
-    """The chunk's stable id, for servers that know keys and no ranges. Short, and the same for ever."""
+    """The chunk's stable idempotency key, for servers that know no ranges."""
     lane = identity.lane
     name = "\0".join((lane.lake, lane.instance, str(lane.generation), lane.dataset, lane.partition))
     return f"sl-{hashlib.sha256(name.encode()).hexdigest()[:32]}-{identity.rows.lo}-{identity.rows.hi}"
 
 
 def identity_headers(identity: RangeIdentity) -> dict[str, str]:
-    """Plain characters only: partitions are encoded already, and an adopted table may be called anything."""
+    """All values are ASCII: partitions are encoded already, and the name of an adopted table, any text, is quoted."""
     lane = identity.lane
     return {
         LAKE: lane.lake,
@@ -119,7 +104,7 @@ def identity_headers(identity: RangeIdentity) -> dict[str, str]:
 
 
 def parse_identity(headers: Mapping[str, str]) -> Identity:
-    """From headers whose names are in lower case. Raises UsageError, with words for whoever sent them."""
+    """Parses headers with lower-case names. `UsageError` has a message for the client."""
     given = {name: headers.get(name.lower()) for name in (LAKE, INSTANCE, GENERATION, DATASET, RANGE)}
     if any(value is not None for value in given.values()):
         if missing := [name for name, value in given.items() if not value]:
@@ -163,12 +148,12 @@ def _positive(name: str, text: str | None) -> int:
 
 
 def content_digest(body: bytes | memoryview) -> str:
-    """As RFC 9530 spells it, over the bytes as they are sent."""
+    """The digest of the bytes as they are sent, in the notation of RFC 9530."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def digest_fits(header: str, body: bytes | memoryview) -> bool:
-    """Whether each digest in the header that we can check is the body's; one of another algorithm says nothing."""
+    """Whether all digests in the header that we can check match the body. Unknown algorithms are ignored."""
     for part in header.split(","):
         name, _, value = part.strip().partition("=")
         match name.strip().lower():

@@ -1,4 +1,4 @@
-"""Logical partitions as text, injectively: no two different tuples of values look alike, whatever they hold."""
+"""Encodes logical partitions as text, injectively: different tuples of values never have the same text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from urllib.parse import quote_plus
 
 from strandline.core.errors import UsageError
 
-NULL_PART = "~"
-"""No encoded value contains it; the empty string stays empty."""
+NULL_PART = "~"  # no encoded value contains it; an empty string stays empty
 
 
 def encode_part(text: str) -> str:
-    """As Java's URLEncoder does it, which is what Spark calls on the executors."""
+    """Like Java's URLEncoder, which Spark calls on the executors."""
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
 def choose_partition(deliver_by: Sequence[str], chosen: Mapping[str, str | None]) -> str:
-    """The one partition that these values name: a value, or None for null, for each of its columns."""
+    """The partition with these values (None for null); `UsageError` unless there is one for each column."""
     if set(chosen) != set(deliver_by):
         wanted = ", ".join(deliver_by) or "nothing: the dataset has no logical partitions"
         raise UsageError(f"a partition is named by a value for each of: {wanted}")

@@ -1,4 +1,4 @@
-"""Where a reader goes on: the bounds of a read, and the opaque, versioned token that carries them to the next."""
+"""The bounds of a read, and the opaque, versioned continuation token that carries them to the next read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _HINT = "Use a token as `read` printed it, or leave it out to read from the begi
 class Continuation:
     lake: str
     table: str
-    after: Seq | None
-    """The last row that the reader has; None if it has none yet."""
+    after: Seq | None  # the last row that the reader has; None if it has none yet
 
     def encode(self) -> str:
         body = json.dumps([self.lake, self.table, self.after], separators=(",", ":")).encode()
@@ -31,7 +30,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Rows with `after < _ingest_seq <= until`; `until` is None where nothing is settled yet."""
+    """Rows with `after < _ingest_seq <= until`; `until` is None if nothing is settled yet."""
 
     after: Seq | None
     until: Seq | None
@@ -42,7 +41,7 @@ class Bounds:
 
     @property
     def behind(self) -> Seq | None:
-        """Where a reader stands who has all of it: never before where it stood."""
+        """The last sequence number of a reader that has read everything within the bounds; never below `after`."""
         return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
 
 
@@ -67,7 +66,7 @@ def decode(token: str) -> Continuation:
         if after is not None and not (isinstance(after, int) and 1 <= after <= SEQ_MAX):
             raise ValueError("sequence")
         found = Continuation(lake, table, None if after is None else Seq(after))
-        if found.encode() != token:  # the checksum covers neither the version nor the last character's spare bits
+        if found.encode() != token:  # the checksum covers neither the version nor spare bits of the last character
             raise ValueError("spelling")
     except (ValueError, TypeError) as e:
         raise TokenError("the token is damaged", hint=_HINT) from e
@@ -75,7 +74,7 @@ def decode(token: str) -> Continuation:
 
 
 def check(token: Continuation, *, lake: str, table: str, name: str, sealed: Seq | None) -> Seq | None:
-    """Where to go on, or why not."""
+    """Returns where to continue; `TokenError` if the token does not fit the table or is ahead of the seal."""
     if token.lake != lake:
         raise TokenError("the token is from another lake", hint=_HINT)
     if token.table != table:

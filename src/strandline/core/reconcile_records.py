@@ -1,16 +1,15 @@
-"""The words of the reconciler's record: what the ledger keeps of a run. No I/O. Those of a run itself are in
-`reconcile/model.py`.
+"""The types of the reconciler's records in the ledger. No I/O. The types of a run itself are in `reconcile/model.py`.
 
-What happens to a file that a run acts on, and what each state says of the two places that it can be in:
+The states of a file that a run acts on:
 
     BEGUN ──moved──▶ HELD ──brought back──▶ RESTORED
       │                └───purge begun────▶ PURGING ──deleted──▶ PURGED
       └──stayed──▶ LEFT                        └──brought back──▶ RESTORED
 
-BEGUN is written before anything moves, so that whatever a crash leaves, there is a record that names both places.
-LEFT is what a look at storage said, not a promise: a run that was thought dead may yet move the file, and then says so.
-Once it is as old as what is purged, it is done with: RESTORED.
-LOST: the file is in neither place, and no record says who took it away.
+BEGUN is written before the file moves. So whatever a crash leaves, there is a record that names both places.
+LEFT is what storage showed, not a promise: a run that was wrongly taken for dead may still move the file, and records
+that then. When it is as old as files that are purged, it becomes RESTORED.
+LOST: the file is in neither place, and no record says who removed it.
 """
 
 from __future__ import annotations
@@ -26,15 +25,12 @@ SweptId = NewType("SweptId", int)
 
 
 class FindingKind(StrEnum):
-    MISSING = "missing"
-    """An entry of a table whose file is gone."""
-    ORPHAN = "orphan"
-    """A file in a table's layout that nothing references."""
-    FOREIGN = "foreign"
-    """A file outside every layout."""
+    MISSING = "missing"  # an entry of a table whose file is gone
+    ORPHAN = "orphan"  # a file in a table's layout that nothing references
+    FOREIGN = "foreign"  # a file outside every layout
+    # An old metadata file of a dataset. A commit that loses a race and is retried leaves one, so it is no drift. It is
+    # quarantined like an orphan file.
     SUPERSEDED = "superseded"
-    """A metadata file that its dataset has gone past. A commit that loses a race leaves one, and is made again: that is
-    no drift. It is set aside like an orphan."""
 
 
 class AbortReason(StrEnum):
@@ -53,7 +49,7 @@ class StorageKind(StrEnum):
 
 
 class Event(StrEnum):
-    """What the audit log says of runs."""
+    """The reconciler's events in the audit log."""
 
     RUN_STARTED = "run_started"
     RUN_COMPLETED = "run_completed"
@@ -64,10 +60,8 @@ class Event(StrEnum):
     FILES_RESTORED = "files_restored"
     FILES_PURGED = "files_purged"
     CAP_HIT = "cap_hit"
-    FILE_RELEASED = "file_released"
-    """A person said that a file is an orphan which was probably that of a damaged entry."""
-    RUN_SETTLED = "run_settled"
-    """What a run that died had begun was looked at, and its record made true."""
+    FILE_RELEASED = "file_released"  # a person decided that a suspect file is an orphan file
+    RUN_SETTLED = "run_settled"  # the unfinished actions of a dead run were checked and recorded
 
 
 class SweptState(StrEnum):
@@ -85,8 +79,7 @@ class Counts:
     missing: int = 0
     orphans: int = 0
     foreign: int = 0
-    bytes: int = 0
-    """Of all but missing files."""
+    bytes: int = 0  # of all but missing files
     superseded: int = 0
 
     @property
@@ -96,28 +89,22 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a run did, apart from what it planned."""
+    """What a run did, as opposed to what it planned."""
 
-    missing: int = 0
-    """Entries that were dropped."""
-    orphans: int = 0
-    """Files that were quarantined or deleted."""
+    missing: int = 0  # entries dropped
+    orphans: int = 0  # files quarantined or deleted
     foreign: int = 0
     bytes: int = 0
-    restored: int = 0
-    """Missing files that were in quarantine and were brought back."""
-    skipped_recheck: int = 0
-    """Candidates that were no longer what was listed, just before they would have been acted on."""
+    restored: int = 0  # missing files that were in quarantine and were brought back
+    skipped_recheck: int = 0  # candidates that had changed since they were listed, when they were checked again
     failed: int = 0
-    recheck_failed: int = 0
-    """Candidates that could not be looked at again, just before they would have been acted on: they stayed."""
-    superseded: int = 0
-    """Of a run that died: counted among the orphans."""
+    recheck_failed: int = 0  # candidates that could not be checked again, so they stayed
+    superseded: int = 0  # a dead run counts these among the orphans
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a person, or the schedule, asked of a run."""
+    """What a person or the schedule requested."""
 
     act: bool = False
     delete: bool = False
@@ -126,8 +113,6 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run found and did."""
-
     partial: bool = False
     cap_hit: bool = False
     listed: int = 0
@@ -136,64 +121,46 @@ class Outcome:
     planned: Counts = Counts()
     done: Done = Done()
     protected: Mapping[str, int] = field(default_factory=dict)
-    tables: Mapping[str, int] = field(default_factory=dict)
-    """By table uuid: references, where all could be read."""
-    failures: tuple[str, ...] = ()
-    """Prefixes, tables and files that could not be read or acted on; bounded."""
-    samples: tuple[Mapping[str, Any], ...] = ()
-    """The first findings of each kind; bounded."""
-    phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds spent in each."""
-    sequences: Mapping[str, int] = field(default_factory=dict)
-    """By table uuid: the highest sequence number of Iceberg's that its metadata ever had."""
-    suspects: int = 0
-    """Files that are probably those of entries whose path is damaged."""
-    stopped: Mapping[str, str] = field(default_factory=dict)
-    """Tables that were left alone as a whole, and by which guard; bounded."""
-    vanished: int = 0
-    """Tables that the run before knew, and that the catalog does not have."""
-    refusals: tuple[str, ...] = ()
-    """Of a report: why a guard would refuse to act on it."""
-    clock: Mapping[str, Any] | None = None
-    """The moment by the clock that the run went by, if that was to be believed or was refused."""
+    tables: Mapping[str, int] = field(default_factory=dict)  # references by table uuid, if all could be read
+    failures: tuple[str, ...] = ()  # prefixes, tables and files that could not be read or acted on; bounded
+    samples: tuple[Mapping[str, Any], ...] = ()  # the first findings of each kind; bounded
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds per phase
+    sequences: Mapping[str, int] = field(default_factory=dict)  # the highest Iceberg sequence number by table uuid
+    suspects: int = 0  # files that probably belong to entries with a damaged path
+    stopped: Mapping[str, str] = field(default_factory=dict)  # tables that a guard excluded, and which guard; bounded
+    vanished: int = 0  # tables that the previous run knew and the catalog does not have
+    refusals: tuple[str, ...] = ()  # in a report: why a guard would refuse to act
+    clock: Mapping[str, Any] | None = None  # the time that the run used, if it was trusted or refused
 
 
+# The reasons that protect findings of a table which is not excluded as a whole.
 _SUSPICIOUS = frozenset(("damaged", "nothing_listed"))
-"""What protects findings of a table that is not left alone as a whole."""
 
 
 class Doubt(StrEnum):
-    """Why what a run says is not to be taken for the whole truth."""
+    """Why the result of a run may be incomplete or wrong."""
 
-    REFUSED = "refused"
-    """A guard refused to act, or would."""
-    PARTIAL = "partial"
-    """Not everything could be read: there may be more than was found."""
-    SUSPICIOUS = "suspicious"
-    """Tables or storage are not what they were, or metadata is damaged."""
+    REFUSED = "refused"  # a guard refused to act, or would
+    PARTIAL = "partial"  # not everything could be read: there may be more than was found
+    SUSPICIOUS = "suspicious"  # tables or storage changed unexpectedly, or metadata is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, as the ledger has it."""
-
     id: RunId
     asked: Asked
     storage: StorageKind
     started_at: datetime
-    ended_at: datetime | None
-    """None while it runs, and of a run that died until the next one begins."""
+    ended_at: datetime | None  # None while it runs, and for a dead run until the next one begins
     aborted: AbortReason | None
     why: str | None
     outcome: Outcome
-    held: int = 0
-    """Files that it set aside and that are still there."""
-    folder: str | None = None
-    """The id of the folder that it looked at, where other machines may have one of their own under its path."""
+    held: int = 0  # files of the run that are still in quarantine
+    folder: str | None = None  # the id of its folder, if other machines may have another folder at the same path
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """None in a run that looked at everything and has nothing against acting on it."""
+        """Empty for a run that read everything and found no reason not to act."""
         found = self.outcome
         held = {
             Doubt.REFUSED: bool(found.refusals) or self.aborted is AbortReason.GUARD,
@@ -206,27 +173,24 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An orphan that is probably the file of an entry whose path is damaged."""
+    """An orphan file that probably belongs to an entry with a damaged path."""
 
     path: str
     table: str
-    entry: str
-    """The path that the entry has."""
-    released: bool
-    """A person said that it is an orphan all the same."""
+    entry: str  # the path in the entry
+    released: bool  # a person decided that it is an orphan file
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A file that a run acted on, or was about to."""
+    """A file that a run acted on, or was about to act on."""
 
     id: SweptId
     run: RunId
     kind: FindingKind
     table: str | None
     path: str
-    kept_at: str
-    """Where it is set aside, as a path of the same storage."""
+    kept_at: str  # its place in quarantine, as a path of the same storage
     size: int
     modified_ns: int | None
     state: SweptState

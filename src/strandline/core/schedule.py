@@ -1,4 +1,4 @@
-"""A schedule as a setting may give it, in the notation of cron. When a job is due is said in `jobs/schedule.py`."""
+"""The type of a schedule in settings, in cron notation. `jobs/schedule.py` says when a job is due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 
 def _cron(text: str) -> str:
-    from cronsim import CronSim, CronSimError  # not loaded where nothing is scheduled
+    from cronsim import CronSim, CronSimError  # not loaded if nothing is scheduled
 
     try:
         next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))

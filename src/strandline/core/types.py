@@ -1,6 +1,6 @@
-"""The words of the domain, as types. No I/O, no dependencies. Those of delivery are in `core/delivery_types.py`.
+"""The types of the domain. No I/O, no dependencies. Those of delivery are in `core/delivery_types.py`.
 
-A block's life, and the data each state carries:
+The states of a block, each with its own data:
 
     Reserved ──stage──▶ Staged ──publish──▶ Published
         └──────────────▶ Abandoned        (only from Reserved)
@@ -14,35 +14,31 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
-Seq = NewType("Seq", int)
-"""A sequence number: starts at 1, unique in the lake, never reused."""
+Seq = NewType("Seq", int)  # a sequence number: starts at 1, unique in the lake, never reused
 
 BlockId = NewType("BlockId", int)
 DatasetId = NewType("DatasetId", int)
 SnapshotId = NewType("SnapshotId", int)
-Fence = NewType("Fence", int)
-"""Whoever holds a block holds its fence; taking a block over raises it."""
+Fence = NewType("Fence", int)  # the holder of a block has its fence; taking the block over raises it
 
 SEQ_COLUMN = "_ingest_seq"
-PARTITION_COLUMN = "_ingest_partition"
-"""Not `_partition`, which is a metadata column of Iceberg's own and cannot be read beside a column of that name."""
+PARTITION_COLUMN = "_ingest_partition"  # not `_partition`: Iceberg's metadata column of that name would hide it
 INTERNAL_COLUMNS = (SEQ_COLUMN, PARTITION_COLUMN)
-RESERVED_PREFIX = "_sl_"
-"""Frames of ours hold columns with such names beside those of a table, so no column of a table may have one."""
+RESERVED_PREFIX = "_sl_"  # our frames have such columns beside those of a table, so no table column may have one
 
 SEQ_MAX = Seq(2**63 - 1)
 BRANCH_PREFIX = "sl_"
 
 
 def is_reserved(column: str) -> bool:
-    """Whether a user's column cannot have this name. Spark does not tell names apart by upper and lower case."""
+    """Whether a user's column must not have this name. Spark ignores case in names."""
     return column.lower() in INTERNAL_COLUMNS or column.lower().startswith(RESERVED_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Whoever holds it acts on a row of the ledger: delivers to a sink, ingests a batch, reconciles. The token is never
-    used again, not even after a restore of the ledger."""
+    """The right to act on a row of the ledger: to deliver to a sink, ingest a batch, or reconcile. A token is never used
+    again, not even after a restore of the ledger."""
 
     row: int
     token: str
@@ -50,7 +46,7 @@ class Lease:
 
 @dataclass(frozen=True, order=True, slots=True)
 class SeqRange:
-    """An inclusive, never empty range of the sequence."""
+    """An inclusive, never empty range of sequence numbers."""
 
     lo: Seq
     hi: Seq
@@ -73,7 +69,7 @@ class SeqRange:
 
 
 def merge_ranges(ranges: Iterable[SeqRange]) -> list[SeqRange]:
-    """The same numbers as few disjoint, sorted ranges."""
+    """The same sequence numbers in as few disjoint, sorted ranges as possible."""
     merged: list[SeqRange] = []
     for r in sorted(ranges):
         if merged and r.lo <= merged[-1].hi + 1:
@@ -85,17 +81,14 @@ def merge_ranges(ranges: Iterable[SeqRange]) -> list[SeqRange]:
 
 
 class BlockKind(StrEnum):
-    BATCH = "batch"
-    """Rows that came in through append, ingest or a stream."""
-    ADOPTED = "adopted"
-    """Rows that were in the table already and were given numbers."""
-    RECOVERED = "recovered"
-    """Numbers taken by a ledger that was lost; whatever of them is in the table is ours."""
+    BATCH = "batch"  # rows from append, ingest, a stream or the receiver
+    ADOPTED = "adopted"  # rows that were in the table and got sequence numbers
+    RECOVERED = "recovered"  # reserved by a ledger that was lost; rows in the table with these numbers are ours
 
 
 @dataclass(frozen=True, slots=True)
 class BlockHead:
-    """What is fixed when a block is reserved."""
+    """What never changes after the reservation."""
 
     id: BlockId
     dataset: DatasetId
@@ -128,10 +121,8 @@ class Staged:
 @dataclass(frozen=True, slots=True)
 class Published:
     head: BlockHead
-    row_count: int | None
-    """None for a recovered range: how many of its numbers were used is not known."""
-    snapshot: SnapshotId | None
-    """The main snapshot that published it; None where history no longer tells."""
+    row_count: int | None  # None for a recovered range: nobody knows how many of its sequence numbers were used
+    snapshot: SnapshotId | None  # the snapshot of main that published it; None if history no longer shows it
     published_at: datetime
 
 
@@ -147,7 +138,7 @@ OpenBlock = Reserved | Staged
 
 
 class History(StrEnum):
-    """What sinks get of the rows that an adopted table held before."""
+    """Whether sinks get the rows that an adopted table held before."""
 
     DELIVER = "deliver"
     SKIP = "skip"
@@ -156,8 +147,7 @@ class History(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Dataset:
     id: DatasetId
-    name: str
-    """namespace.table, as the catalog knows it."""
+    name: str  # namespace.table, as in the catalog
     table_uuid: str
     deliver_by: tuple[str, ...]
     adopted: bool
@@ -167,26 +157,22 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A snapshot of main that holds everything which was settled when it was made."""
+    """A snapshot of main that contains everything that was settled when it was made."""
 
     snapshot: SnapshotId
-    sequence: int
-    """Iceberg's sequence number of it, which grows along every branch; 0 in tables of format 1, which have none."""
+    sequence: int  # its Iceberg sequence number, which grows along every branch; 0 in tables of format version 1
 
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """What the table held when it was last counted, at one snapshot of main."""
+    """Counts of a table's rows at one snapshot of main."""
 
     snapshot: SnapshotId | None
     unnumbered: int
-    foreign: int
-    """Rows with a number that no block owns, and rows that share a number with a row of ours."""
+    foreign: int  # rows with a sequence number that no block owns, or that a row of ours has, too
     counted_at: datetime
-    twice: int | None = 0
-    """Of the foreign rows, those that share a number; None where it would take too long to tell."""
-    twice_first: Seq | None = None
-    """The lowest such number."""
+    twice: int | None = 0  # the foreign rows that share a sequence number; None if counting them would take too long
+    twice_first: Seq | None = None  # the lowest such sequence number
 
     @property
     def all_ours(self) -> bool:
@@ -195,7 +181,7 @@ class TableCounts:
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Rows of an adopted table that got a number, and in how many commits."""
+    """How many rows of an adopted table got a sequence number, and in how many commits."""
 
     rows: int
     steps: int
@@ -203,8 +189,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is known of a table's numbers: those that main held at this snapshot are at or below the counter, or at
-    `beyond` and above."""
+    """At this snapshot, all sequence numbers in main are at or below the counter, or at or above `beyond`."""
 
     snapshot: SnapshotId | None
     beyond: int | None
@@ -212,14 +197,12 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block may lie so that it meets no number that the table held."""
+    """Where a block can be placed without using a sequence number that the table holds."""
 
-    above: int
-    """The block begins behind this number, or behind the counter, if that is higher."""
-    limit: int
-    """Nothing is known of numbers above it, so the block must end at or below it."""
+    above: int  # the block begins after this sequence number, or after the counter if that is higher
+    limit: int  # nothing is known of sequence numbers above it, so the block must not go beyond
     checked: Checked
 
     def fits(self, last: int, rows: int) -> bool:
-        """Whether it still holds where the counter is now."""
+        """Whether the block still fits, now that the counter is at `last`."""
         return max(last, self.above) + rows <= self.limit

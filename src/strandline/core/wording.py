@@ -1,4 +1,4 @@
-"""Counts in words: "1 row", "2,000 rows". Every message that tells how many uses this, so that none says "1 rows"."""
+"""Counts in words: "1 row", "2,000 rows". Every message with a count uses this, so that none says "1 rows"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VERBS = {"is": "are", "has": "have", "does": "do", "was": "were", "carries": "c
 
 
 def plural(count: int, noun: str, verb: str = "") -> str:
-    """The count with its noun, and with the verb that goes with it: `plural(1, "row", "is")` is "1 row is"."""
+    """The count with its noun and verb: `plural(1, "row", "is")` is "1 row is"."""
     words = [f"{count:,}", noun if count == 1 else _many(noun)]
     if verb:
         words.append(agreeing(count, verb))
@@ -18,7 +18,7 @@ def plural(count: int, noun: str, verb: str = "") -> str:
 
 
 def part(count: int, total: int, noun: str, verb: str = "") -> str:
-    """So many of all of them: `part(1, 2, "row", "is")` is "1 of 2 rows is"."""
+    """A part of a total: `part(1, 2, "row", "is")` is "1 of 2 rows is"."""
     words = [f"{count:,} of {plural(total, noun)}"]
     if verb:
         words.append(agreeing(count, verb))
@@ -26,7 +26,7 @@ def part(count: int, total: int, noun: str, verb: str = "") -> str:
 
 
 def agreeing(count: int, verb: str) -> str:
-    """The verb as it goes with a count that stands elsewhere: "is" or "are"."""
+    """The verb for a count that is elsewhere in the sentence: "is" or "are"."""
     return verb if count == 1 else _VERBS.get(verb, verb.removesuffix("s"))
 
 
@@ -37,7 +37,7 @@ def _many(noun: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count_max: int = 3) -> list[str]:
-    """The known names that look most like one that is not known; those that differ only in case come first."""
+    """The known names that are most similar to an unknown one; those that differ only in case come first."""
     names = sorted(known)
     same = [n for n in names if n.lower() == name.lower()]
     close = get_close_matches(name.lower(), [n.lower() for n in names], count_max, 0.7)

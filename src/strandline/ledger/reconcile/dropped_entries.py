@@ -105,7 +105,7 @@ def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
 
 def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
     """Records how many entries were dropped; None if the commit did not land, as far as the table shows. False if the
-    outcome was recorded before. If it landed, the rows are recorded as purged, and as losses of sinks that lack them."""
+    outcome was recorded before. If it landed, the rows are recorded as purged, and as losses of sinks without them."""
     state = "undone" if dropped is None else "done"
     before = ("begun",) if dropped is None else ("begun", "undone")
     changed = connection.execute(
