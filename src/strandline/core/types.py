@@ -37,8 +37,8 @@ def is_reserved(column: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to act on a row of the ledger: to deliver to a sink, ingest a batch, or reconcile. A token is never used
-    again, not even after a restore of the ledger."""
+    """The right to act on a row of the ledger: to deliver to a sink, ingest a batch, or reconcile. A token is never
+    used again, not even after a restore of the ledger."""
 
     row: int
     token: str

@@ -1,4 +1,4 @@
-"""Retention goes by a clock that has not jumped. How that is told is in `strandline/core/clock.py`."""
+"""Keeps retention from running after a jump of the clock. `core/clock.py` detects the jump."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["SKIPS_MAX", "Jump", "Moment", "check", "here", "judge"]
 def check(
     ledger: Ledger, dataset: DatasetId, now: Moment, *, jump: timedelta, accept: bool, rehearse: bool = False
 ) -> None:
-    """Skips the run after a jump. The new moment is stored either way, so that the next run of this dataset is judged
-    from there; those of the others are skipped, too. A clock that is right is believed after at most two runs."""
+    """Raises `Skipped` after a jump. The new time is stored either way, so that the next run of this dataset is judged
+    from there. Each other dataset skips a run, too. A correct clock is trusted after at most two runs."""
     with ledger.read() as connection:
         found = clocks.get(connection, dataset)
         seen = clocks.around_the_longest_silence(connection, None if found is None else found[0], now.wall)

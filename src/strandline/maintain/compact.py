@@ -1,7 +1,7 @@
-"""Compaction: small files become large ones, neighbours with neighbours, rows in the order of their numbers.
+"""Compaction: rewrites small files as large ones, neighbours with neighbours, rows ordered by sequence number.
 
-It needs no lock. Ingest and delivery go on, since a commit replaces exactly the files that were read, or is refused.
-What is refused is looked at again, a bounded number of times.
+It needs no lock. Ingest and delivery continue, because a commit replaces exactly the files that were read, or is
+refused. Files of a refused commit are planned again, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CompactOptions", "Compacted", "Skipped", "compact"]
 
-ROUNDS_MAX = 3
-"""How often what lost against another commit is planned again."""
+ROUNDS_MAX = 3  # how often files of refused commits are planned again
 SKIPPED_SHOWN_MAX = 20
-ROW_GROUP_BYTES = 16 << 20
-"""Where the table does not say it: a read of a few numbers out of a large file opens little of it."""
+ROW_GROUP_BYTES = 16 << 20  # unless the table sets it: small, so that reading a few rows of a large file reads little
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Files are data files of main. Of a dry run, what would become of them: new files are counted as planned."""
+    """Files are data files of main. A dry run counts the files that would be rewritten and written."""
 
     files_before: int
     files_after: int
@@ -48,15 +46,11 @@ class Compacted:
     manifests_before: int
     manifests_after: int
     commits: int
-    lost: int
-    """Commits that were refused, because others had changed the same files."""
-    left: int
-    """Files that would have been rewritten, and were changed by others each time."""
-    skipped: tuple[Skipped, ...]
-    """At most a few of them."""
+    lost: int  # commits that were refused because others had changed the same files
+    left: int  # files that should have been rewritten and that others changed every time
+    skipped: tuple[Skipped, ...]  # a few of them
     skipped_files: int
-    manifests_left: bool = False
-    """Manifests, or deletes that apply to nothing, were to be rewritten, which is not safe with this catalog here."""
+    manifests_left: bool = False  # manifests or dangling deletes were not rewritten: not safe with this catalog
 
 
 @dataclass(slots=True)
@@ -89,7 +83,7 @@ def compact(
     progress: Progress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
-    """`alive` is asked right before each commit, and raises if this run is taken for dead."""
+    """Calls `alive` right before each commit; it raises if this run was taken for dead."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     tables = context.tables()
@@ -143,7 +137,7 @@ def _round(
     progress: Progress,
     alive: Callable[[], None],
 ) -> bool:
-    """Every step of a plan; whether one of them lost and is worth another look."""
+    """Runs every step of the plan. Returns whether a commit was refused, so that another round makes sense."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     if not main.table.properties().get(upkeep.ROW_GROUP_PROPERTY):
@@ -175,8 +169,8 @@ def _round(
 
 
 def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | None:
-    """What the new files say about themselves, against what was read; None if it fits. `read` is how many rows of the
-    old files were not deleted."""
+    """Compares the new files' metadata with the files that were read, of which `read` rows were not deleted. Returns
+    what is wrong, or None."""
     written = sum(f.rows for f in new)
     if written != read:
         return f"{plural(written, 'row', 'was')} written of {read:,}"
@@ -187,7 +181,7 @@ def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | 
 
 
 def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
-    """What others keep from being committed is left for the next time."""
+    """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     if tables.may_destroy:

@@ -1,8 +1,8 @@
-"""Which files are worth rewriting, and which go together. Pure.
+"""Decides which files are worth rewriting, and which go together. Pure.
 
-Files of a partition are laid out by their numbers. What is put together are neighbours only, so that the new files are
-as disjoint as the old ones: a read of a few numbers opens as few files as before. Files that are not known to be in
-order, or whose numbers overlap, were written by someone else's compaction or by an UPDATE; their rows are sorted.
+Files of a partition are ordered by their sequence numbers. Only neighbours are merged, so that the new files overlap as
+little as the old ones: reading a few sequence numbers opens as few files as before. Files that are not known to be
+sorted, or that overlap, come from another tool's compaction or from an UPDATE; their rows are sorted.
 """
 
 from __future__ import annotations
@@ -17,30 +17,23 @@ from strandline.iceberg.metadata.live_files import LiveFile
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import CompactSettings
 
-Order = Literal["kept", "sorted", "shuffled"]
-"""How the rows of a piece get into order: they are; in one task; through a shuffle by ranges of numbers."""
+Order = Literal["kept", "sorted", "shuffled"]  # the rows are in order; sorted by one task; shuffled by ranges
 
-ONE_TASK_SHARE = 2
-"""Overlapping files of more than so many target sizes are sorted by more than one task."""
+ONE_TASK_SHARE = 2  # overlapping files of more than this many target sizes are sorted by several tasks
 
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    file_bytes_target: int | None = None
-    """None: what the table says itself (`write.target-file-size-bytes`)."""
-    small_share: float = 0.75
-    """A file below this share of the target is small."""
-    files_min: int = 5
-    """Fewer small files in a row are left alone, unless they fill a file."""
+    file_bytes_target: int | None = None  # None: the table's own (`write.target-file-size-bytes`)
+    small_share: float = 0.75  # a file below this share of the target is small
+    files_min: int = 5  # fewer small files in a row are left alone, unless they fill a file
     manifests_max: int = 100
-    commit_bytes_max: int = 16 << 30
-    """What is replaced in one commit: what a lost commit or a crash can cost."""
-    commit_files_max: int = 128
-    """New files in one commit."""
+    commit_bytes_max: int = 16 << 30  # bytes replaced by one commit: what a refused commit or a crash can cost
+    commit_files_max: int = 128  # new files in one commit
 
 
 def options_of(settings: CompactSettings) -> CompactOptions:
-    """As a person set them; how much goes into one commit is not theirs to know."""
+    """The options that users can set; the size of a commit is not one of them."""
     return CompactOptions(
         file_bytes_target=settings.file_bytes_target,
         small_share=settings.small_share,
@@ -77,8 +70,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class CompactPlan:
-    steps: tuple[tuple[Piece, ...], ...]
-    """Each is one Spark job and one commit."""
+    steps: tuple[tuple[Piece, ...], ...]  # each is one Spark job and one commit
     skipped: tuple[Skipped, ...]
 
     @property
@@ -88,11 +80,10 @@ class CompactPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Knot:
-    """Files whose numbers overlap, directly or through others; mostly just one file."""
+    """Files whose sequence numbers overlap, directly or through others; mostly just one file."""
 
     files: tuple[LiveFile, ...]
-    depth: int
-    """How many of them may hold one and the same number."""
+    depth: int  # how many of them may contain the same sequence number
 
     @property
     def bytes(self) -> int:
@@ -124,7 +115,7 @@ def _place(file: LiveFile) -> tuple[int, str, int, int, str]:
 
 
 def _knots(files: Sequence[LiveFile]) -> Iterator[_Knot]:
-    """Of files in the order of their lowest numbers."""
+    """`files` must be ordered by their lowest sequence number."""
     knot: list[LiveFile] = []
     reach = 0
     for file in files:
@@ -138,7 +129,7 @@ def _knots(files: Sequence[LiveFile]) -> Iterator[_Knot]:
 
 
 def _depth(files: Sequence[LiveFile]) -> int:
-    # At the same number a file begins before another one ends: both may hold it.
+    # At the same sequence number, beginnings sort before ends: both files may contain it.
     edges = sorted([(f.lo or 0, 0) for f in files] + [(f.hi or 0, 1) for f in files])
     depth = deepest = 0
     for _, ends in edges:
@@ -148,7 +139,7 @@ def _depth(files: Sequence[LiveFile]) -> int:
 
 
 def _runs(knots: Iterable[_Knot], options: CompactOptions, target: int) -> Iterator[list[_Knot]]:
-    """Neighbours that are all to be rewritten, with nothing between them that is not."""
+    """Yields runs of neighbours that all need rewriting, with no other file between them."""
     run: list[_Knot] = []
     for knot in knots:
         if _is_fine(knot, options, target):
@@ -162,7 +153,7 @@ def _runs(knots: Iterable[_Knot], options: CompactOptions, target: int) -> Itera
 
 
 def _is_fine(knot: _Knot, options: CompactOptions, target: int) -> bool:
-    """Large enough, nothing deleted from it, and a number is looked for in few files."""
+    """Whether the files are large enough, have no deletes, and do not overlap much."""
     small = options.small_share * target
     return knot.depth < options.files_min and all(f.bytes >= small and f.deletes == 0 for f in knot.files)
 
@@ -187,7 +178,7 @@ def _choose(
 
 
 def _cut(run: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
-    """Into parts of about the same size, near the target; what overlaps stays together."""
+    """Cuts into parts of about the same size, near the target. Overlapping files stay together."""
     stretch: list[_Knot] = []
     for knot in run:
         if len(knot.files) > 1 and knot.bytes > ONE_TASK_SHARE * target:
@@ -205,7 +196,7 @@ def _evenly(stretch: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
     part: list[_Knot] = []
     passed = parts = 0
     for knot in stretch:
-        # Where most of it would lie beyond the part's end, it begins the next one.
+        # If most of it would lie beyond the part's end, it begins the next part.
         if part and passed + knot.bytes / 2 > aim * (parts + 1):
             yield part
             part, parts = [], parts + 1
@@ -226,7 +217,7 @@ def _piece(cut: Sequence[_Knot], target: int) -> Piece:
 
 
 def _steps(pieces: Sequence[Piece], options: CompactOptions) -> Iterator[tuple[Piece, ...]]:
-    """A write has one partitioning, and a commit is bounded."""
+    """Groups pieces into commits: a write has one partition spec, and a commit is bounded."""
     for _, group in groupby(pieces, key=lambda p: p.spec):
         step: list[Piece] = []
         size = files = 0

@@ -1,8 +1,8 @@
 """What maintenance works with.
 
-How a run ends is told by what it does: it returns a result (`done`), or raises `Skipped` (not safe just now, such as
-after a jump of the clock: `skipped`), another `RefusedError` (a guard said no: `refused`), or anything else (`failed`).
-Runs are begun, kept alive, ended and stored by `runs.py`; nothing that does the work needs to know of them.
+The outcome of a run follows from what its function does: it returns a result (`done`), or raises `Skipped` (not safe
+now, for example after a jump of the clock: `skipped`), another `RefusedError` (`refused`), or anything else (`failed`).
+`runs.py` registers and records runs; the functions that do the work need not know about them.
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ from strandline.read.settled_view import SettledView, check_table, open_settled
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
 
-Progress = Callable[[str, int, int | None], None]
-"""Told (step, done, of how many, where that is known)."""
+Progress = Callable[[str, int, int | None], None]  # (step, done, total if known)
 
 
 def quiet(step: str, done: int, total: int | None) -> None:
-    """Nobody looks."""
+    """Reports no progress."""
 
 
 class RowNumbering(Recovery, Protocol):
-    """`ingest/facade.Ingestion` gives it."""
+    """Implemented by `ingest/facade.Ingestion`."""
 
     def number(self, dataset: Dataset) -> Numbered:
         """Gives a sequence number to every row of an adopted table that has none."""
 
 
 class ReceivedRows(Protocol):
-    """Rows that a receiver has taken. `receive/facade.Receiver` gives it."""
+    """Rows that a receiver has accepted. Implemented by `receive/facade.Receiver`."""
 
     def ingest_waiting(self, dataset: Dataset) -> int:
-        """Ingests what was received for the dataset and is not in its table yet; how many bodies that were."""
+        """Ingests received bodies of the dataset that are not in its table yet. Returns how many."""
 
 
 class QuarantinedRows(Protocol):
-    """Rows that sinks refused and that are kept. `deliver/quarantine/rows.QuarantineForPurge` gives it."""
+    """Rows that sinks refused. Implemented by `deliver/quarantine/rows.QuarantineForPurge`."""
 
     def of_dataset(self, dataset: Dataset) -> Sequence[RefusedRow]:
-        """Also those of sinks that were removed."""
+        """Includes rows of removed sinks."""
 
     def discard(self, dataset: Dataset, ids: Collection[int]) -> Sequence[str]:
-        """Gives up such rows by their ids, and whatever is kept without need; says what is left of them, and why. The
+        """Discards these rows, and stored content that nothing needs. Returns what could not be deleted, and why. The
         caller holds the leases of the sinks."""
 
 
@@ -61,10 +60,8 @@ class MaintainContext:
     lake_id: str
     config: LakeConfig
     ledger: Ledger
-    tables: Callable[[], SparkTables]
-    """Starts Spark when it is called for the first time."""
-    witness: Witness
-    """Raising a floor takes a number."""
+    tables: Callable[[], SparkTables]  # the first call starts Spark
+    witness: Witness  # raising a floor takes a sequence number
     ingestion: RowNumbering
     received: ReceivedRows
     quarantine: QuarantinedRows

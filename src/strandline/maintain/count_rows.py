@@ -1,4 +1,4 @@
-"""Rows of a dataset as maintenance counts them: on the executors, a line per lane comes back."""
+"""Counts rows of a dataset for maintenance. The executors count; one line per lane comes back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOKS_MAX = 3
 
 
 def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
-    """A table that was rolled back is left alone."""
+    """The settled rows of a table that was not rolled back."""
     for _ in range(_LOOKS_MAX):
         found = _settled_once(context, dataset, sealed)
         if found is not None:
@@ -39,7 +39,7 @@ def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledV
 
 
 def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView | None:
-    """None where a commit came in between, and the numbers that are ours are too many to be named one by one."""
+    """None if a commit came in between, and our ranges are too many to be listed in a condition."""
     found = context.settled(dataset, Bounds(None, sealed))
     twice = None if found.counts is None else found.counts.twice_first
     if twice is not None:
@@ -76,38 +76,34 @@ def lane_of(df: DataFrame) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    rows: int
-    """That fit the condition."""
+    rows: int  # rows that match the condition
     first: Seq | None
     last: Seq | None
-    first_kept: Seq | None
-    """The first of those that do not."""
+    first_kept: Seq | None  # the first row that does not match
 
 
 def count(df: DataFrame, condition: str) -> Counted:
-    """Over all of them."""
+    """Counts over all lanes."""
     found = _collect(_aggregated(df, condition))
     return found[0][1] if found else Counted(0, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """What a sink has not got, lane by lane."""
+    """What a sink lacks, by lane."""
 
     lanes: Mapping[str, Sequence[SeqRange]]
-    others: SeqRange | None
-    """For partitions that have no lane yet."""
-    where: str | None
-    """Only rows that fit it are for the sink."""
+    others: SeqRange | None  # for partitions without a lane
+    where: str | None  # the sink's condition: only matching rows are meant for it
 
 
 def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, Counted]:
-    """By lane; those without any such row are left out."""
+    """By lane, without lanes that have no such row."""
     number = F.col(SEQ_COLUMN)
     named = [(p, int(r.lo), int(r.hi)) for p, ranges in owed.lanes.items() for r in ranges]
     if owed.where is not None:
-        with suppress(PySparkException):  # a condition that no longer fits the table lets nothing through, nor back
-            if find_instability(df, owed.where) is None:  # nor does one that gives other answers each time
+        with suppress(PySparkException):  # a condition that no longer fits the table must not hide any row
+            if find_instability(df, owed.where) is None:  # nor may one whose result changes each time
                 df = df.where(F.expr(owed.where))
     if PARTITION_COLUMN not in df.columns:
         spans = [number.between(lo, hi) for _, lo, hi in named]

@@ -1,5 +1,5 @@
-"""Expiry of snapshots. What is staged is rolled forward first, and branches and tags stay: so nothing that Strandline
-needs is in a snapshot that can go, whoever lets it go."""
+"""Expiry of snapshots. Staged blocks are published first, and branches and tags stay. So Strandline needs no snapshot
+that can expire, whichever tool expires it."""
 
 from __future__ import annotations
 
@@ -39,17 +39,14 @@ class Expired:
     snapshots_before: int
     snapshots_expired: int
     oldest_kept_at: datetime | None
-    branches_kept: int
-    """Besides main; those of blocks that are not settled yet are among them."""
-    tags_kept: int
-    """Besides ours."""
+    branches_kept: int  # besides main, including those of blocks that are not settled yet
+    tags_kept: int  # besides ours
+    # Of files, None in a dry run, which does not determine them.
     data_files_deleted: int | None
     delete_files_deleted: int | None
     manifests_deleted: int | None
     manifest_lists_deleted: int | None
-    """None: a dry run does not look which files those are."""
-    sample: tuple[Gone, ...]
-    """The oldest few of those that went, or would go."""
+    sample: tuple[Gone, ...]  # the oldest few that expired, or would expire
 
 
 def expire(
@@ -72,7 +69,7 @@ def expire(
         progress("settling staged blocks", 0, None)
         context.ingestion.recover()
         failpoints.hit("expire.after_settle")
-        # Our tag goes to main first: then no snapshot between the two can go.
+        # Our tag moves to main first: then no snapshot between the two can expire.
         rollback.move_tag(context.ledger, tables, dataset)
         before = maintenance.history(tables, dataset.name)
         check(dataset, before)
@@ -105,7 +102,7 @@ def expire(
 
 
 def check(dataset: Dataset, history: TableHistory) -> None:
-    """For whoever must know before that expiry will not be refused, too."""
+    """`TableUnfit` if expiry would be refused. Also for callers that must know in advance."""
     if why := refusal(history):
         raise TableUnfit(
             f"snapshots of {dataset.name} are not expired: {why}",

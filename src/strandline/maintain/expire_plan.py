@@ -1,7 +1,7 @@
-"""Which snapshots go. Pure: what Iceberg will decide by the same rules, said before it is done.
+"""Decides which snapshots expire. Pure: it predicts what Iceberg decides by the same rules.
 
-Every branch keeps its newest snapshots and those that are young; a tag keeps its one. What neither a branch nor a tag
-reaches goes when it is old.
+Every branch keeps its newest snapshots and those that are young; a tag keeps its one snapshot. A snapshot that neither
+a branch nor a tag reaches expires when it is old.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, VOID_PREFIX
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
     older_than: timedelta = timedelta(days=5)
-    keep_min: int = 10
-    """So many of the newest of each branch stay, however old they are."""
+    keep_min: int = 10  # the newest snapshots of each branch that stay, however old they are
 
 
 @dataclass(frozen=True, slots=True)
 class ExpirePlan:
     cutoff: datetime
-    expired: tuple[PastSnapshot, ...]
-    """The oldest first."""
+    expired: tuple[PastSnapshot, ...]  # oldest first
     kept: int
 
 
 def refusal(history: TableHistory) -> str | None:
-    """Why expiry would take more than snapshots: a branch that ages away takes staged rows with it."""
+    """Why expiry would remove more than snapshots: a branch with a maximal age takes staged rows with it."""
     if MAX_REF_AGE_PROPERTY in history.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire branches, and with them rows that are staged there"
     aging = next(
@@ -46,7 +44,7 @@ def refusal(history: TableHistory) -> str | None:
 
 
 def _is_void_tag(ref: Ref) -> bool:
-    """One of ours, of which expiry is to remove what is old (`light_drop.py`)."""
+    """A tag of ours that expiry should remove when it is old (`light_drop.py`)."""
     return not ref.is_branch and ref.name.startswith(VOID_PREFIX)
 
 
@@ -61,7 +59,7 @@ def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> Expire
     reached: set[SnapshotId] = set()
     for ref in history.refs:
         if ref.name == SETTLED_TAG:
-            continue  # it is moved to main before
+            continue  # expiry moves it to main first
         if _is_void_tag(ref) and _is_of_age(history, ref, _millis(now)):
             continue
         kept.add(ref.snapshot)
@@ -79,8 +77,8 @@ def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> Expire
 
 
 def _settled_ms(history: TableHistory, now: datetime) -> int:
-    """When main's newest snapshot was made, which our tag names when expiry begins. What comes in meanwhile stays, so
-    that main is seen to descend from the tag."""
+    """The time of main's newest snapshot, which our tag names when expiry begins. Younger snapshots stay, so that main
+    still visibly descends from the tag."""
     main = next((history.snapshots.get(r.snapshot) for r in history.refs if r.name == "main"), None)
     return _millis(now) if main is None else main.at_ms
 
@@ -88,7 +86,7 @@ def _settled_ms(history: TableHistory, now: datetime) -> int:
 def _of_branch(
     history: TableHistory, ref: Ref, options: ExpireOptions, now_ms: int, cutoff: int
 ) -> Sequence[SnapshotId]:
-    """A branch may have rules of its own; then those hold."""
+    """The branch's own rules take precedence."""
     oldest = cutoff if ref.max_snapshot_age_ms is None else now_ms - ref.max_snapshot_age_ms
     at_least = options.keep_min if ref.min_snapshots is None else ref.min_snapshots
     kept: list[SnapshotId] = []

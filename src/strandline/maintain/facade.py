@@ -1,4 +1,4 @@
-"""Maintenance as a lake offers it: each kind by hand, all of them by schedule, and what became of it."""
+"""The maintenance API of a lake: each kind on demand, all of them by schedule, and the record of runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 5.0
-"""How often the daemon looks whether something is due."""
+_POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class Maintenance:
 
     context: MaintainContext
 
-    # By hand.
+    # On demand.
 
     def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> Done[Compacted]:
-        """Small files become large ones, with rows in the order of their numbers."""
+        """Rewrites small files as large ones, with rows ordered by sequence number."""
         target = self._ready(dataset)
         work = lambda alive: self._compact(target, dry_run, progress, alive)  # noqa: E731
         return self._run(target, Kind.COMPACT, work, dry_run)
@@ -61,8 +60,8 @@ class Maintenance:
         dry_run: bool = False,
         progress: Progress = quiet,
     ) -> Done[Retained]:
-        """Rows that are old enough, and that every sink has, are deleted. What is left out is as the dataset's rule in
-        the settings says it; without a rule, `older_than` must be said."""
+        """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
+        rule in the settings; without a rule, `older_than` is required."""
         target = self._ready(dataset)
         given = {
             "older_than": older_than,
@@ -84,7 +83,7 @@ class Maintenance:
         dry_run: bool = False,
         progress: Progress = quiet,
     ) -> Done[Expired]:
-        """Snapshots that nobody needs any more are removed, and the files that only they had."""
+        """Removes snapshots that nobody needs any more, and files that only they had."""
         target = self._ready(dataset)
         work = lambda _: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
         return self._run(target, Kind.EXPIRE, work, dry_run)
@@ -98,7 +97,7 @@ class Maintenance:
         dry_run: bool = False,
         progress: Progress = quiet,
     ) -> Done[Purged]:
-        """Rows that fit a condition are deleted wherever the lake has them. What sinks hold stays; they are named."""
+        """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
         target = self._ready(dataset)
 
         def work(alive: StillAlive) -> Purged:
@@ -111,7 +110,7 @@ class Maintenance:
     def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool) -> Done[Any]:
         return (rehearsed if dry_run else recorded)(self.context, target, kind, work)
 
-    # What is done, by hand or by schedule.
+    # What both do.
 
     def _compact(self, target: Dataset, dry_run: bool, progress: Progress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
@@ -188,7 +187,7 @@ class Maintenance:
         return {job: cron for job, cron in crons.items() if cron is not None}
 
     def rules_without_dataset(self) -> list[str]:
-        """A rule that is for nothing is likely a slip of somebody's pen."""
+        """Rules for datasets that do not exist: probably typos."""
         with self.context.ledger.read() as connection:
             known = {d.name for d in datasets.every(connection)}
         return sorted(set(self._rules()) - known)
@@ -200,8 +199,8 @@ class Maintenance:
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
     ) -> None:
-        """Until `stopping` is set: what is due by its schedule is done, one after the other. Several daemons over one
-        ledger share the turns. What is under way when `stopping` is set is finished."""
+        """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
+        Several daemons on one ledger share the jobs."""
         followed = FollowedSchedules(self.context.ledger, self._crons())
         run_until_stopped(
             lambda: self.take_turns(stopping, followed, on_begin, on_run),
@@ -218,7 +217,7 @@ class Maintenance:
         on_begin: Callable[[Dataset, Kind], None],
         on_run: Callable[[Run], None],
     ) -> None:
-        """Everything that is due now. One that fails does not keep the next from its turn."""
+        """Runs everything that is due now. A job that fails does not stop the next one."""
         from strandline.maintain.schedule import jobs
 
         with self.context.ledger.read() as connection:
@@ -255,7 +254,7 @@ class Maintenance:
         try:
             taken = take_turn(self.context, job.dataset, job.kind, work, after=after)
         except Exception as e:
-            # How it ended is stored, and is told like every other end; what cannot even be stored is trouble.
+            # A failure that was recorded is reported like every other outcome; one that was not is raised.
             with self.context.ledger.read() as connection:
                 last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
             if last is None or last.id == after or last.outcome is None:
@@ -267,10 +266,10 @@ class Maintenance:
         if taken is not None:
             on_run(taken.run)
 
-    # What became of it.
+    # The record.
 
     def runs(self, dataset: str | None = None, kind: str | None = None, *, runs_max: int = 20) -> list[Run]:
-        """The newest first."""
+        """Newest first."""
         chosen = None if dataset is None else self._dataset(dataset).id
         with self.context.ledger.read() as connection:
             return maintenance.latest(
@@ -282,7 +281,7 @@ class Maintenance:
             return maintenance.get(connection, run)
 
     def _ready(self, name: str) -> Dataset:
-        target = self._dataset(name)  # a wrong name is told before anything is started
+        target = self._dataset(name)  # reports a wrong name before anything starts
         self.context.ingestion.catch_up()
         return target
 

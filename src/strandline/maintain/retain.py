@@ -1,8 +1,8 @@
-"""Retention: rows that are old enough, and that every sink has, are deleted.
+"""Retention: deletes rows that are old enough and that every sink has.
 
-Durable, in this order: the floor in the ledger (with it, where a rule drops rows that a sink has not got, the marks
-that are moved past them and what is lost), the floor in the table, the delete. Whoever is stopped in between and goes
-on later deletes what the floor already covers, and nothing else; `tests/model/floor_model.py` goes through the ways.
+Durable steps, in this order: the floor in the ledger (if a rule drops rows that a sink lacks, in one transaction with
+the watermarks that move past them and the losses), the floor on the table, the delete. A process that stops in between
+and continues later deletes only what the floor covers. `tests/model/floor_model.py` explores all orders.
 """
 
 from __future__ import annotations
@@ -73,11 +73,10 @@ def retain(
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A sink that loses rows: held by its lease, so that nobody delivers to it meanwhile."""
+    """A sink that loses rows. We hold its lease, so that nobody delivers to it meanwhile."""
 
     record: SinkRecord
-    lease: Lease | None
-    """None in a dry run."""
+    lease: Lease | None  # None in a dry run
     standings: tuple[Standing, ...]
 
 
@@ -85,12 +84,9 @@ class _Passed:
 class _Drop:
     passed: _Passed
     lanes: tuple[LaneDrop, ...]
-    dropped: tuple[NewLoss, ...]
-    """Their marks go past them."""
-    deleted: tuple[NewLoss, ...]
-    """Their marks stay: rows that are not due lie between them."""
-    planned_stays: bool
-    """A partition that has no lane yet begins at what is planned, and has rows that are not due."""
+    dropped: tuple[NewLoss, ...]  # the watermarks move past them
+    deleted: tuple[NewLoss, ...]  # the watermarks stay, because rows between them are not due
+    planned_stays: bool  # a partition without a lane, which begins at `planned`, has rows that are not due
 
     @property
     def rows(self) -> int:
@@ -157,12 +153,12 @@ class _Retention:
 
     @property
     def drop_cutoff(self) -> datetime | None:
-        """Rows that were due for as long as the rule lets them be held."""
+        """The limit for rows that have been due for as long as the rule lets them be held."""
         after = self.rule.drop_after
         return cutoff(self.cutoff, after) if self.rule.on_lag == "drop" and after is not None else None
 
     def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
-        """The highest number that is old enough."""
+        """The highest sequence number that is old enough."""
         if self.rule.column is None:
             with self.context.ledger.read() as connection:
                 return floors.published_before(connection, self.dataset.id, moment, sealed)
@@ -175,7 +171,7 @@ class _Retention:
         return self.table
 
     def _condition(self, sealed: Seq, moment: datetime) -> str:
-        """Of a row that is old enough, beside its number."""
+        """The condition, besides the sequence number, for a row that is old enough."""
         if self.rule.column is None:
             return "true"
         found = self._table(sealed).view.column(self.rule.column)
@@ -188,8 +184,8 @@ class _Retention:
     def _held(
         self, holding: Sequence[Reach], sealed: Seq, due: Seq, end: Seq | None, rehearsed: Sequence[_Drop]
     ) -> tuple[tuple[Reach, int], ...]:
-        """As it is after the delete; what a dry run only says to be lost is not held. A sink that is owed none of the
-        rows holds them as well, as long as it stands below them."""
+        """The state after the delete. Rows that a dry run reports as lost are not held. A sink that lacks none of the
+        rows still holds them while its watermark is below them."""
         found = []
         lost = {d.passed.record.id: d.rows for d in rehearsed}
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
@@ -212,22 +208,22 @@ class _Retention:
         where = record.options.get("where") or None
         promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
         if promised - {where}:
-            where = None  # an open intent was promised by another condition: rather too many rows than too few
+            where = None  # an open intent has another condition: count too many rows rather than too few
         df = self._table(sealed).df
         try:
             return rows.count_owed(df, rows.Owed(lanes, others, where), condition)
         except StrandlineError:
             if where is None:
                 raise
-        # It fails on some row, so nobody can tell which of them the sink would get: all of them are counted. Else a
-        # sink that cannot be delivered to would end every run, and nothing would ever be held or dropped for it.
+        # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a
+        # sink that cannot be delivered to would make every run fail, and nothing would ever be held or dropped for it.
         return rows.count_owed(df, rows.Owed(lanes, others, None), condition)
 
     # --- what goes ---
 
     @contextmanager
     def _passed(self, chosen: Sequence[Reach], *, dry_run: bool) -> Iterator[list[_Passed]]:
-        """Their leases are held until the rows are gone: what is counted as lost is then really lost."""
+        """Holds the leases of the chosen sinks until the rows are deleted, so that the counted losses are exact."""
         with ExitStack() as stack:
             passed = []
             for reach in chosen:
@@ -260,7 +256,7 @@ class _Retention:
         lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
         if dry_run or not (found.rows or any(d.lanes for d in lost)):
             return lost, found.rows, before
-        # No further than is needed: a sink that is added later begins above it.
+        # No higher than needed: a sink that is added later begins above the floor.
         epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost)
         failpoints.hit("retain.after_floor")
         self.progress("deleting rows", 0, found.rows)
@@ -269,7 +265,7 @@ class _Retention:
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
             )
-        # What has become due since it was counted is above the floor: a sink that was added meanwhile is to get it.
+        # Rows that have become due since the count are above the floor: a sink that was added meanwhile must get them.
         table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
         rollback.move_tag(self.context.ledger, table.tables, self.dataset)
@@ -277,7 +273,7 @@ class _Retention:
         return lost, found.rows, floor
 
     def _what_goes(self, sealed: Seq, reached: Sequence[Reach], verdict: Verdict, end: Seq) -> str:
-        """Where a rule goes by a column, rows above what all sinks have go only if they may be dropped."""
+        """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped."""
         table = self._table(sealed)
         upper = numbers_condition(end, None if table.has_only_ours else table.owned)
         if self.rule.column is None:
@@ -303,19 +299,19 @@ class _Retention:
             count = 0 if found is None else found.rows
             if found is None or found.first_kept is None:
                 moved.append(LaneDrop(standing, point))
-                if count or standing.intent is not None:  # a promise that is not kept is explained by it, rows or not
+                if count or standing.intent is not None:  # even without rows, the loss explains the unkept promise
                     dropped.append(NewLoss(standing.partition, standing.mark, point, count))
             elif count:
                 deleted.append(NewLoss(standing.partition, standing.mark, end, count))
         planned_stays = any(found.first_kept is not None for found in counted.values())
-        for partition, found in counted.items():  # new ones: they begin at what is planned
+        for partition, found in counted.items():  # partitions without a lane begin at `planned`
             (deleted if found.first_kept else dropped).append(
                 NewLoss(partition, passed.record.planned, end, found.rows)
             )
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
-        """One transaction; a sink that was added since, or that does not stand where it did, ends it unchanged."""
+        """One transaction. `MarkMoved`, and no change, if a sink was added or changed since the count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
@@ -353,7 +349,7 @@ class _Retention:
     def _token(self, mark: Seq | None) -> str:
         return Continuation(self.context.lake_id, self.dataset.table_uuid, mark).encode()
 
-    # --- what is said ---
+    # --- records ---
 
     def _record(
         self, held: Sequence[tuple[Reach, int]], deleted: int, end: Seq | None, due: Seq | None

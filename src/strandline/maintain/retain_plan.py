@@ -1,4 +1,4 @@
-"""Decisions of retention, as functions over values: what is due, what must stay, and how far a lane can be moved."""
+"""Decisions of retention, as pure functions: what is due, what must stay, and how far a lane can move."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from strandline.ledger.maintain.floors import Reach
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import Standing
 
-RANGES_MAX = 500
-"""In a condition that names every range: beyond that a statement is no longer one."""
+RANGES_MAX = 500  # in a condition that lists every range; more would be too long for a statement
 
 
 def range_or_none(after: int, until: int) -> SeqRange | None:
@@ -25,7 +24,7 @@ def range_or_none(after: int, until: int) -> SeqRange | None:
 
 
 def due_condition(column: str, kind: str, cutoff: datetime) -> str:
-    """In Spark's SQL; `kind` is Iceberg's name of the column's type. NULL is never due."""
+    """The condition in Spark SQL; `kind` is the column's Iceberg type. NULL is never due."""
     moment = cutoff.astimezone(UTC).replace(tzinfo=None)
     name = "`" + column.replace("`", "``") + "`"
     match kind:
@@ -42,7 +41,7 @@ def due_condition(column: str, kind: str, cutoff: datetime) -> str:
 
 
 def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
-    """`owned` is given where the table has rows that are not ours: those stay, whatever number they carry."""
+    """`owned` is given if the table has foreign rows: they stay, whatever their sequence number."""
     number = f"`{SEQ_COLUMN}`"
     upper = f"{number} <= {until}"
     if owned is None:
@@ -56,14 +55,11 @@ def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of the rows that are due."""
+    """What happens to the rows that are due."""
 
-    up_to: Seq | None
-    """Every row that is due up to here goes."""
-    holding: tuple[Reach, ...]
-    """Sinks for which due rows beyond that stay."""
-    passed_over: tuple[Reach, ...]
-    """Sinks that lose what they have not got, because a person chose so."""
+    up_to: Seq | None  # every row that is due up to here is deleted
+    holding: tuple[Reach, ...]  # sinks for which due rows beyond `up_to` stay
+    passed_over: tuple[Reach, ...]  # sinks that lose the rows that they lack, because a person chose so
 
 
 def judge(
@@ -75,8 +71,8 @@ def judge(
     held_before: datetime,
     paused_sinks: str,
 ) -> Verdict:
-    """`due` is the highest number that is old enough, `drop_due` that of the rows which may be dropped; a sink is
-    passed over if rows were held for it since `held_before`, or longer."""
+    """`due` is the highest sequence number that is old enough, `drop_due` the highest that may be dropped. A sink is
+    passed over if rows have been held for it since `held_before` or longer."""
     if due is None:
         return Verdict(None, (), ())
     since = {h.sink: h.since for h in holds}
@@ -104,8 +100,8 @@ def judge(
 
 
 def drop_point(standing: Standing, target: Seq) -> Seq | None:
-    """How far the lane can go towards the target; None where it stays. Never into a chunk that may still land: the sink
-    would then hold a range with the lane's mark inside. One that landed is behind it as a whole."""
+    """How far the lane can move towards the target; None if it stays. Never into a chunk that may still land: the sink
+    would then have a range with the watermark inside. A chunk that landed is passed as a whole."""
     at = int(standing.mark or 0)
     if at >= target:
         return None
@@ -119,7 +115,7 @@ def drop_point(standing: Standing, target: Seq) -> Seq | None:
 
 
 def owed(standing: Standing, until: Seq) -> list[SeqRange]:
-    """The numbers up to the bound that the lane has not got: neither landed nor found to be empty."""
+    """The sequence numbers up to `until` that the lane lacks: neither landed nor found to be empty."""
     after = int(standing.mark or 0)
     begun = standing.intent
     if begun is None:
@@ -132,8 +128,8 @@ def owed(standing: Standing, until: Seq) -> list[SeqRange]:
 
 
 def settle_point(up_to: Seq | None, standings: Sequence[Standing]) -> Seq | None:
-    """The highest point at or below the bound that lies in no chunk that may still land. Lanes are cut differently, so
-    going down for one may be into a chunk of another."""
+    """The highest point at or below `up_to` that is in no chunk that may still land. The lanes have different chunks,
+    so moving down for one lane may end inside a chunk of another."""
     at = int(up_to or 0)
     while at:
         inside = [

@@ -1,4 +1,4 @@
-"""What retention is told to do, and what it tells of it."""
+"""The rule of a retention run, and its result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Literal
 @dataclass(frozen=True, slots=True)
 class RetainRule:
     older_than: timedelta
-    column: str | None = None
-    """None: by when rows were ingested."""
+    column: str | None = None  # None: the time of ingestion
     on_lag: Literal["hold", "drop"] = "hold"
     drop_after: timedelta | None = None
     paused_sinks: Literal["count", "ignore"] = "count"
@@ -20,18 +19,15 @@ class RetainRule:
 @dataclass(frozen=True, slots=True)
 class HeldRows:
     sink: str
-    rows: int
-    """0: it is owed none of the rows that are due, and has not come past them all the same."""
-    since: datetime
-    """When retention first wanted to delete rows that this sink has not come past."""
+    rows: int  # 0: the sink lacks none of the due rows, but its watermark is still below them
+    since: datetime  # when retention first wanted to delete rows above this sink's watermark
 
 
 @dataclass(frozen=True, slots=True)
 class LostRows:
     sink: str
     rows: int
-    lanes: int
-    """In how many partitions."""
+    lanes: int  # the number of partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +35,11 @@ class Retained:
     cutoff: datetime
     column: str | None
     sealed: int | None
-    due_up_to: int | None
-    """The highest number of a row that is old enough; None where none is."""
+    due_up_to: int | None  # the highest sequence number that is old enough; None if there is none
     deleted_up_to: int | None
     deleted_rows: int
     floor_before: int | None
     floor: int | None
-    held: tuple[HeldRows, ...]
-    """Due, and a sink has not come past them: they stay."""
-    lost: tuple[LostRows, ...]
-    """Due, and deleted although a sink has not got them, because the rule says so."""
-    released: tuple[str, ...]
-    """Sinks for which nothing is held any more."""
+    held: tuple[HeldRows, ...]  # due rows that stay, because a sink's watermark is below them
+    lost: tuple[LostRows, ...]  # due rows that a sink lacks and that were deleted, because the rule says so
+    released: tuple[str, ...]  # sinks for which nothing is held any more

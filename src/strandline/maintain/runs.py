@@ -1,4 +1,4 @@
-"""A run of maintenance as the ledger knows it: registered before it begins, kept alive, and its result stored."""
+"""Records a run of maintenance in the ledger: registers it, keeps it alive, and stores its result."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+# Called right before a run commits files; raises `LeaseLost` if the run was taken for dead. Such a run must not commit
+# its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
-"""Called right before files of a run are committed; raises LeaseLost if the run was taken for dead. Such a run must not
-commit any: whoever took it for dead may have taken them for garbage."""
 Work = Callable[[StillAlive], T]
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """What came of a run, and how it is stored."""
+    """The result of a run, and its record."""
 
     run: Run
     result: T
@@ -44,7 +44,7 @@ def node() -> str:
 
 
 def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
-    """A dry run: it stands in nobody's way, and nothing need be spared for it."""
+    """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
         result = work(lambda: None)
@@ -62,7 +62,7 @@ def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work
 
 
 def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
-    """By hand: refused where the same is under way."""
+    """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node()), None)
     if run is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
@@ -72,7 +72,7 @@ def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[
 def take_turn(
     context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
 ) -> Done[T] | None:
-    """By schedule: None where another daemon took this turn, or the same is under way."""
+    """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work)
 
@@ -141,7 +141,7 @@ def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
 
 
 def plain(result: DataclassInstance) -> dict[str, Any]:
-    """As JSON has it, so that what is shown now is what is shown when it is looked up later."""
+    """The result as JSON values, so that it looks the same now and when it is read from the ledger later."""
     document: dict[str, Any] = json.loads(json.dumps(asdict(result), default=_plain))
     return document
 

@@ -9,9 +9,9 @@ from strandline.core.settings_maintain import MaintainSettings
 from strandline.core.types import Dataset
 from strandline.ledger.maintain.runs import Kind
 
+# The order of jobs that are due at the same time: rows get sequence numbers before anything is decided about them, rows
+# that are to be deleted are not rewritten first, and expiry frees last what the others leave behind.
 ORDER = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
-"""What is due at once runs in this order: rows have a number before anything is decided about them, those that are to
-go are not written anew first, and what all of them leave behind is given back last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Job:
 
 
 def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
-    """Everything that has a schedule. Retention only where there is a rule: a dataset without one keeps its rows. Rows
-    without a number can only come into an adopted table."""
+    """All jobs with a schedule. Retention needs a rule: a dataset without one keeps its rows. Only an adopted table can
+    get rows without a sequence number."""
     crons = {
         Kind.NUMBER: settings.number_schedule,
         Kind.RETAIN: settings.retain_schedule,

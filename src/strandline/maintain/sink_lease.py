@@ -1,4 +1,4 @@
-"""A sink's lease, for as long as rows that it was meant to get are deleted."""
+"""Holds a sink's lease while rows are deleted that were meant for the sink."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger.deliver import sinks
 from strandline.maintain.context import MaintainContext
 
-_WAIT_FOR_DELIVERER_SECONDS = 10.0
-"""For one that is at work right now; then the sink is taken from it, and what it still records counts for nothing."""
+_WAIT_FOR_DELIVERER_SECONDS = 10.0  # then we seize the lease, and the deliverer can record nothing more
 
 
 @contextmanager
 def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
-    """Nobody delivers meanwhile, so that what is counted as lost is really lost."""
+    """Nobody delivers meanwhile, so that the counted losses are exact."""
     seconds = context.config.settings.deliver.lease_seconds
     deadline = time.monotonic() + _WAIT_FOR_DELIVERER_SECONDS
     while (lease := sinks.leases.take(context.ledger, record.id, seconds=seconds)) is None:

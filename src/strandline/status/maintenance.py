@@ -1,6 +1,6 @@
-"""How maintenance fares: the part of the read model behind `status` that says what it did last and what holds it back.
+"""The read model of maintenance: the last runs, and what retention holds back.
 
-It asks the ledger and nobody else. What is not known is None, never 0.
+It reads only the ledger. What is unknown is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from strandline.ledger.maintain.runs import Run
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The newest of its kind that was meant; dry runs are not."""
+    """The newest run of a kind, without dry runs."""
 
     run: int
     kind: str
     by_schedule: bool
     started_at: datetime
     ended_at: datetime | None
-    outcome: str | None
-    """None as long as it is under way."""
+    outcome: str | None  # None while it is under way
     reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBy:
-    """Rows are due and stay, because this sink does not have them yet."""
+    """Rows that are due and stay, because this sink does not have them yet."""
 
     sink: str
     rows: int | None
@@ -42,8 +41,7 @@ class HeldBy:
 @dataclass(frozen=True, slots=True)
 class DatasetMaintenance:
     dataset: str
-    floor: int | None
-    """Rows at or below it may have been deleted by retention; None: none was."""
+    floor: int | None  # retention may have deleted rows at or below it; None: it never deleted any
     held_by: tuple[HeldBy, ...]
     last: tuple[LastRun, ...]
 
@@ -51,8 +49,7 @@ class DatasetMaintenance:
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
     schedules: dict[str, str | None]
-    rules_without_dataset: tuple[str, ...]
-    """Rules of retention that are for no dataset there is."""
+    rules_without_dataset: tuple[str, ...]  # rules of retention whose dataset does not exist
     datasets: tuple[DatasetMaintenance, ...]
 
 

@@ -1,4 +1,4 @@
-"""What was received over HTTP and is not in its table: the part of the read model that `status` and `metrics` share."""
+"""The read model of receiving: rows that were received over HTTP and are not in their table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from strandline.ledger.receive.receive_report import UnfinishedBatch, Waiting, r
 
 @dataclass(frozen=True, slots=True)
 class WaitingBatch:
-    """Bodies that are ingested together, and that are not yet."""
+    """Bodies that will be ingested together."""
 
     batch_id: str
     rows: int
     since: datetime
-    tries: int
-    """That failed."""
+    tries: int  # failed ones
     reason: str | None
     retry_at: datetime | None
 
@@ -34,11 +33,10 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """Files in the spool whose bodies cannot be recorded; their senders may have been told that they are safe."""
+    """Spool files whose bodies cannot be recorded. Their senders may have got the answer that they are safe."""
 
     files: int
-    reason: str | None
-    """Of the first; None where it is not among the few that are kept by name."""
+    reason: str | None  # of the first; None if that is not among the few that are stored by name
 
 
 _NOTHING_ASIDE = SetAside(0, 0, 0)
@@ -46,7 +44,7 @@ _NOTHING_ASIDE = SetAside(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReceiveStatus:
-    """Of one dataset. `bodies`, `rows`, `bytes` and `oldest` are of those that wait to be ingested."""
+    """Of one dataset. `bodies`, `rows`, `bytes` and `oldest` count bodies that wait to be ingested."""
 
     dataset: str
     bodies: int
@@ -55,13 +53,12 @@ class ReceiveStatus:
     oldest: datetime | None
     batches: tuple[WaitingBatch, ...]
     set_aside: SetAside
-    dropped: bool
-    """The dataset is gone, and nobody ingests them any more."""
+    dropped: bool  # the dataset was dropped, so nobody ingests them any more
     unrecorded: Unrecorded = Unrecorded(0, None)
 
 
 def look(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
-    """The datasets that have such bodies; None where nothing was ever received."""
+    """The datasets with such bodies; None if nothing was ever received."""
     with ledger.read() as connection:
         waiting, left = report(connection), spool_files.left(connection)
         if not waiting and not left.by_dataset and not received.any_known(connection):

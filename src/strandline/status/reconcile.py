@@ -1,7 +1,7 @@
-"""What the reconciler found last: the part of the read model behind `status` and `metrics` that speaks of drift.
+"""The read model of the reconciler: what it found last.
 
-It asks the ledger and nobody else. What is not known is None, never 0: before the first run nothing is, and a run that
-ended before it had compared knows nothing of drift.
+It reads only the ledger. What is unknown is None, never 0: before the first run, everything is; and a run that ended
+before it compared tables with storage knows no drift.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strandline.ledger.reconcile import reconcile_runs
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a run that compared found and left."""
+    """What a run found and left, if it got as far as comparing."""
 
     run: int
     at: datetime
@@ -28,7 +28,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileStatus:
-    """The newest run that has ended, and the newest that compared: they differ where runs end too early."""
+    """The newest run that ended, and the newest that compared. They differ if runs end too early."""
 
     last_run: int | None = None
     at: datetime | None = None
@@ -37,15 +37,12 @@ class ReconcileStatus:
     missing: int | None = None
     partial: bool | None = None
     aborted: str | None = None
-    held: int | None = None
-    """Files that it set aside and that are still there."""
+    held: int | None = None  # files of the run that are still in quarantine
     compared: Compared | None = None
-    doubts: tuple[str, ...] | None = None
-    """Why what it says is not the whole truth."""
+    doubts: tuple[str, ...] | None = None  # why its result may be incomplete or wrong
 
 
-NOT_YET = ReconcileStatus()
-"""Before the first run."""
+NOT_YET = ReconcileStatus()  # before the first run
 
 
 def look(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
@@ -71,7 +68,7 @@ def look(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
 
 
 def has_compared(run: Run) -> bool:
-    """A run that ended early with nothing counted did not get so far, or there was nothing at all."""
+    """False for an aborted run that counted nothing: it did not get so far, or there was nothing at all."""
     return run.aborted is None or bool(run.outcome.listed or run.outcome.referenced)
 
 
@@ -81,8 +78,8 @@ def _compared(run: Run) -> Compared:
     return Compared(
         run.id,
         run.started_at,
-        max(found.orphans - done.orphans, 0),  # a run that died counts what was superseded among what it did
-        # What was brought back may be more: of a table that could not be read nothing was called missing.
+        max(found.orphans - done.orphans, 0),  # a dead run counts superseded files among the orphans that it handled
+        # More files may be restored than were missing: a table that could not be read has no missing entries.
         max(found.missing - done.missing - done.restored, 0),
         outcome.partial,
     )

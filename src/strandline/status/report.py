@@ -1,6 +1,6 @@
-"""The one read model behind `status`: CLI, JSON and later the API show these values and no others.
+"""The read model behind `status`: CLI, JSON and API show these values and no others.
 
-It asks the ledger and glances at the tables' metadata; it starts no JVM. What is not known is None, never 0.
+It reads the ledger and the pointers of the tables' metadata, and starts no JVM. What is unknown is None, never 0.
 """
 
 from __future__ import annotations
@@ -41,19 +41,16 @@ class OpenBlockStatus:
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
     name: str
-    allocated: int | None
-    """The highest number that any block of it holds."""
+    allocated: int | None  # the highest sequence number of its blocks
     sealed: int | None
     rows: int | None
     open_blocks: int
     unnumbered: int | None
-    foreign: int | None
-    """Rows with a number that was given to nobody here, and rows that share a number with another one."""
+    foreign: int | None  # rows with a sequence number that no block owns, or that another row has, too
     adopted: bool
     blocks: tuple[OpenBlockStatus, ...]
     problem: str | None
-    number_twice: int | None = None
-    """The lowest number of ours that stands on two rows: reads and sinks that come to it are refused."""
+    number_twice: int | None = None  # our lowest sequence number on two rows: reads and sinks that reach it are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,7 @@ class LakeStatus:
     problem: str | None
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...] = ()
-    receive: tuple[ReceiveStatus, ...] | None = None
-    """The datasets that have received rows which are not in their table; None where nothing was ever received."""
+    receive: tuple[ReceiveStatus, ...] | None = None  # None if nothing was ever received
     maintenance: MaintenanceStatus | None = None
     reconcile: ReconcileStatus = NOT_YET
 
@@ -101,12 +97,12 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
         return None, e.message
     if highest == counter:
         return highest, None
-    # A reservation that is under way looks the same for a moment; the next command that starts Spark settles it.
+    # A reservation under way looks the same for a moment. The next command that starts Spark resyncs the ledger.
     return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
 
 
 def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:
-    """A ledger that is not `complete` does not know every number that was given, so not which rows are foreign."""
+    """A ledger that is not `complete` does not know every reserved sequence number, so not which rows are foreign."""
     with ledger.read() as connection:
         allocated = blocks.highest(connection, dataset.id)
         sealed = blocks.sealed(connection, dataset.id)
@@ -151,7 +147,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
 
 
 def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
-    """Slower: the catalog or the metadata is elsewhere, and PyIceberg must be loaded to ask."""
+    """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
 
     catalog = open_catalog(config)

@@ -1,6 +1,6 @@
-"""How the sinks fare: the part of the read model behind `status`, `sink list` and `sink show`.
+"""The read model of sinks, behind `status`, `sink list` and `sink show`.
 
-It asks the ledger and nobody else. What is not known is None, never 0.
+It reads only the ledger. What is unknown is None, never 0.
 """
 
 from __future__ import annotations
@@ -23,45 +23,35 @@ TREND_MINUTES = 10
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """One logical partition of a sink; or the sink, where its dataset has none or it was not seen yet."""
+    """One logical partition of a sink; or the whole sink if its dataset has no partitions or none was seen yet."""
 
     name: str
     kind: str
     dataset: str
-    partition: str | None
-    """Encoded."""
+    partition: str | None  # encoded
     generation: int
     watermark: int | None
     lag_rows: int | None
     lag_seconds: float | None
-    state: str
-    """`active`, `paused`, `waiting` (to try again) or `stopped`."""
+    state: str  # `active`, `paused`, `waiting` (for a retry) or `stopped`
     reason: str | None
     open_intent: UnderWay | None
-    quarantined: int
-    """Refused by the sink and set aside, and not replayed or discarded."""
+    quarantined: int  # rows that the sink refused and that were not replayed or discarded
     withheld: int | None
     exported: int | None
     last_batch: Batch | None
-    retries: int
-    """Ticks in a row that did not get through."""
+    retries: int  # consecutive failed ticks
     retry_at: datetime | None
-    trend: str
-    """Of the whole sink: `growing`, `shrinking` or `steady`."""
-    unplanned_rows: int
-    """Of the whole sink: settled rows of which only the next plan says to which partition they belong."""
+    # The following are of the whole sink.
+    trend: str  # `growing`, `shrinking` or `steady`
+    unplanned_rows: int  # settled rows whose partition only the next plan determines
     sink_lag_rows: int | None
     sink_lag_seconds: float | None
-    held_rows: int | None = 0
-    """Of the whole sink: rows that retention would delete, and that wait for it."""
+    held_rows: int | None = 0  # rows that retention would delete and holds for the sink
     held_since: datetime | None = None
-    lost_rows: int = 0
-    """Of the whole sink: deleted by a rule or on demand before it had them."""
-    unknown_losses: int = 0
-    """Of the whole sink: ranges of numbers in which rows were deleted while nobody knew how far it was. `verify` says
-    what it has of them."""
-    failing_since: datetime | None = None
-    """Since when every try has failed."""
+    lost_rows: int = 0  # rows that were deleted, by a rule or on demand, before the sink had them
+    unknown_losses: int = 0  # ranges deleted while nobody knew the sink's watermark; `verify` shows what the sink has
+    failing_since: datetime | None = None  # the first of the latest failures
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch
@@ -97,7 +87,7 @@ class SinkStatus:
 
 
 def look(ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None) -> tuple[SinkStatus, ...]:
-    """By sink, and within it by partition."""
+    """Ordered by sink and partition."""
     moment = now or utc_now()
     with ledger.read() as connection:
         named = {d.id: d for d in datasets.every(connection)}
@@ -108,7 +98,7 @@ def look(ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | 
 
 
 class _Look:
-    """What is the same for all partitions of a sink is asked once."""
+    """Reads once what is the same for all partitions of a sink."""
 
     def __init__(
         self, connection: Connection, sink: SinkRecord, dataset: Dataset | None, lake: str, now: datetime
@@ -129,7 +119,7 @@ class _Look:
         self.trend = trend(delivery_report.pace(connection, sink, since), self.lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
-        if self.marks is None:  # the record cannot be believed
+        if self.marks is None:  # a stored watermark contradicts itself
             return [self._status(None, None, None, None, None)]
         if not self.marks:
             return [self._status(None, self.sink.planned, self.lag_rows, self._whole_lag_seconds(), None)]
@@ -208,7 +198,7 @@ def state_of(sink: SinkRecord) -> str:
 
 
 def trend(pace: Pace, lag_rows: int | None) -> str:
-    """Whether what is behind becomes more or less. Where nothing is behind, it is steady, whatever comes and goes."""
+    """Whether the lag grows or shrinks. Without a lag it is steady, whatever was published and delivered."""
     if lag_rows == 0 or pace.published == pace.settled:
         return "steady"
     return "growing" if pace.published > pace.settled else "shrinking"

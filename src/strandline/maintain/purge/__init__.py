@@ -1,1 +1,1 @@
-"""`purge`: rows deleted on demand, wherever the lake has them."""
+"""`purge`: deletes rows on demand, everywhere in the lake."""

@@ -1,6 +1,6 @@
-"""Rows that are not in the table: those that sinks refused, and those that did not fit when files were ingested. What
-is kept of them is read as a row of the table, and judged by the same condition; where that gives neither true nor
-false, because a value is missing or is no value of its column, nobody can tell."""
+"""Finds rows that are not in the table: rows that sinks refused, and rejected rows of ingested files. Their stored
+content is parsed as a row of the table and judged by the same condition. If the result is neither true nor false,
+because a value is missing or invalid, nobody can tell."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ from strandline.storage.durable import sync_folder, whole_file
 _AT, _TEXT, _IS_JSON = "_sl_at", "_sl_text", "_sl_is_json"
 _LINES_AT_ONCE_MAX = 10_000
 _BYTES_AT_ONCE_MAX = 64 << 20
-_TEMPORARY_SECONDS_MAX = 3600.0
-"""The file in which an ingest that still runs gathers rejected rows is younger: it writes without a pause."""
+_TEMPORARY_SECONDS_MAX = 3600.0  # the temporary file of a running ingest is younger, because it writes all the time
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedFound:
     chosen: tuple[RefusedRow, ...]
-    in_table: tuple[Refused, ...]
-    """Those of them whose row the table has."""
+    in_table: tuple[Refused, ...]  # those of them that are in the table, too
     not_judged: int
 
 
 def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> RefusedFound:
-    """By their rows in the table, where they are there; else by what was kept of them."""
+    """Judges refused rows by their row in the table, or, if it is gone, by their stored content."""
     if not kept:
         return RefusedFound((), (), 0)
     asked = main.sparkSession.createDataFrame([(int(q.number),) for q in kept], f"{SEQ_COLUMN} long")
@@ -87,7 +85,7 @@ def _plain(value: object) -> str:
 
 
 def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool | None]:
-    """Whether each text, read as a row of the table, fits; None where nobody can tell. Nothing fits nothing."""
+    """Whether each text, parsed as a row of the table, matches; None if nobody can tell. An empty row never matches."""
     if not texts:
         return []
     try:
@@ -113,7 +111,7 @@ def _judged(
 
 
 def _lenient(spark: SparkSession) -> SparkSession:
-    """One in which a value that cannot be what the condition makes of it is no value, and not an error."""
+    """A session in which an invalid cast gives NULL instead of an error."""
     found = spark.newSession()
     found.conf.set("spark.sql.ansi.enabled", "false")
     found.conf.set("spark.sql.session.timeZone", spark.conf.get("spark.sql.session.timeZone") or "UTC")
@@ -125,7 +123,7 @@ def _lenient(spark: SparkSession) -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class RejectFolders:
-    """Of one dataset, wherever `ingest` was told to keep them."""
+    """All folders in which `ingest` was told to store the dataset's rejected rows."""
 
     here: tuple[Path, ...]
     elsewhere: tuple[str, ...]
@@ -136,7 +134,7 @@ def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
     with context.ledger.read() as connection:
         noted = reject_folders.of_dataset(connection, dataset.id)
     here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
-    # A folder of the same name is another one there, unless both machines mount it: nobody can tell from here.
+    # A folder of that name is another one there, unless both machines mount it: nobody can tell from here.
     away = [n for n in noted if n.node != socket.gethostname()]
     return RejectFolders(
         tuple(sorted(f / dataset.name for f in here)), tuple(f"{n.node}:{Path(n.folder) / dataset.name}" for n in away)
@@ -147,8 +145,7 @@ def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
 class RejectsFound:
     lines: int
     not_judged: int
-    under_way: tuple[Path, ...]
-    """Folders in which an ingest gathers rejected rows, or did within the hour."""
+    under_way: tuple[Path, ...]  # folders in which an ingest writes rejected rows, or did within the last hour
 
 
 @dataclass(frozen=True)
@@ -158,7 +155,7 @@ class RejectFiles:
     progress: Progress
 
     def look(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
-        """Without a dry run, lines that fit are gone then."""
+        """Counts the lines that match and, unless this is a dry run, removes them."""
         paths = [p for folder in folders.here if folder.is_dir() for p in sorted(folder.glob("*.jsonl"))]
         removed, not_judged = 0, 0
         for n, path in enumerate(paths):
@@ -177,7 +174,7 @@ class RejectFiles:
                     kept, removed, not_judged = self._sift(lines, out)
                     if not kept or not removed:
                         raise _Unchanged
-            if removed and not kept:  # a file without a line goes
+            if removed and not kept:  # the file would be empty
                 path.unlink()
                 sync_folder(path.parent)
         except (OSError, UnicodeError) as e:
@@ -186,7 +183,7 @@ class RejectFiles:
         return removed, not_judged
 
     def _sift(self, lines: TextIO, out: BinaryIO | None) -> tuple[int, int, int]:
-        """How many lines stay and go, and of how many nobody can tell: those stay."""
+        """How many lines stay and go, and how many cannot be judged: those stay."""
         kept = removed = not_judged = 0
         while some := list(islice(lines, _LINES_AT_ONCE_MAX)):
             verdicts = judge(self.main, self.where, [_raw(line) for line in some])
@@ -200,7 +197,7 @@ class RejectFiles:
 
 
 def _raw(line: str) -> str | None:
-    """The text of the row itself, out of a line about it."""
+    """The text of the row, from its line in a reject file."""
     try:
         return str(json.loads(line)["raw"])
     except (ValueError, KeyError, TypeError):
@@ -212,7 +209,7 @@ class _Unchanged(Exception):
 
 
 def _remove_temporary(folder: Path) -> bool:
-    """What an ingest that was killed had begun to write: nobody comes back to it. False where one may be at it."""
+    """Removes temporary files of killed ingests. False if an ingest may still be writing one."""
     young = False
     for path in folder.glob("*.jsonl.*.tmp"):
         with suppress(FileNotFoundError):

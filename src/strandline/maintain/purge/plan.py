@@ -1,4 +1,4 @@
-"""What a purge found, and which ranges of numbers a sink was sent or may have been: as functions over values."""
+"""What a purge found, and which sequence numbers a sink was sent or may have been sent. Pure."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ RETAINED = "retention had deleted rows before that nobody can look at any more"
 
 @dataclass(frozen=True, slots=True)
 class AtSink:
-    """A sink, and how many of the rows it was sent, or will not get."""
+    """A sink, and how many of the rows it was sent or will not get."""
 
     sink: str
     kind: str
     destination: str
     rows: int
     generation: int = 1
-    older: bool = False
-    """The sink was reset since: what it got before lies apart."""
+    older: bool = False  # an older generation: the sink was reset since, and those rows are stored separately
     removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MayHold:
-    """A sink of which nobody can prove that it does not hold such rows, beside those that it was sent for certain."""
+    """A sink that may have such rows, besides those that it was certainly sent."""
 
     sink: str
     kind: str
     destination: str
-    rows: int | None
-    """At most; None where nobody can tell."""
+    rows: int | None  # at most; None if nobody can tell
     why: tuple[str, ...]
     generation: int = 1
     older: bool = False
@@ -53,72 +51,46 @@ class Purged:
     deleted_rows: int
     first: int | None
     last: int | None
-    without_number: int
-    """Rows that nobody had numbered; they are among those that were deleted."""
-    foreign: int
-    """Rows with numbers that nobody here gave them, and that no sink was ever sent; they are among those, too."""
-    not_settled: int
-    """Rows above the seal: they stay, and a run after the blocks below them are settled takes them."""
-    holding: tuple[AtSink, ...]
-    """Sinks that were sent such rows, in any of their generations, removed or not: what they hold is theirs to
-    delete."""
+    without_number: int  # deleted rows without a sequence number
+    foreign: int  # deleted foreign rows, which no sink was ever sent
+    not_settled: int  # rows above the seal: they stay until a run after they are settled
+    holding: tuple[AtSink, ...]  # sinks that were sent such rows, in any generation, removed or not: they must delete
     may_hold: tuple[MayHold, ...]
-    undelivered: tuple[AtSink, ...]
-    """Sinks that will not get such rows any more: counted as lost to them."""
-    named_before: tuple[str, ...]
-    """Sinks that runs named which did not end, and whose rows are gone from the table already."""
-    floor: int | None
-    """What retention deleted before, up to here, cannot be looked for any more."""
+    undelivered: tuple[AtSink, ...]  # sinks that will not get such rows any more; recorded as losses
+    named_before: tuple[str, ...]  # sinks named by unfinished runs, whose rows are already gone from the table
+    floor: int | None  # rows that retention deleted, up to here, cannot be searched any more
     bodies_ingested: int
-    quarantined: int
-    """Rows that sinks had refused, and that were kept for them."""
+    quarantined: int  # rows that sinks had refused
     quarantined_not_judged: int
-    rejects: int
-    """Lines of reject files."""
-    rejects_not_judged: int
-    """Lines of which nobody can tell whether they fit the condition."""
-    rejects_folders: tuple[str, ...]
-    """Where reject files were looked for."""
-    rejects_elsewhere: tuple[str, ...]
-    """Folders of other machines, which cannot be seen from here."""
-    delete_files_left: int
-    """Rows that they hide are still in data files: another commit came first."""
-    snapshots_expired: int | None
-    """None where snapshots were to be kept, or could not be expired."""
-    refs_kept: int
-    """Branches and tags that may still show the rows."""
-    left: tuple[str, ...]
-    """What this run could not do, and the next one will: run it again until nothing is left."""
+    rejects: int  # lines of reject files
+    rejects_not_judged: int  # lines for which nobody can tell whether they match
+    rejects_folders: tuple[str, ...]  # where reject files were searched
+    rejects_elsewhere: tuple[str, ...]  # folders of other machines, which cannot be seen from here
+    delete_files_left: int  # the rows that they hide are still in data files, because another commit came first
+    snapshots_expired: int | None  # None if snapshots were to be kept, or could not be expired
+    refs_kept: int  # branches and tags that may still show the rows
+    left: tuple[str, ...]  # what this run could not do: repeat the purge until this is empty
 
 
 # --- which rows go ---------------------------------------------------------------------------------------------------
 
-OUT_OF_REACH = 10**9
-"""More numbers than are taken while a purge runs."""
+OUT_OF_REACH = 10**9  # more sequence numbers than are reserved while a purge runs
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Rows of a table that fit, by what their numbers say."""
+    """Matching rows of a table, by what their sequence numbers say."""
 
     sealed: Seq | None
-    range: SeqRange | None
-    """Of those up to the seal, ours or not."""
-    rows: int
-    """In that range."""
-    ours: int
-    """Of these: the only ones that a sink can have, or be owed."""
-    below: int
-    """Numbered 0 or less."""
+    range: SeqRange | None  # of the rows up to the seal, ours or foreign
+    rows: int  # in that range
+    ours: int  # of these: only they can be at a sink, or be meant for one
+    below: int  # with a sequence number of 0 or less
     unnumbered: int
-    waiting: int
-    """Above the seal, and ours: a run after they are settled takes them."""
-    beyond: int
-    """Above the seal, and nobody's."""
-    near: int
-    """The highest of these that the counter may come to while rows are deleted; 0: none."""
-    far: int
-    """What lies above is out of its reach."""
+    waiting: int  # above the seal, and ours: a run after they are settled deletes them
+    beyond: int  # above the seal, and foreign
+    near: int  # the highest of these that the counter may reach while rows are deleted; 0: none
+    far: int  # the counter cannot reach what lies above
 
     @property
     def total(self) -> int:
@@ -134,13 +106,14 @@ class Fitting:
         return self.range is not None or self.beyond > 0
 
     def to_take(self, counter: int) -> int:
-        """How many numbers, so that those up to `near` are never given to anyone: what is there is foreign for good."""
+        """How many sequence numbers to reserve, so that nobody gets those up to `near`, whose rows stay foreign."""
         return max(1, self.near - counter)
 
 
 def delete_condition(where: str, fits: Fitting, counter: int, ours_above: Sequence[SeqRange]) -> str:
-    """No row that was not counted, even if others change the table meanwhile: settled ones only in the range that is
-    told, and above the seal none whose number is ours or may yet be. The condition may end in a comment."""
+    """Matches no row that was not counted, even if others change the table meanwhile: settled rows only within the
+    recorded range, and none above the seal whose sequence number is or may become ours. `where` may end in a comment,
+    hence the line breaks."""
     number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
     spans = []
     if fits.range is not None:
@@ -155,12 +128,12 @@ def delete_condition(where: str, fits: Fitting, counter: int, ours_above: Sequen
     return f"(\n{where}\n) AND ({' OR '.join(spans) or 'false'})"
 
 
-# --- which numbers a sink was sent ----------------------------------------------------------------------------------
+# --- which sequence numbers a sink was sent -------------------------------------------------------------------------
 
 
 @dataclass
 class Reached:
-    """Of one generation of a sink: by the condition under which rows were chosen, the ranges of each lane."""
+    """For one generation of a sink, the ranges of each lane, by the condition under which rows were chosen."""
 
     sent: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
     may: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
@@ -185,8 +158,8 @@ def _add(to: dict[str | None, dict[str, list[SeqRange]]], where: str | None, lan
 
 
 def reached(holder: Holder, sealed: Seq, begun: Mapping[str, Intent]) -> Reached:
-    """`begun` are the open intents of the present generation, by partition: their chunks tell more than their bounds.
-    Where conditions took turns, what lies under one is not known by its bounds alone."""
+    """`begun`: the open intents of the current generation, by partition; their chunks are more exact than their bounds.
+    If conditions alternated, the bounds alone do not show which rows were chosen by which."""
     found = Reached()
     start = holder.record.start if holder.is_current else None
     for past in holder.lanes:
@@ -226,7 +199,7 @@ def _overlap(a: Span, b: Span) -> bool:
 
 
 def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list[SeqRange]:
-    """What of `after+1..until` lies in none of the spans."""
+    """The parts of `after+1..until` that are in none of the spans."""
     found = []
     at = after
     for lo, hi in sorted(spans):
@@ -239,7 +212,7 @@ def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list
 
 
 def began_below(holder: Holder, floor: Seq | None) -> bool:
-    """Whether it was sent anything, or may have been, at or below the floor."""
+    """Whether the sink was or may have been sent a row at or below the floor."""
     if floor is None:
         return False
     start = int(holder.record.start or 0) if holder.is_current else 0
@@ -248,7 +221,7 @@ def began_below(holder: Holder, floor: Seq | None) -> bool:
     return min(lowest, default=int(floor)) < floor
 
 
-# --- what a person is told ------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------------------------
 
 
 def at_sink(holder: Holder, count: int) -> AtSink:

@@ -1,4 +1,4 @@
-"""What still shows rows that were deleted: expiry leaves snapshots that branches, tags or rules of the table keep."""
+"""Finds snapshots that still show deleted rows: branches, tags or table properties keep them from expiring."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from strandline.iceberg.spark import maintenance
 from strandline.maintain.context import Progress
 from strandline.maintain.purge.table_rows import RowSearch
 
-_LOOKED_AT_MAX = 200
-"""Snapshots; each of them is read."""
+_LOOKED_AT_MAX = 200  # snapshots, each of which is read
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    refs: int
-    """Branches and tags besides main."""
+    refs: int  # branches and tags besides main
     said: tuple[str, ...]
 
 
@@ -28,7 +26,7 @@ def still_shown(search: RowSearch, progress: Progress) -> Shown:
     history = maintenance.history(search.context.tables(), search.dataset.name)
     keepers = kept_by(history)
     asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -history.snapshots[s].at_ms)
-    showing = set(asked[_LOOKED_AT_MAX:])  # nobody has looked: rather too many than too few
+    showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
     for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
         progress("looking what older snapshots show", n, len(asked))
         if _shows(search, snapshot):
@@ -37,16 +35,16 @@ def still_shown(search: RowSearch, progress: Progress) -> Shown:
 
 
 def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
-    """Also where nobody can tell: a condition need not fit columns of that time."""
+    """True also if nobody can tell: the condition may not fit the columns of that time."""
     try:
         df = search.context.tables().read(search.dataset.name, snapshot)
         return not df.where(F.expr(search.where)).isEmpty()
-    except Exception:  # of Spark, of Java, of the storage: whichever it is, nobody has seen that it shows none
+    except Exception:  # of Spark, Java or storage: in any case, the snapshot was not seen to be free of such rows
         return True
 
 
 def kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
-    """All snapshots but main's newest, by what keeps them; one may be kept by several."""
+    """All snapshots but main's newest, by what keeps them; several refs may keep the same snapshot."""
     main = next((r.snapshot for r in history.refs if r.name == "main"), None)
     lineage = set(_ancestors(history, main))
     found: dict[tuple[str, str], list[SnapshotId]] = {}
@@ -54,7 +52,7 @@ def kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
     for ref in sorted(history.refs, key=lambda r: r.name):
         past = list(_ancestors(history, ref.snapshot)) if ref.is_branch else [ref.snapshot]
         reached.update(past)
-        if ref.name != "main":  # what main has, too, is told of main, but for the one that it stands at
+        if ref.name != "main":  # snapshots that main has, too, are listed for main, except a ref's own
             past = [s for s in past if s == ref.snapshot or s not in lineage]
         kept = [s for s in past if s != main and s in history.snapshots]
         if kept:

@@ -1,11 +1,13 @@
-"""Rows that fit a condition are deleted wherever the lake has them: a person asks to be forgotten.
+"""Deletes rows that match a condition everywhere in the lake, for example because a person asks to be forgotten.
 
-Whatever could refuse it is asked first. What waits at the receiver is ingested, so that the condition reaches it. Then
-the sinks' leases are taken, and kept from the count to the delete, so that what is told of a sink is true when the rows
-are gone. Durable in this order: what each sink loses and between which numbers rows are missing (in the ledger, under a
-number of the sequence, and in the table), the delete, rows that sinks refused, reject files, and at last the snapshots
-that still show what was deleted. From the delete on nothing stops it: what cannot be done is told at the end, and every
-step can be repeated. The condition itself is not kept: it may name the person.
+Checks that could refuse the purge come first. Bodies that wait at the receiver are ingested, so that the condition
+covers them. Then the run takes the sinks' leases, and holds them from the count to the delete, so that the counts per
+sink are exact.
+
+Durable steps, in this order: each sink's losses and the range of deleted rows (in the ledger, with a sequence number,
+and on the table), the delete, rows that sinks refused, reject files, and finally the snapshots that still show the rows.
+After the delete nothing stops the run: it reports at the end what it could not do, and every step can be repeated. The
+condition itself is not stored, because it may name the person.
 """
 
 from __future__ import annotations
@@ -76,10 +78,8 @@ R = TypeVar("R")
 
 _Leases = Sequence[tuple[SinkRecord, Lease]]
 _ATTEMPTS_MAX = 5
-_AUDITED_MAX = 10_000
-"""Events that are looked through for what a run which died had named."""
-_PURGED, _SETTLED = "purged", "purge_settled"
-"""The one is recorded before rows go, the other when it is known who was added meanwhile."""
+_AUDITED_MAX = 10_000  # audit events that are searched for what a dead run had named
+_PURGED, _SETTLED = "purged", "purge_settled"  # recorded before the delete; when sinks that were added are known
 
 
 def purge(
@@ -98,7 +98,7 @@ def purge(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What the table had, and who else."""
+    """What the table had, and which sinks."""
 
     floor: Seq | None
     fits: Fitting
@@ -169,7 +169,7 @@ class _Purge:
     # --- what could refuse it ---
 
     def _check(self, *, keep_snapshots: bool) -> None:
-        """Before anything is touched. A condition that Spark takes for an expression is one, whatever else is in it."""
+        """Before any change. A condition is valid if Spark parses it as a boolean expression."""
         self.context.check(self.dataset)
         hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
         try:
@@ -199,7 +199,7 @@ class _Purge:
         return self._rows.main()
 
     def _tried(self, what: str, step: Callable[[], R]) -> R | None:
-        """Rows are gone by now: the others are to go, too, and whoever holds some is to be named."""
+        """Records a failure instead of raising it: rows are deleted by now, so the other steps must run, too."""
         try:
             return step()
         except (StrandlineError, OSError, *JAVA_ERRORS) as e:
@@ -214,7 +214,7 @@ class _Purge:
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 return self._count_and_delete()
-            except (OpeningNeeded, MarkMoved, LeaseLost):  # all of them before anything is recorded
+            except (OpeningNeeded, MarkMoved, LeaseLost):  # each of them before anything is recorded
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
                 self.context.ingestion.recover()
@@ -236,8 +236,8 @@ class _Purge:
 
     @contextmanager
     def _alone(self) -> Iterator[_Leases]:
-        """Nobody delivers, replays or resets until the rows are gone. One that is at work is waited for a while, and
-        then taken from its deliverer."""
+        """Holds the leases of all sinks: nobody delivers, replays or resets until the rows are deleted. It waits a while
+        for a deliverer at work, and then seizes the lease."""
         with ExitStack() as stack:
             with self.context.ledger.read() as connection:
                 known = [] if self.dry_run else sinks.of_dataset(connection, self.dataset.id)
@@ -259,8 +259,8 @@ class _Purge:
         return _Table(floor, fits, refused, tuple(findings))
 
     def _look_again(self) -> None:
-        """Rows that were numbered between the count and the delete, or that others wrote, were not counted: the delete
-        leaves them, and the next run takes them."""
+        """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
+        to the next run."""
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
         if still := self._rows.look(sealed).total:
@@ -273,19 +273,19 @@ class _Purge:
         tables, name, fits = self.context.tables(), self.dataset.name, table.fits
         if fits.range is not None:
             table_floor.tell_purge(tables, name, ToldPurge(fits.range, fits.rows, counter.last))
-        if tables.view(name).epoch > counter.epoch:  # after it was told, as retention does
+        if tables.view(name).epoch > counter.epoch:  # after the record on the table, as in retention
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
             )
         self.progress("deleting rows", 0, fits.total)
         table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
         self.progress("deleting rows", fits.total, fits.total)
-        # What our tag names still shows them.
+        # The snapshot of our tag still shows them.
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
     def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
-        """One transaction; sinks that are not those which were looked at end it unchanged. It takes a number: a ledger
-        that is restored from before is opened, and the table tells it what is missing."""
+        """One transaction. `MarkMoved`, and no change, if there are other sinks than at the count. It takes a sequence
+        number, so that a ledger restored from before is resynced, and learns from the table what is missing."""
         fits = table.fits
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
@@ -321,8 +321,8 @@ class _Purge:
     # --- sinks that were added while rows were deleted ---
 
     def _meanwhile(self, fits: Fitting, leases: _Leases) -> tuple[Holder, ...]:
-        """Sinks that were added while rows were deleted, or taken from us: they may have been sent some, and nobody
-        counted what they lack."""
+        """Sinks that were added, or whose lease was lost, while rows were deleted: they may have been sent some of the
+        rows, and nobody counted what they lack."""
         with self.context.ledger.write() as connection:
             kept = {r.id for r, lease in leases if sinks.leases.holds(connection, lease)}
             others = [
@@ -336,8 +336,8 @@ class _Purge:
         return tuple(others)
 
     def _late_before(self) -> tuple[str, ...]:
-        """A run that died with its delete, or right after it, did not come to look who was added meanwhile. Whoever it
-        did not know may be one of those; one that came later is taken for one, too."""
+        """A run that died at its delete did not check which sinks were added meanwhile. Every sink that it did not know
+        may be one of them, also one that was added later."""
         if self.dry_run:
             return ()
         with self.context.ledger.write() as connection:
@@ -360,7 +360,7 @@ class _Purge:
         return [s.name for s in late]
 
     def _named_before(self) -> tuple[str, ...]:
-        """A run that died has told nobody whom it found, and its rows are gone: the audit knows."""
+        """The sinks that a dead run found and reported to nobody, from the audit log: the rows are gone by now."""
         with self.context.ledger.read() as connection:
             runs = maintenance.latest(connection, dataset=self.dataset.id, kind=Kind.PURGE)
             since = None
@@ -376,7 +376,7 @@ class _Purge:
     # --- what still shows them ---
 
     def _make_it_so(self) -> tuple[int, int | None, int]:
-        """Rows that a delete file hides are still in a data file, and what is deleted is still in older snapshots."""
+        """Rewrites data files whose rows are only hidden by delete files, and expires the snapshots that show them."""
         left = 0
         view = self.context.tables().view(self.dataset.name)
         head = None if view.main is None else view.snapshots.get(view.main)

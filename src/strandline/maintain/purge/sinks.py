@@ -1,5 +1,5 @@
-"""Who was sent rows that are purged, who may have been, and who will not get them any more. Counted on the executors,
-over the rows that fit alone."""
+"""Finds sinks that were sent purged rows, may have been, or will not get them any more. The executors count, and only
+over the matching rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from strandline.maintain.retain_plan import owed, range_or_none
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row in quarantine that fits, and that the table has, too."""
+    """A matching row in quarantine that is in the table, too."""
 
     sink: SinkId
     generation: int
@@ -43,8 +43,7 @@ class Finding:
     holder: Holder
     sent: int
     may: int
-    why: tuple[str, ...]
-    """Empty where it holds no other such rows, for all that is known."""
+    why: tuple[str, ...]  # why it may have more such rows; empty if it has none, as far as we know
     owed: tuple[NewLoss, ...]
 
     @property
@@ -60,14 +59,14 @@ class SinkSearch:
     progress: Progress
 
     def look(self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[Refused]) -> list[Finding]:
-        """Of every sink that the dataset has or had, and of each of its generations."""
+        """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
             known = sink_exposure.of_dataset(connection, self.dataset.id)
             standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(Finding(h, 0, 0, (), ()), floor) for h in known]
         table = RowSearch(self.context, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
-        fits = table.persist(StorageLevel.MEMORY_ONLY)  # few, and asked for again and again
+        fits = table.persist(StorageLevel.MEMORY_ONLY)  # few rows, read many times
         try:
             findings = []
             for n, holder in enumerate(known):
@@ -103,7 +102,7 @@ class SinkSearch:
         return total
 
     def _chosen(self, fits: DataFrame, asked: count_rows.Owed) -> dict[str, count_rows.Counted] | None:
-        """None where the sink's own condition cannot be asked, or fails on some row."""
+        """None if the sink's own condition cannot be evaluated, or fails on some row."""
         if asked.where is not None and not _fits(fits, asked.where):
             return None
         try:
@@ -120,7 +119,7 @@ class SinkSearch:
         others = range_or_none(int(record.planned or 0), int(sealed))
         where = record.options.get("where") or None
         promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
-        # An open intent may have been promised by another condition: rather too many rows than too few.
+        # An open intent may have another condition: count too many rows rather than too few.
         lacking = None if promised - {where} else self._chosen(fits, count_rows.Owed(lanes, others, where))
         if lacking is None:
             lacking = count_rows.count_owed(fits, count_rows.Owed(lanes, others, None), "true")
@@ -133,7 +132,7 @@ class SinkSearch:
 
 
 def _fits(df: DataFrame, where: str) -> bool:
-    """Whether the condition can be evaluated again with the answer that it gave when the sink's rows were chosen."""
+    """Whether the condition gives the same result now as when the sink's rows were chosen."""
     try:
         return find_instability(df, where) is None
     except PySparkException:
@@ -141,7 +140,7 @@ def _fits(df: DataFrame, where: str) -> bool:
 
 
 def _without_refused(finding: Finding, aside: Sequence[Refused]) -> Finding:
-    """A mark passes rows that were set aside: the sink has not got them."""
+    """The watermark is above quarantined rows, but the sink does not have them."""
     marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
     own = [r for r in aside if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
     passed = sum(r.number <= marks.get(r.partition, 0) for r in own)

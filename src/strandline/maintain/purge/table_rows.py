@@ -1,5 +1,5 @@
-"""Which rows of a table fit, and whose they are: ours and settled, ours and not yet, or nobody's. Counted on the
-executors; nothing here needs the numbers that are ours to be few."""
+"""Finds the matching rows of a table, and whose they are: ours and settled, ours and not settled yet, or foreign. The
+executors count; our ranges may be many."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from strandline.maintain.retain_plan import RANGES_MAX
 
 
 def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
-    """Numbers above the seal that are ours, or will be: whoever sees them under the counter's lock sees all of those
-    that it has given."""
+    """Sequence numbers above the seal that are ours or will be. Under the counter's lock, they are complete."""
     staged = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
     return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
 
@@ -37,18 +36,18 @@ class RowSearch:
     where: str
 
     def main(self) -> DataFrame:
-        """All of it: rows that are not ours are a person's all the same."""
+        """The whole table: foreign rows are about persons, too."""
         return self.context.tables().spark.table(f"{CATALOG}.{self.dataset.name}")
 
     def look(self, sealed: Seq | None) -> Fitting:
-        """The table first, the ledger after: what is there was reserved before, and is not taken for foreign."""
+        """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
         fitting = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
             above = ours_above(connection, self.dataset, sealed)
             counter = sequence.read(connection).last
         number, last = F.col(SEQ_COLUMN), int(sealed or 0)
         settled = F.when(number.between(1, last), number)
-        # Where they are too many to be named in a condition, all that lies above the seal waits.
+        # If there are too many ranges for a condition, every row above the seal waits.
         spans = [number.between(int(r.lo), int(r.hi)) for r in above[:RANGES_MAX]]
         of_ours = reduce(Column.__or__, spans, F.lit(len(above) > RANGES_MAX))
         beyond = F.when((number > last) & ~of_ours, number)
@@ -75,11 +74,11 @@ class RowSearch:
             return min(found, df.where(F.expr(self.where)).count())
 
     def settled(self, sealed: Seq) -> DataFrame:
-        """Settled rows that are ours."""
+        """Our settled rows."""
         return self._settled(sealed)[0]
 
     def _settled(self, sealed: Seq) -> tuple[DataFrame, bool]:
-        """And whether the table has no others."""
+        """Also returns whether the table has no other rows."""
         found = self.context.settled(self.dataset, Bounds(Seq(0), sealed))
         return found.df, found.has_only_ours
 
@@ -100,7 +99,7 @@ def _on_every_row() -> Iterator[None]:
 
 
 def is_about_values(error: BaseException) -> bool:
-    """Whether a condition failed on a value that it did not expect: what SQL calls a data exception."""
+    """Whether a condition failed on a value that it did not expect: a data exception in SQL."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith("22"):
