@@ -5,7 +5,7 @@ covers them. Then the run takes the sinks' leases, and holds them from the count
 sink are exact.
 
 Durable steps, in this order: each sink's losses and the range of deleted rows (in the ledger, with a sequence number,
-and on the table), the delete, rows that sinks refused, reject files, and finally the snapshots that still show the rows.
+and on the table), the delete, rows that sinks refused, reject files, and finally the snapshots that still show rows.
 After the delete nothing stops the run: it reports at the end what it could not do, and every step can be repeated. The
 condition itself is not stored, because it may name the person.
 """
@@ -236,8 +236,8 @@ class _Purge:
 
     @contextmanager
     def _alone(self) -> Iterator[_Leases]:
-        """Holds the leases of all sinks: nobody delivers, replays or resets until the rows are deleted. It waits a while
-        for a deliverer at work, and then seizes the lease."""
+        """Holds the leases of all sinks: nobody delivers, replays or resets until the rows are deleted. It waits a
+        while for a deliverer at work, and then seizes the lease."""
         with ExitStack() as stack:
             with self.context.ledger.read() as connection:
                 known = [] if self.dry_run else sinks.of_dataset(connection, self.dataset.id)
