@@ -1,1 +1,1 @@
-"""Ways in: everything that turns rows from outside into stamped, staged and published blocks."""
+"""Turns rows from outside into stamped, staged and published blocks."""

@@ -1,9 +1,10 @@
-"""Numbering rows that were in a table before it became a dataset, or that a foreign writer adds without a number.
+"""Numbers rows that were in a table before it became a dataset, or that a foreign writer adds without a sequence
+number.
 
-Bounded steps, each under a block of its own that records its input files. Such a block is never abandoned by lease
-alone, because its commit lands in main without passing the ledger. It has a branch, which that commit removes and
-cannot do without: whoever takes a crashed pass over removes the branch first, looks whether the pass landed, and
-numbers the same files again. The opening procedure does the same with the numbers that a restored ledger does not know.
+It works in bounded steps, each under a block of its own that records its input files. Such a block is never abandoned
+by lease alone, because its commit lands in main without passing the ledger. The commit needs the block's branch, and
+removes it. So a process that takes over a crashed pass removes the branch first, checks whether the pass landed, and
+numbers the same files again. The resync does the same with the sequence numbers that a restored ledger does not know.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from strandline.ingest.resync import with_opening
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
-OnStep = Callable[[int, int], None]
-"""How many rows have got a number, and how many there are to number, at most."""
+OnStep = Callable[[int, int], None]  # rows that got a sequence number, rows to number at most
 
 
 def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> Numbered:
-    """Until no row is without a number, as far as main shows when it looks."""
+    """Runs until main shows no row without a sequence number."""
     rows = steps = 0
     for left in _open_passes(work, dataset):
         rows += _take_over(work, dataset, left)
@@ -51,7 +51,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
         except rewrite.FilesGone:
             continue  # compacted meanwhile: look again
         if done == 0:
-            skip.update(group.paths)  # no metrics, yet every row has its number
+            skip.update(group.paths)  # without metrics, and every row has its number
             continue
         rows += done
         steps += 1
@@ -66,7 +66,8 @@ def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
 
 
 def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
-    """A pass that did not end: its commit landed, or the same files are numbered again."""
+    """A pass that did not end: its commit landed, or the same files are numbered again. Raises RefusedError while it is
+    alive."""
     held = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
     if held is None:
         raise RefusedError(
@@ -84,8 +85,8 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
         try:
             done = _number_group(work, dataset, group)
         except rewrite.FilesGone as e:
-            # Compacted meanwhile: the loop that follows finds their rows elsewhere. Or the old pass has landed: one
-            # that slept before it made its branch makes it when it wakes up, and lands as long as its files are there.
+            # Compacted meanwhile: the loop that follows finds the rows elsewhere. Or the old pass has landed: one that
+            # paused before it created its branch creates it later, and lands as long as its files are there.
             if rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths) is not None:
                 raise BlockLost(
                     f"another process has taken over what is left to be numbered in {dataset.name}",
@@ -99,7 +100,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
 def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> bool:
     view = work.tables.view(dataset.name)
     landed = view.published_as(str(work.wap(held.head)))
-    # Numbers can be made up by others, so rows tell only where history no longer does.
+    # Others can make up sequence numbers, so rows count only if history no longer tells.
     if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, held.head.rows, view.main) == 0):
         return False
     count, at = len(held.head.rows), view.settled
@@ -107,14 +108,15 @@ def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> b
 
 
 def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
-    """Without its branch the pass cannot land; so what has not landed now never will, and need not hold the seal."""
+    """Without its branch the pass cannot land; so if it has not landed now, it never will, and need not hold the
+    seal."""
     work.tables.remove_branch(dataset.name, held.head.branch)
     if not settle_if_landed(work, dataset, held):
         with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
 
 
 def _epoch_of(work: IngestContext, held: Reserved) -> int:
-    """Of the ledger that knows the block: one that was restored from before has another."""
+    """The epoch of the ledger that knows the block. Raises BlockLost if the ledger was restored from before."""
     with work.ledger.read() as connection:
         found = blocks.get(connection, held.head.id)
         if found is None or not blocks.is_same(found.head, held.head):

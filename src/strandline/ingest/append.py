@@ -1,6 +1,7 @@
 """The only way into a table: `prepare` checks and counts a batch, `commit` reserves, stamps, stages and publishes it.
 
-Between the two the caller may look at the counts and refuse the batch."""
+Between the two the caller may look at the counts and refuse the batch.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +39,15 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.read.settled_view import check_table
 
-Progress = Callable[[str, int | None], None]
-"""What is being done, and how many rows it is about, if known."""
+Progress = Callable[[str, int | None], None]  # the present step, and how many rows it is about, if known
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
     batch_id: str
-    rows: SeqRange | None
-    """None for an empty batch, which has no block."""
+    rows: SeqRange | None  # None for an empty batch, which has no block
     row_count: int
-    duplicate: bool
-    """The batch was in already: this is the first one's outcome."""
+    duplicate: bool  # the batch was in already: this is the outcome of the first one
     rejected: int
 
 
@@ -73,8 +71,9 @@ def prepare(
     same_content: bool = True,
     rejects: stamp.Rejects | None = None,
 ) -> Prepared:
-    """A batch id that comes again must come with the same rows, unless `same_content` says that the id alone decides.
-    `rejects` names the columns of a frame that carries rows which do not fit; these are counted and never written."""
+    """A batch id that is used again must come with the same rows, unless `same_content` is False: then the id alone
+    decides. `rejects` names the columns that describe rows which do not fit; these rows are counted and never
+    written."""
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
@@ -94,11 +93,10 @@ def commit(
     last_check: Callable[[], None] = lambda: None,
     progress: Progress = lambda step, rows: None,
 ) -> Appended:
-    """Every row of the batch once, or none. Returns when the rows are published and the ledger says so.
+    """Appends every row of the batch once, or none. Returns when the rows are published and the ledger says so.
 
     A batch of `received` bodies gets a block only while the ledger has it as unfinished (`BatchEnded`). `last_check` is
-    called when everything is staged and nothing is committed; what it raises gives the batch up.
-    """
+    called when everything is staged and nothing is committed; if it raises, the batch is abandoned."""
     name, counted = batch.batch_id, batch.counted
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
@@ -114,7 +112,8 @@ def commit(
 def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
-    """The dataset's own columns in its order; the frame must have the required ones and no others."""
+    """The dataset's own columns in its order. Raises SchemaError unless the frame has the required ones and no
+    others."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
     beside = () if rejects is None else rejects.columns
@@ -138,7 +137,7 @@ def check_columns(
 
 
 def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
-    """A block of our own, or the outcome of the one that has this batch already, waited for if need be."""
+    """A block of our own, or the outcome of the block that has this batch already, after waiting for it if need be."""
     while True:
         block, new = reserve_above_foreign(work, dataset, wanted)
         if new and isinstance(block, Reserved):
@@ -155,7 +154,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
         case Staged():
             return publish_staged(work, dataset, block)
         case Reserved() if blocks.lease_left_seconds(block, utc_now()) > 0:
-            time.sleep(0.2)  # its writer lives: its outcome will be ours
+            time.sleep(0.2)  # its writer is alive: its outcome will be ours
         case Reserved():
             with_opening(work, lambda: recover_reserved(work, dataset, block, Recovered()))
         case Abandoned():
@@ -178,7 +177,7 @@ def _write(
             last_check()
         except StrandlineError as e:
             if not _give_up(work, dataset, held, e):
-                return after_lost_mark(work, dataset, head)  # we were away, and another has settled it
+                return after_lost_mark(work, dataset, head)  # we lost the block, and another process has settled it
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
@@ -189,7 +188,7 @@ def _write(
 
 
 def _stage(work: IngestContext, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
-    """Whatever the write said, the branch tells whether it landed."""
+    """Whatever the write raised, the branch tells whether it landed."""
     head = held.head
     try:
         work.tables.stage(stamped, dataset.name, head.branch, work.wap(head))
@@ -205,8 +204,8 @@ def _stage(work: IngestContext, dataset: Dataset, stamped: DataFrame, held: Rese
 
 
 def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:
-    """The batch failed before its commit point, and we know it: say so at once rather than let the lease run out.
-    False if the block is no longer ours to give up. If the ledger cannot be asked, recovery does it later."""
+    """The batch failed before its commit point: abandon the block at once rather than let the lease expire. False if
+    the block is no longer ours. If the ledger cannot be reached, recovery does it later."""
     try:
         if not with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
             return False

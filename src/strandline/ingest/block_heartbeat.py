@@ -1,4 +1,4 @@
-"""A writer's sign of life."""
+"""A writer's heartbeat."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from strandline.ledger.ingest import blocks
 
 
 def renewed(work: IngestContext, held: Reserved) -> AbstractContextManager[Heartbeat]:
-    """Renew the block's lease while its writer works."""
+    """Renews the block's lease while its writer works."""
     seconds = work.settings.lease_seconds
     return beating(lambda: blocks.renew(work.ledger, held, lease_seconds=seconds), lease_seconds=seconds)

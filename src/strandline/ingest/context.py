@@ -1,4 +1,4 @@
-"""What every stage of ingest works with."""
+"""What all steps of ingest share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from strandline.storage.receipts import Receipts
 
 
 class SinkRecords(Protocol):
-    """What sinks say of themselves: a restored ledger does not know. `deliver/sink_records.SinkInquiry` gives it."""
+    """What sinks say of themselves, which a restored ledger does not know. `deliver/sink_records.SinkInquiry`
+    implements it."""
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
         """How far any sink of the dataset has come."""
@@ -28,8 +29,7 @@ class IngestContext:
     witness: Witness
     tables: SparkTables
     settings: IngestSettings
-    receipts: Receipts
-    """Of received batches, in the warehouse."""
+    receipts: Receipts  # of received batches, in the warehouse
     sinks: SinkRecords
 
     def wap(self, head: BlockHead) -> WapId:

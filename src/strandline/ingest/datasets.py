@@ -1,5 +1,6 @@
-"""Making, altering and dropping datasets: a table in the catalog and its row in the ledger, in an order that a crash
-between the two does not spoil. No JVM is needed for it."""
+"""Creates, alters and drops datasets: a table in the catalog and its row in the ledger, in an order that survives a
+crash between the two. No JVM is needed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SpooledBodies(Protocol):
-    """What a receiver has in its spool. `receive/spool.Spool` gives it."""
+    """The bodies in a receiver's spool. `receive/spool.Spool` implements it."""
 
     def bodies(self, table_uuid: str) -> Sequence[tuple[str, datetime]]:
         """Their names, and when they were written, whether the ledger knows them or not."""
@@ -41,7 +42,7 @@ class DatasetCare:
     def create(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str], partition_by: str | None
     ) -> Dataset:
-        """The table first, then the ledger: a table that says whose it is can be found again, a ledger row cannot."""
+        """The table first, then the ledger: a table that names its lake can be found again, a ledger row cannot."""
         with self.ledger.read() as connection:
             if datasets.find(connection, name) is not None:
                 raise UsageError(f"there is a dataset {name} already")
@@ -57,7 +58,7 @@ class DatasetCare:
             return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
 
     def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
-        """The table of a `create` that died before it reached the ledger, if this is the same one and it is empty."""
+        """The table of a `create` that died before it reached the ledger, if it is the same and empty."""
         from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
         from strandline.iceberg.pyiceberg.schema import columns_of
 
@@ -76,10 +77,11 @@ class DatasetCare:
             audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
 
     def drop(self, dataset: Dataset) -> None:
-        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken. It is marked
-        before anybody looks, so that what is not seen here comes too late for it; the table goes in the middle of that
-        transaction, so that one which died is simply done again."""
-        # Before the ledger is locked. A body that comes later is recorded before it is answered, or finds it dropped.
+        """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
+        taken. The dataset is marked first, so that whatever the checks do not see comes too late. The table is dropped
+        inside that transaction, so a drop that died is simply repeated."""
+        # Before the ledger is locked. A body that comes later is recorded before it is answered, or finds the dataset
+        # dropped.
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
@@ -97,7 +99,7 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
             f"{dataset.name} is delivered to {', '.join(s.name for s in fed)}",
             hint="Remove its sinks first: `strandline sink remove NAME`.",
         )
-    # What was never opened, because its table cannot be read, does not keep a person from dropping it.
+    # A dataset that was never resynced, because its table cannot be read, can be dropped.
     if still_open := [b for b in blocks.open_blocks(connection, dataset.id) if b.head.kind is not BlockKind.RECOVERED]:
         raise RefusedError(
             f"{dataset.name} has {plural(len(still_open), 'open block')}",
@@ -117,7 +119,8 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
 
 
 def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
-    """A ledger that was restored does not know bodies that were acknowledged since; no receiver would record them."""
+    """A restored ledger does not know bodies that were acknowledged since; after a drop no receiver would record
+    them."""
     if unknown := set(spooled) - received.spooled(connection, spooled):
         raise RefusedError(
             f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "

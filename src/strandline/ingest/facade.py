@@ -1,4 +1,4 @@
-"""Ingest as a lake offers it: ways in, and recovery, which every other stage relies on."""
+"""Ingest as a lake offers it: the ways in, and recovery, on which every other stage relies."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from strandline.ledger.engine import Ledger
     from strandline.ledger.witness import Witness
 
-SETTLE_AGAIN_SECONDS = 60
-"""How long after a recovery that could not settle some dataset the next one is made, if something is to be done."""
+SETTLE_AGAIN_SECONDS = 60  # after a recovery that could not settle some dataset, the next one waits this long
 
 
 class Ingestion:
-    """`lake.ingestion`. It starts Spark when that is needed, and the first thing done with it is to resync the ledger
-    (if the witness says so) and to settle what dead writers left."""
+    """`lake.ingestion`. It starts Spark when needed. Before Spark is used for anything else, the ledger is resynced (if
+    the witness says so), and the blocks of dead writers are settled."""
 
     def __init__(
         self, ledger: Ledger, witness: Witness, watches: SealWatches, start: Callable[[], IngestContext]
@@ -45,10 +44,8 @@ class Ingestion:
         self._started: IngestContext | None = None
         self._settling = threading.RLock()
         self._settled = False
-        self._settle_again_at: float | None = None
-        """When recovery is tried again, after it could not settle some dataset."""
-        self._recovering: set[int] = set()
-        """The threads that are at it: what they need of the lake is not settled first."""
+        self._settle_again_at: float | None = None  # the next recovery, after one that could not settle some dataset
+        self._recovering: set[int] = set()  # threads inside recovery: what they use of the lake is not settled first
 
     @property
     def is_started(self) -> bool:
@@ -56,7 +53,7 @@ class Ingestion:
 
     @property
     def unsettled_context(self) -> IngestContext:
-        """Starts Spark, and settles nothing first."""
+        """Starts Spark without settling anything first."""
         with self._starting:
             if self._started is None:
                 self._started = self._start()
@@ -64,23 +61,21 @@ class Ingestion:
 
     @property
     def context(self) -> IngestContext:
-        """Before it is used for the first time, what dead writers left is settled."""
+        """Settles the blocks of dead writers before the first use."""
         context = self.unsettled_context
         if threading.get_ident() in self._recovering:
             return context
         with self._settling:
             if not self._settled or self._is_due_again():
-                with suppress(WitnessUnreadable):  # reading goes on; whoever wants a number is told
+                with suppress(WitnessUnreadable):  # reading works without; taking a sequence number raises it again
                     self.recover()
         return context
 
     def _is_due_again(self) -> bool:
         return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
 
-    # Recovery.
-
     def recover(self) -> Recovered:
-        """Settles what dead writers left; the ledger is resynced first if the witness says so."""
+        """Settles the blocks of dead writers; the ledger is resynced first if the witness says so."""
         from strandline.ingest.recover import recover
         from strandline.ingest.resync import open_ledger, open_postponed, with_opening
 
@@ -95,11 +90,11 @@ class Ingestion:
         return report
 
     def catch_up(self) -> None:
-        """Resyncs a ledger that was restored, perhaps under this very process, before anything is asked of it."""
+        """Resyncs a ledger that was restored, perhaps while this process ran, before anything is asked of it."""
         try:
             highest = self._witness.read().highest
         except WitnessUnreadable:
-            return  # whoever wants a number is told
+            return  # taking a sequence number raises it again
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest
             postponed = bool(blocks.postponed(connection))
@@ -137,8 +132,6 @@ class Ingestion:
         context, target = self.unsettled_context, named[found.head.dataset]
         with_opening(context, lambda: void_staged(context, target, found, reason))
 
-    # Ways in.
-
     def append(
         self,
         dataset: str,
@@ -161,7 +154,7 @@ class Ingestion:
         return done
 
     def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Appended:
-        """A batch of received bodies, whose id alone decides."""
+        """A batch of received bodies: its id alone decides whether it is a repeat."""
         return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
 
     def ingest(
@@ -174,7 +167,7 @@ class Ingestion:
         progress: FileProgress,
         on_done: Callable[[FileOutcome], None],
     ) -> list[FileOutcome]:
-        """What dead writers left is settled first, where Spark has to start at all."""
+        """Settles the blocks of dead writers first, if Spark has to start at all."""
         from strandline.ingest.ingest_files import ingest_files
 
         def ready() -> IngestContext:
@@ -196,7 +189,7 @@ class Ingestion:
         return outcomes
 
     def number(self, dataset: Dataset, on_step: Callable[[int, int], None] | None = None) -> Numbered:
-        """Gives a sequence number to every row of an adopted table that has none."""
+        """Gives a sequence number to every unnumbered row of an adopted table."""
         from strandline.ingest.adopt import number_rows
 
         done = number_rows(self.context, dataset, on_step=on_step)

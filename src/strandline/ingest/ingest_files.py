@@ -1,8 +1,8 @@
-"""Files into a dataset: which batch each is, what is in already, and the rest side by side.
+"""Ingests files: finds the batch of each file, skips those that are in already, and ingests the rest in parallel.
 
-Without a batch id, a file is a batch of its own, and its bytes are its id: offering it again changes nothing. That is
-found out in the ledger before Spark starts, so that repeating an ingest costs a hash and one query. This module is
-light for the same reason; what needs Spark is imported where it is used.
+Without a batch id, a file is a batch of its own, and the hash of its bytes is the id: ingesting it again changes
+nothing. The ledger is asked before Spark starts, so a repeated ingest costs a hash and one query. This module imports
+Spark only where it is needed, for the same reason.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from strandline.ledger.ingest.reject_folders import RejectFolder
 if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
 
-FileProgress = Callable[[Path, str, int | None], None]
-FileBytes = Callable[[Path, int, int], None]
-"""A file, how many bytes of it the present step has read, and how many it has."""
-"""Which file, what is being done with it, and how many rows that is about, if known. Called from several threads."""
+FileProgress = Callable[[Path, str, int | None], None]  # file, present step, rows if known; called from many threads
+FileBytes = Callable[[Path, int, int], None]  # file, bytes that the present step has read, bytes in all
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -40,22 +38,18 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class FileOutcome:
-    paths: tuple[Path, ...]
-    """One file, or all files of a batch that was named."""
-    batch_id: str | None
-    """None where the file could not even be read."""
-    rows: int
-    """Rows of the batch in the dataset, whether they came now or were in already."""
+    paths: tuple[Path, ...]  # one file, or all files of a named batch
+    batch_id: str | None  # None if the file could not even be read
+    rows: int  # rows of the batch in the dataset, whether they came now or were in already
     range: SeqRange | None
-    rejected: int | None
-    """None for a duplicate: what was rejected then is not counted again."""
+    rejected: int | None  # None for a duplicate: what was rejected then is not counted again
     rejects_path: Path | None
     duplicate: bool
     seconds: float
     error: StrandlineError | None
+    # Columns of the dataset that no file of the batch has: they are null in all of its rows. JSON lines have a column
+    # if one line has a value in it.
     absent: tuple[str, ...] = ()
-    """Columns of the dataset that no file of the batch has: they are null in all of its rows. JSON lines have a column
-    if one of them has a value there."""
 
     @property
     def path(self) -> Path:
@@ -86,17 +80,15 @@ class Options:
 class _Batch:
     sources: tuple[SourceFile, ...]
     batch_id: str
-    stamps: tuple[tuple[int, int], ...] = ()
-    """Size and time of each file, taken before its bytes were hashed."""
-    known: bool = False
-    """In already, as far as its name says; whether it is the same batch is seen when its rows have been read."""
+    stamps: tuple[tuple[int, int], ...] = ()  # size and time of each file, taken before its bytes were hashed
+    known: bool = False  # in already, by its id; whether it is the same batch shows when its rows are read
 
     @property
     def paths(self) -> tuple[Path, ...]:
         return tuple(s.path for s in self.sources)
 
     def ended(self, since: float) -> FileOutcome:
-        """Nothing came in; `replace` says what did."""
+        """An outcome without rows; use `replace` to add what came in."""
         return FileOutcome(self.paths, self.batch_id, 0, None, 0, None, False, time.monotonic() - since, None)
 
 
@@ -111,10 +103,9 @@ def ingest_files(
     progress: FileProgress,
     on_done: Callable[[FileOutcome], None],
 ) -> list[FileOutcome]:
-    """Each file's or batch's outcome, in the order given: one that fails does not stop the others.
+    """The outcome of each file or batch, in the order given: one that fails does not stop the others.
 
-    `context` starts Spark; it is called once, and only if there is something to ingest.
-    """
+    `context` starts Spark; it is called once, and only if there is something to ingest."""
     if not paths:
         raise UsageError("no file to ingest")
     groups = [(p,) for p in paths] if options.batch_id is None else [tuple(paths)]
@@ -145,7 +136,8 @@ def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 
 
 def _check_unchanged(batch: _Batch) -> None:
-    """The rows must be those whose bytes made the batch id, or the same file would come in again under another."""
+    """Raises InputError unless the rows are those whose bytes made the batch id: otherwise the same file could come in
+    again under another id."""
     if _stamps(batch.paths) != batch.stamps:
         raise InputError(
             f"{batch.paths[0]} changed while it was read",
@@ -158,7 +150,7 @@ def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[
     try:
         return [f.result() for f in futures]
     except BaseException:
-        for future in futures:  # interrupted: what has not begun does not begin
+        for future in futures:  # interrupted: files that have not begun are not started
             future.cancel()
         raise
 
@@ -166,7 +158,7 @@ def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[
 def _plan(
     ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Options, progress: FileProgress
 ) -> _Batch | FileOutcome:
-    """What there is to do for these files, or the outcome, if that can be told without Spark."""
+    """The batch to ingest, or the outcome if it is known without Spark."""
     began = time.monotonic()
     try:
         progress(paths[0], "looking", None)
@@ -180,7 +172,7 @@ def _plan(
         known = blocks.of_batch(ledger, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
-    # A batch id that a person chose says nothing about the rows: those have to be read and compared.
+    # A batch id that a person chose says nothing about the rows: they have to be read and compared.
     if not isinstance(known, Published) or options.batch_id is not None:
         progress(paths[0], "waiting", None)
         return replace(batch, known=isinstance(known, Published))
@@ -218,7 +210,8 @@ def _ingest(
 def _bytes_of(
     batch: _Batch, told: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
-    """Of Parquet, which Spark reads, the tasks that are done tell how much that is."""
+    """What to report to, and the bytes that Spark has read. Spark reads Parquet, so there the share of finished tasks
+    counts."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 
@@ -230,7 +223,7 @@ def _bytes_of(
 
 
 def _from_the_start(positions: Positions | None, progress: FileProgress) -> FileProgress:
-    """Each step reads the file once more."""
+    """Each step reads the file once more, so the position is reset."""
 
     def step(path: Path, name: str, rows: int | None) -> None:
         if positions is not None and name in ("counting", "writing"):
@@ -270,8 +263,8 @@ def _read_and_append(
     if prepared.counted.rejected:
         count, folder = prepared.counted.rejected, options.rejects_folder
         check_rejects(dataset, reads, count, allowed=work.settings.rejects_max, strict=options.strict)
-        if not batch.known:  # else the file tells of the batch that is in, and this may be another
-            # Noted first: rows of a person who asks to be forgotten are looked for there.
+        if not batch.known:  # a known batch has its reject file, and this may be another batch
+            # The folder is recorded first: a purge for a person who asks to be forgotten searches it.
             here = RejectFolder(socket.gethostname(), str(folder.absolute()))
             reject_folders.note(work.ledger, dataset.id, here)
             rejects_file = rejects_path(folder, dataset, batch.batch_id, batch.paths)
@@ -297,7 +290,7 @@ def _read_and_append(
         ),
     )
     if done.row_count == 0 and done.rejected:
-        # Rejected rows are kept all the same: they show what this file is.
+        # The rejected rows are kept all the same: they show what this file is.
         error = InputRefused(
             f"not one row fits {dataset.name} ({done.rejected:,} rejected): {first_reasons(reads)}",
             hint="Is this the right file, and the right --format?",
@@ -311,7 +304,7 @@ def _explained(error: Exception, batch: _Batch) -> StrandlineError:
     from strandline.ingest.sources.failures import translate
 
     if isinstance(error, StrandlineError) and type(error) is not FailedError:
-        return error  # it knows what it is about; only what Spark reported as a whole is looked into
+        return error  # it is specific already; only general failures of Spark are translated
     text = str(error)
     named = next((s for s in batch.sources if str(s.path) in text), batch.sources[0])
     found = translate(error, named) or explain(error, f"{named.path} cannot be ingested")

@@ -1,4 +1,4 @@
-"""Settling what a dead writer left: run on open, before ingest, and by the daemon."""
+"""Recovery: settles the blocks that dead writers left. It runs on open, before ingest, and in the daemon."""
 
 from __future__ import annotations
 
@@ -35,22 +35,21 @@ class Recovered:
     published: list[SeqRange] = field(default_factory=list)
     abandoned: list[SeqRange] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
-    waiting: list[SeqRange] = field(default_factory=list)
-    """Reserved by a writer whose lease still runs."""
+    waiting: list[SeqRange] = field(default_factory=list)  # reserved by a writer whose lease has not expired
     branches_removed: int = 0
+    # datasets that could not be settled, because their tables cannot be read or written
     troubled: list[str] = field(default_factory=list)
-    """Datasets that could not be settled, because their tables cannot be read or written."""
 
 
 def recover(work: IngestContext) -> Recovered:
-    """Every open block, lowest first; a block that must be held does not stop the others."""
+    """Settles every open block, lowest first; a block that must be held does not stop the others."""
     report = Recovered()
     with work.ledger.read() as connection:
         known = datasets.every(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
     for dataset in known:
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
-            report.troubled.append(dataset.name)  # it is still to be opened, and nothing is settled before
+            report.troubled.append(dataset.name)  # the dataset waits for its resync, and nothing is settled before
             continue
         try:
             for found in todo[dataset.id]:
@@ -60,7 +59,7 @@ def recover(work: IngestContext) -> Recovered:
             _follow_main(work, dataset)
         except (OpeningNeeded, failpoints.FailpointError):
             raise
-        except Exception as e:  # whatever a damaged table makes its readers say, the others are to be settled
+        except Exception as e:  # whatever a damaged table raises, the other datasets are settled
             _record_trouble(work, dataset, e, report)
         else:
             _clear_trouble(work, dataset)
@@ -68,8 +67,8 @@ def recover(work: IngestContext) -> Recovered:
 
 
 def _follow_main(work: IngestContext, dataset: Dataset) -> None:
-    """Our tag keeps what it names, also what the owner has deleted and expired since: so it does not stay behind. A
-    table that was rolled back is refused by whoever works on it, and is no trouble to recovery."""
+    """Moves our tag, which keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must
+    not stay behind. A table that was rolled back is refused by the stages, and is no trouble for recovery."""
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
@@ -138,8 +137,8 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
 
 
 def branch_complete(work: IngestContext, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
-    """The branch's head is the append of exactly this block. Its writer may have died before it could check what
-    it wrote, so it is checked here."""
+    """Whether the branch's head is the append of exactly this block. Its writer may have died before it could check
+    what it wrote, so it is checked here."""
     snapshot = None if head is None else view.snapshots.get(head)
     if snapshot is None or snapshot.wap != str(wap):
         return False
@@ -151,13 +150,13 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
 
 
 def remove_strays(work: IngestContext, dataset: Dataset) -> int:
-    """Branches whose block was abandoned or is not in the ledger: a writer that died after it lost its block. Not
-    one of them was acknowledged; the opening procedure rolled forward whatever could have been."""
+    """Removes branches whose block was abandoned or is not in the ledger: their writers died after they lost the block.
+    None of them was acknowledged; the resync rolled forward whatever could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
         with work.ledger.read() as connection:
             owner = blocks.of_number(connection, int(branch.removeprefix(BRANCH_PREFIX)))
-        # Looked up after the branch was seen: a writer reserves before it makes its branch.
+        # The block is looked up after the branch was listed: a writer reserves before it creates its branch.
         if owner is not None and owner.head.dataset == dataset.id and isinstance(owner, Reserved | Staged):
             continue
         work.tables.remove_branch(dataset.name, branch)

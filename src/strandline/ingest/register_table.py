@@ -1,6 +1,6 @@
-"""A table that is there becomes a dataset: our columns and properties on it, and its name in the ledger.
+"""Makes a dataset of an existing table: adds our columns and properties to it, and its name to the ledger.
 
-The table comes first: one that says whose it is can be found again, a row of the ledger cannot.
+The table comes first: a table that names its lake can be found again, a ledger row cannot.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a caller asked for; None is "as recorded"."""
+    """What a caller asked for; None means as recorded."""
 
     history: History | None
     deliver_by: Sequence[str] | None
-    leave_foreign: bool = False
-    """Rows that have a number already are left out for good."""
+    leave_foreign: bool = False  # rows that have a sequence number already are left out for good
 
 
 def register(
     ledger: Ledger, catalog: LightCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: Terms
 ) -> Dataset:
-    """The dataset, new or known. Run again, it mends what someone took away from the table by hand."""
+    """The dataset, new or known. Run again, it repairs what someone removed from the table by hand."""
     with ledger.read() as connection:
         recorded = datasets.find(connection, name)
         epoch = sequence.read(connection).epoch
-    # Under a name that is known there may be another table by now: its rows are another dataset's.
+    # The name may belong to another table by now: its rows are another dataset's.
     same = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
     known = recorded if same else None
     by, history = as_recorded(known, terms)
@@ -61,7 +60,8 @@ def register(
 
 
 def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
-    """Before anything is changed: numbers that a table brings along are not of this ledger."""
+    """Raises RefusedError, before anything is changed, if the table has sequence numbers: they are not of this
+    ledger."""
     from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 
     counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot: True)
@@ -78,7 +78,7 @@ def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
 
 
 def as_recorded(known: Dataset | None, terms: Terms) -> tuple[tuple[str, ...], History]:
-    """What a table was adopted with stays: rows that have their number were sorted and delivered by it."""
+    """What a table was adopted with stays: numbered rows were sorted and delivered by it. Raises UsageError."""
     by = None if terms.deliver_by is None else tuple(terms.deliver_by)
     history = terms.history
     if known is None:
@@ -100,7 +100,7 @@ def as_recorded(known: Dataset | None, terms: Terms) -> tuple[tuple[str, ...], H
 
 
 def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
-    """Its open blocks, if it has any, can never be published now: they are named in the audit."""
+    """The old dataset's open blocks can never be published now: the audit names them."""
     given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
     datasets.mark_dropped(connection, old.id)
     audit.record(connection, "dataset_replaced", dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up)
@@ -115,7 +115,7 @@ def _prepare(
     deliver_by: Sequence[str],
     properties: Mapping[str, str],
 ) -> str:
-    """Our columns and properties on the table; gives its uuid."""
+    """Adds our columns and properties to the table; returns its uuid."""
     from strandline.iceberg.pyiceberg.catalog import FORMAT_VERSION
 
     wanted: dict[str, Any] = {"lake_id": lake, "epoch": epoch, "deliver_by": deliver_by, "properties": properties}

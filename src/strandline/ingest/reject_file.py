@@ -1,4 +1,4 @@
-"""The rows of a batch that do not fit its dataset: how many may be left out, and the file that keeps them."""
+"""The rows of a batch that do not fit its dataset: how many are allowed, and the file that keeps them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from strandline.storage.durable import make_folders, whole_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    Reads = Sequence[tuple[SourceFile, DataFrame]]
-    """The files of a batch, and the frames that read them."""
+    Reads = Sequence[tuple[SourceFile, DataFrame]]  # the files of a batch, and the frames that read them
 
 REASONS_SHOWN = 3
 _NAME_CHARS_MAX = 60
@@ -60,7 +59,7 @@ def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[
 
 
 def find_rejects(folder: Path, dataset: Dataset, batch_id: str) -> Path | None:
-    """The file of a batch that came before, perhaps under another name."""
+    """The file of an earlier batch with this id, perhaps under another name."""
     return next((folder / dataset.name).glob(f"*-{_ending(batch_id)}"), None)
 
 
@@ -69,7 +68,7 @@ def _ending(batch_id: str) -> str:
 
 
 def write_reject_file(reads: Reads, path: Path, expected: int) -> None:
-    """One file for the batch, whole or not there, each line with the file that it comes from."""
+    """One file for the batch, complete or absent; each line names its input file."""
     from strandline.ingest.sources.rejects import rejected_rows
 
     try:

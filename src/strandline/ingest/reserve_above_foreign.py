@@ -1,8 +1,8 @@
-"""Blocks are placed above every number that the table holds. Others can write numbers that nobody was given, and a row
-of ours with the same number could not be told from theirs.
+"""Reserves blocks above every sequence number that the table holds. Others can write numbers that were never reserved,
+and a row of ours with the same number could not be told from theirs.
 
-Which numbers there are is known from manifests. They are looked at only when main has commits that are not ours since
-the last look; `tests/model/foreign_model.py` goes through what can happen in between.
+Manifests show which numbers there are. They are read only if main has foreign commits since the last check;
+`tests/model/foreign_model.py` explores what can happen in between.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def reserve_above_foreign(work: IngestContext, dataset: Dataset, wanted: blocks.
 
 
 def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> Place | None:
-    """None where everything that came into main since the last look is ours."""
-    with work.ledger.read() as connection:  # the ledger first, the table after
+    """None if everything that came into main since the last check is ours."""
+    with work.ledger.read() as connection:  # the ledger first, then the table
         checked = datasets.numbers_checked(connection, dataset.id)
         last = sequence.read(connection).last
     view = work.tables.view(dataset.name)
     near = checked is not None and block_placement.is_near(checked, last, rows)
     if view.main is None or (not near and only_ours_since(view, checked, work.lake)):
         return None
-    # Main may go on while its files are looked at; what comes meanwhile is looked at the next time.
+    # Main may move on while its files are read; the next check covers what comes meanwhile.
     return block_placement.place(
         last,
         rows,
@@ -54,8 +54,8 @@ def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> Place | Non
 
 
 def only_ours_since(view: TableView, checked: Checked | None, lake: str) -> bool:
-    """Whether no commit that could have brought numbers in is younger than the last look, or than the table. Rewritten
-    files hold numbers that were there before."""
+    """Whether no foreign commit that could have brought sequence numbers is newer than the last check. Rewritten files
+    hold numbers that were there before."""
     for snapshot in view.ancestors(view.main):
         if checked is not None and snapshot.id == checked.snapshot:
             return True

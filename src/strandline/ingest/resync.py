@@ -1,11 +1,11 @@
-"""The opening procedure: what a ledger does when the witness says that it does not know everything.
+"""The resync: what a ledger does when the witness shows that it does not know everything.
 
-It holds the counter's lock from beginning to end, so nobody takes a number meanwhile. Every step can be repeated: a
-crash in the middle leaves witness and counter apart, and the next opening begins again. Raising the epoch in the
-tables comes first, because from then on another live copy of the ledger can no longer publish.
+It holds the counter's lock from beginning to end, so nobody reserves a sequence number meanwhile. Every step can be
+repeated: a crash in the middle leaves witness and counter apart, and the next resync begins again. Raising the epoch in
+the tables comes first, because from then on another live copy of the ledger can no longer publish.
 
-A dataset whose table cannot be read is postponed: an open block over the numbers in question holds its seal, and
-nothing is taken in, read or delivered there until `open_postponed` has done the rest (docs/adr/0041).
+A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
+and nothing is ingested, read or delivered there until `open_postponed` has done the rest (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    gap: SeqRange | None
-    """The numbers that this ledger did not know; None where the witness was behind instead."""
+    gap: SeqRange | None  # the sequence numbers that this ledger did not know; None if the witness was behind instead
     epoch: int
     rolled_forward: tuple[SeqRange, ...]
     batches: int
@@ -73,7 +72,7 @@ class Opened:
 
 
 def with_opening(work: IngestContext, step: Callable[[], T]) -> T:
-    """Do it; if the ledger must be opened first, open it and do it then."""
+    """Runs `step`; if the ledger needs a resync first, resyncs it and runs `step` again."""
     for _ in range(3):
         try:
             return step()
@@ -103,7 +102,7 @@ def _open(
     work: IngestContext, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
 ) -> Opened:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
-    # One number more: another copy of this ledger that stands at the same counter must notice, too.
+    # One number more: another copy of this ledger with the same counter must notice, too.
     last = max(highest, counter.last) + 1
     views, unreadable = _own_tables(work, datasets.every(connection), blocks.postponed(connection))
     found = _register(connection, views)
@@ -161,12 +160,13 @@ def _open(
 
 
 def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
-    """The table is asked after its epoch was raised: a retention that tells its floor later looks at the epoch again,
-    and deletes nothing. The sinks that stand below it by this ledger may have got those rows, or were passed over."""
+    """Takes the floor from the table; returns the sinks that are below it by this ledger: they may have got those rows,
+    or were passed over. The table is read after its epoch was raised: a retention that writes its floor later checks
+    the epoch again, and deletes nothing."""
     floor = Seq(work.tables.view(dataset.name).floor)
     if floor <= (floors.get(connection, dataset.id) or 0):
         return []
-    floors.lock(connection, dataset.id)  # a sink that is being added is seen, or begins above the floor
+    floors.lock(connection, dataset.id)  # a sink that is being added is seen here, or begins above the floor
     floors.rise(connection, dataset.id, floor)
     below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
     for reach in below:
@@ -175,8 +175,8 @@ def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -
 
 
 def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, last: int) -> list[str]:
-    """As with the floor: purges that this ledger has forgotten, and sinks that may have lost rows by them. `last` is
-    how far it had counted."""
+    """As with the floor: takes purges that this ledger has forgotten, and returns sinks that may have lost rows by
+    them. `last` is the ledger's counter."""
     told = work.tables.view(dataset.name).purged
     new = forgotten_purges(told, losses.purged(connection, dataset.id), last)
     for purge in new:
@@ -189,8 +189,9 @@ def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, 
 
 
 def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last: int) -> list[ToldPurge]:
-    """A ledger that has counted up to `last` was there when lower numbers were taken. Of what was told without a number
-    the two ends must do: when purges are many, one that lies between others leaves the ends as they are."""
+    """A ledger whose counter is at `last` was there when lower sequence numbers were taken. For purges that the table
+    tells without a number, both ends must match: when there are many purges, one between others does not change the
+    ends."""
     first, end = {r.lo for r in known}, {r.hi for r in known}
     return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
 
@@ -198,8 +199,8 @@ def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last:
 def _own_tables(
     work: IngestContext, known: Sequence[Dataset], postponed: Sequence[Reserved]
 ) -> tuple[dict[str, TableView], dict[str, str]]:
-    """Every table of the catalog that says it is this lake's, whether the ledger knows it or not; and those that cannot
-    be read, or were postponed before, with the reason. If that is every dataset, storage is away: it is raised."""
+    """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
+    read, or were postponed before, with the reason. Raises if no dataset can be read: then storage is unavailable."""
     views: dict[str, TableView] = {}
     unreadable: dict[str, str] = {}
     failure: Exception | None = None
@@ -212,13 +213,13 @@ def _own_tables(
             continue  # dropped since it was listed
         except failpoints.FailpointError:
             raise
-        except Exception as e:  # whatever a damaged table makes its readers say
+        except Exception as e:  # whatever a damaged table raises
             unreadable[name] = explain(e, "it cannot be read").message
             failure = e if name in ours else failure
             continue
         if view.properties.get(LAKE_PROPERTY) != work.lake:
             continue
-        if name in waiting:  # its ranges are opened one after the other, the lowest first
+        if name in waiting:  # its ranges are resynced one after the other, the lowest first
             unreadable[name] = "it is still to be opened over lower numbers"
         else:
             views[name] = view
@@ -228,14 +229,14 @@ def _own_tables(
 
 
 def open_postponed(work: IngestContext) -> list[str]:
-    """Open the datasets that openings had to postpone, and whose tables can be read by now. Names the others."""
+    """Resyncs postponed datasets whose tables can be read by now. Returns the others, each with its reason."""
     with work.ledger.read() as connection:
         waiting = {b.head.dataset for b in blocks.postponed(connection)}
         known = [d for d in datasets.every(connection) if d.id in waiting]
     left = []
     for dataset in known:
         try:
-            work.tables.view(dataset.name)  # a damaged file is read again and again: not under the lock
+            work.tables.view(dataset.name)  # not under the lock: reading a damaged file is retried again and again
             _open_later(work, dataset)
         except (OpeningNeeded, failpoints.FailpointError):
             raise
@@ -248,16 +249,16 @@ def open_postponed(work: IngestContext) -> list[str]:
 
 
 def _open_later(work: IngestContext, dataset: Dataset) -> None:
-    """What the opening does for a dataset, over each range that it was postponed for. One transaction, under the
-    counter's lock; every step can be repeated."""
+    """The resync of one dataset, over each range that it was postponed for. One transaction, under the counter's lock;
+    every step can be repeated."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
         waiting = blocks.postponed(connection, dataset.id)
         if not waiting:
-            return  # another was faster
+            return  # another process was faster
         view = work.tables.view(dataset.name)
         check_fit(view, dataset, work.lake)
-        # A higher one was raised by a ledger that this one is an older copy of.
+        # A higher epoch was raised by a ledger of which this one is an older copy.
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)
         failpoints.hit("postponed.after_epoch")
@@ -287,7 +288,7 @@ def _open_later(work: IngestContext, dataset: Dataset) -> None:
 
 
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
-    """Datasets that were made after the copy; one whose table was made anew replaces the old."""
+    """Adds datasets that were created after the copy was made; one whose table was created anew replaces the old."""
     added = []
     for name, view in views.items():
         known = datasets.find(connection, name)
@@ -310,8 +311,8 @@ def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
 def _roll_forward(
     work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
 ) -> list[SeqRange]:
-    """Complete branches in the gap were staged, perhaps past their commit point. Of one batch only the highest number:
-    a lower one was abandoned before the higher one was taken."""
+    """Publishes complete branches in the gap: they were staged, perhaps past their commit point. Of one batch only the
+    branch with the highest number: a lower one was abandoned before the higher one was reserved."""
     view = work.tables.view(name)
     dataset = datasets.get(connection, name)
     newest: dict[str, tuple[WapId, SnapshotId]] = {}
@@ -322,7 +323,7 @@ def _roll_forward(
             continue
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
-    for name_of_part in list(newest):  # a part has a branch: what it is a part of was given up before
+    for name_of_part in list(newest):  # a part has a branch, so the batch that it is a part of was abandoned before
         for whole in wholes_of(name_of_part):
             newest.pop(whole, None)
     rolled = []
@@ -334,7 +335,7 @@ def _roll_forward(
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if passed is not None and wap.rows.lo <= passed:
-            continue  # it was given up before a sink passed it, and would never be delivered there
+            continue  # it was abandoned before a sink passed it, and would never be delivered there
         if not branch_complete(work, name, view, head, wap):
             continue
         outcome = work.tables.publish(
@@ -342,7 +343,7 @@ def _roll_forward(
         )
         if isinstance(outcome, AlreadyPublished):
             rolled.append(wap.rows)
-    # What is left cannot be committed any more, by whomever: the seal is about to pass these numbers.
+    # The remaining branches must never be committed, by anybody: the seal is about to pass their numbers.
     for branch in work.tables.view(name).branches:
         if gap is not None and int(branch.removeprefix(BRANCH_PREFIX)) in gap:
             work.tables.remove_branch(name, branch)
@@ -356,7 +357,7 @@ def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
 
 
 def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
-    """The batches that retained history tells of, so that offering one of them again is still a repeat."""
+    """Records the batches in the retained history, so that offering one of them again is still a repeat."""
     taken = 0
     for snapshot in view.ancestors(view.main):
         wap = _wap_of(view, snapshot.id, lake)

@@ -1,8 +1,8 @@
-"""Received batches that a restored ledger has forgotten: which bodies they brought is told by their receipts.
+"""Received batches that a restored ledger has forgotten: their receipts say which bodies they contained.
 
-The table's history tells the batches. Where history does not reach back to what the ledger knows, or a receipt is gone,
+The table's history names the batches. If history does not reach back to what the ledger knows, or a receipt is gone,
 nobody can say which bodies the table has: a sender that repeats one would add its rows a second time. Then the
-dataset's receiver holds until a person has looked.
+dataset's receiver holds until a person has decided.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _NOT_OPENED = (
 
 
 def hold_until_opened(connection: Connection, dataset: Dataset) -> None:
-    """The table cannot be read now, so nobody can say which bodies it has. Opening the dataset later ends this hold."""
+    """The table cannot be read now, so nobody can say which bodies it has. The later resync of the dataset ends this
+    hold."""
     receive_holds.put(connection, dataset.id, _NOT_OPENED)
 
 
@@ -33,8 +34,8 @@ def end_hold_until_opened(connection: Connection, dataset: Dataset) -> None:
 def take_back_received(
     work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
 ) -> str | None:
-    """Record the bodies of every received batch that the table has in the gap. If that cannot be done for all of them,
-    or the table's history is not complete (`reaches_the_copy`), write a hold for the dataset's receiver, and return its
+    """Records the bodies of every received batch that the table has in the gap. If that fails for one of them, or the
+    table's history is not complete (`reaches_the_copy`), it stores a hold for the dataset's receiver and returns the
     reason."""
     view = work.tables.view(dataset.name)
     problems = [p for wap in _received(view, gap, work.lake) if (p := _take_back(work, connection, dataset, wap))]
@@ -70,8 +71,8 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
 
 
 def reaches_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
-    """Whether all that was published since the copy is in the table's history. What the copy knows as published was
-    published before it, and so was everything before that. Asked before the ledger learns from the table."""
+    """Whether the table's history has everything that was published since the copy. What the copy knows as published
+    was published before it, and so was everything before that. Call this before the ledger learns from the table."""
     known = {block.snapshot for block in blocks.last_settled(connection, dataset.id)}
     if (settled := table_states.get(connection, dataset.id).settled) is not None:
         known.add(settled.snapshot)
@@ -79,7 +80,7 @@ def reaches_the_copy(connection: Connection, dataset: Dataset, view: TableView) 
 
 
 def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) -> bool:
-    """A dataset without a token that is, or was, for it, and without a receipt, has received nothing."""
+    """A dataset without a receipt, and without a token that is or was for it, has received nothing."""
     if any(token.datasets is None or dataset.name in token.datasets for token in tokens.every(connection)):
         return True
     return bool(work.receipts.listed(dataset.table_uuid))

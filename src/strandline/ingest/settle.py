@@ -1,4 +1,4 @@
-"""From `staged` to `published`, by whoever gets there: the writer, recovery, or another process."""
+"""From `staged` to `published`, by whichever process gets there: the writer, recovery, or another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """There is no way but forward. A block of which nobody can tell whether it was published is held, and said."""
+    """Publishes the block; a staged block only goes forward. Raises BlockHeld if nobody can tell whether it was
+    published."""
     with work.ledger.read() as connection:
         epoch = sequence.read(connection).epoch
         memory = rollback.recall(connection, dataset)
@@ -46,7 +47,7 @@ def settled(work: IngestContext, head: BlockHead) -> Published:
 
 
 def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
-    """A writer staged its rows, but its compare-and-set failed: look who has the block now."""
+    """A writer staged its rows, but its compare-and-set failed: find out who has the block now. Raises BlockLost."""
     match blocks.look(work.ledger, head):
         case Published() as published:
             return published  # recovery was faster
@@ -73,8 +74,8 @@ def _lost(head: BlockHead) -> BlockLost:
 
 
 def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: str) -> None:
-    """Only what is held can be voided. Its branch goes first: a publisher that is still on its way then finds none, and
-    holds the block too."""
+    """Only a block that is held can be voided. Its branch is removed first: a publisher that is still running then
+    finds none, and holds the block too."""
     try:
         publish_staged(work, dataset, staged)
     except BlockHeld:
@@ -82,7 +83,7 @@ def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: s
     else:
         raise RefusedError(f"block {staged.head.rows} could be published after all, and is now")
     with work.ledger.write() as connection:
-        # A number is taken, as for abandoning: a restore that undoes this must be noticed.
+        # A sequence number is taken, as for abandoning, so that a restore that undoes this is noticed.
         sequence.take(connection, work.witness, 1, step="abandon")
         if not blocks.void(connection, staged, reason):
             raise RefusedError(f"block {staged.head.rows} was settled meanwhile")

@@ -1,11 +1,11 @@
-"""Counting and stamping, on the executors.
+"""Counts and stamps rows on the executors.
 
-The numbers of a batch are `lo + position`: the position of a row is that of its partition's first row, from the count,
-plus its place in the partition. Both passes run over the partitions of one RDD, so a plan that would be cut
-differently the second time (adaptive execution, a shuffle) cannot renumber rows. A plan that only scans, projects and
-filters is cut by its source alone; it is planned twice instead, so that the count need not read a column. Where the
-source itself changed between the passes, the stamp refuses a row too many, and the check of the staged files a row too
-few.
+The sequence number of a row is `lo + position`: the position of its partition's first row, from the count, plus its
+place in the partition. Both passes run over the partitions of one RDD, so a plan that would be partitioned differently
+the second time (adaptive execution, a shuffle) cannot renumber rows. If a plan only scans, projects and filters, its
+source alone decides the partitions; it is planned twice instead, so that the count need not read a column. If the
+source itself changed between the passes, the stamp refuses a row too many, and the check of the staged files finds a
+row too few.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows per partition of the pinned frame, and a digest of all of them that does not depend on their order."""
+    """Rows per partition of the pinned frame, and a digest of all rows that does not depend on their order."""
 
     per_partition: tuple[int, ...]
     rejected: int
     digest: str | None
-    empty: frozenset[str] = frozenset()
-    """Columns in which no row has a value. Only of frames that a reader of files made."""
+    empty: frozenset[str] = frozenset()  # columns in which no row has a value; only for frames from a file reader
 
     @property
     def rows(self) -> int:
@@ -48,13 +47,11 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Columns that a reader of files puts beside those of the dataset. Whoever hands over such a frame says so: a
-    column of a table may have any name and mean anything."""
+    """Columns that a file reader puts beside those of the dataset. The caller names them, because a table's column may
+    have any name and mean anything."""
 
-    reason: str
-    """Why the row does not fit; null in a row that does."""
-    about: tuple[str, ...]
-    """What else describes the row; not ingested."""
+    reason: str  # why the row does not fit; null for a row that does
+    about: tuple[str, ...]  # what else describes the row; not ingested
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,8 +81,8 @@ _NARROW = frozenset(
 
 
 def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | None = None) -> Pinned:
-    """The same rows over one RDD: its partitions are what they are, however often they are computed. Where the rows
-    need not be read to be counted, and the source alone decides the partitions, the frame is left as it is."""
+    """The same rows over one RDD, whose partitions stay the same however often they are computed. The frame is left as
+    it is if rows need not be read to be counted and the source alone decides the partitions."""
     if not hasattr(df, "_jdf"):
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
@@ -111,14 +108,14 @@ def _is_narrow(plan: Any) -> bool:
 
 
 def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
-    """One pass. Rejected rows are counted apart and left out of the digest."""
+    """One pass. Rejected rows are counted separately and left out of the digest."""
     pinned = source.df
     fit = "true" if source.rejects is None else f"{quoted(source.rejects.reason)} IS NULL"
     fits = F.expr(fit)
     measures = [F.expr(f"count_if({fit}) AS fit"), F.expr(f"count_if(NOT ({fit})) AS rejected")]
     if digest:
-        # A column without a value says nothing: a column that was added to the dataset later does not make the same
-        # rows other rows. Each value stands with its column's name: a 1 in one column is not a 1 in another.
+        # A null value does not count: a column that was added to the dataset later does not change the digest. Each
+        # value is hashed with its column's name: a 1 in one column is not a 1 in another.
         fields = sorted((f for f in pinned.schema.fields if f.name in columns), key=lambda f: f.name)
         values = [
             F.when(
@@ -128,7 +125,7 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
         ]
         for seed in (1, 2):
             row = F.when(fits, F.xxhash64(F.lit(seed), *values))
-            # Sums of halves: the rows' order does not matter, equal rows do not cancel out, and no sum overflows.
+            # Sums of halves: the order of rows does not matter, equal rows do not cancel out, and no sum overflows.
             measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
     if source.rejects is not None:
@@ -153,8 +150,8 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
 
 
 def _hashable(value: Column, kind: T.DataType) -> Column:
-    """Hash functions skip nulls, do not see where a list ends, and refuse maps: say "null here" in so many words, say
-    how long a list is, and sort maps by key."""
+    """Hash functions skip nulls, do not see where a list ends, and refuse maps. So nulls and lengths of lists are
+    explicit, and maps are sorted by key."""
     size: list[Column] = []
     match kind:
         case T.StructType():
@@ -188,12 +185,13 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
 def stamp(
     source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[T.StructField]
 ) -> DataFrame:
-    """The rows that fit, numbered, with internal columns first. `deliver_by` are fields as the table has them."""
+    """The rows that fit, with sequence numbers; internal columns come first. `deliver_by` are fields as the table has
+    them."""
     pinned = source.df
     starts = [0, *accumulate(counted.per_partition)][:-1]
     if source.rejects is not None:
         pinned = pinned.where(F.col(source.rejects.reason).isNull())
-    # As text: each function that is called on a Column is a conversation with the JVM, and this is done for each batch.
+    # As text: each function on a Column is a call to the JVM, and this runs for each batch.
     place = f"(monotonically_increasing_id() & {_PLACE_BITS}L)"
     internal = [
         F.expr(
@@ -211,28 +209,29 @@ MORE_ROWS = "strandline: more rows in a partition than were counted"
 
 
 def _of_this_partition(values: Sequence[int]) -> str:
-    """One literal however many there are: a job can have a hundred thousand partitions."""
+    """One literal, however many values: a job can have a hundred thousand partitions."""
     return f"element_at(CAST(split('{','.join(map(str, values))}', ',') AS array<bigint>), spark_partition_id() + 1)"
 
 
 def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> Column:
-    """What `partition.encode_partition` does, as an expression. A value is first made what the table will hold: an
-    int that goes into a decimal column, say, must not look different there."""
+    """What `partition.encode_partition` does, as an expression. A value is first cast to the table's type: an int that
+    goes into a decimal column, for example, must not look different there."""
     parts = []
     for field in deliver_by:
         held = F.col(quoted(field.name)).cast(field.dataType) if field.name in given else F.lit(None)
-        # Bytes are no text: what is not UTF-8 would all look the same.
+        # Bytes are no text: all that is not UTF-8 would look the same.
         text = F.hex(held) if isinstance(field.dataType, T.BinaryType) else held.cast("string")
         parts.append(F.concat(F.lit(encode_part(field.name) + "="), F.coalesce(F.url_encode(text), F.lit(NULL_PART))))
     return F.concat_ws("/", *parts)
 
 
 def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: Counted) -> None:
-    """Each partition has as many rows as were counted. A total alone would hide a row more here and one fewer there.
+    """Raises StampMismatch unless each partition has as many rows as were counted. A total alone would hide one row
+    more here and one fewer there.
 
-    A file comes from one task, so its bounds lie inside one partition's numbers; places inside a partition are
-    consecutive by construction and the stamp refused any beyond the count. So equal counts prove: dense and unique.
-    """
+    A file comes from one task, so its bounds are inside one partition's numbers. Places inside a partition are
+    consecutive by construction, and the stamp refused any beyond the count. So equal counts prove that the numbers are
+    dense and unique."""
     starts = [rows.lo + s for s in [0, *accumulate(counted.per_partition)]]
     found = [0] * len(counted.per_partition)
     for file in files:
@@ -257,8 +256,8 @@ MISMATCH_HINT = (
 
 
 def staged_exactly(files: Sequence[StagedFile], rows: SeqRange) -> bool | None:
-    """For recovery, which has no counts: True if the files' bounds prove that every number stands once, False if
-    the count is wrong, None if only the rows themselves can tell (files of a partitioned table interleave)."""
+    """For recovery, which has no counts: True if the files' bounds prove that every sequence number is on one row,
+    False if the count is wrong, None if only the rows can tell (files of a partitioned table interleave)."""
     if sum(f.records for f in files) != len(rows):
         return False
     expected = rows.lo

@@ -1,1 +1,1 @@
-"""Bounded reads of settled rows, and the checks that everyone makes before reading a table."""
+"""Bounded reads of settled rows, and the checks that every stage makes before it reads a table."""

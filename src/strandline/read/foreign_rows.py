@@ -1,7 +1,7 @@
-"""How many rows of a dataset's table are not ours: without a number, or with one that no block owns.
+"""Counts the rows of a dataset's table that no block owns: unnumbered rows and foreign rows.
 
-Counting reads manifests, so its result is kept with the snapshot it was made at. It stays right for as long as every
-commit since is ours or only moves rows about; then nothing has to be read again.
+Counting reads manifests, so the result is stored with its snapshot. It stays valid while every later commit is ours or
+only moves rows about; then nothing has to be read again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from strandline.ledger.ingest import blocks, datasets
 def still_right(
     counts: TableCounts | None, view: TableView, lake: str, owned: Sequence[SeqRange]
 ) -> TableCounts | None:
-    """The counts, if nothing has come into main since that could have changed them. `owned` are the numbers of blocks
-    that are published or open: a snapshot that only says it is ours may be of a block that was given up."""
+    """The counts, if nothing that could change them has come into main since. `owned` are the sequence numbers of
+    published and open blocks: a snapshot that only claims to be ours may be of an abandoned block."""
     if counts is None:
         return None
     for snapshot in view.ancestors(view.main):
@@ -29,7 +29,7 @@ def still_right(
             return counts
         wap = WapId.parse(snapshot.wap)
         ours = wap is not None and wap.lake == lake and snapshot.operation == "append" and covers(owned, wap.rows)
-        # Numbering adopted rows replaces files and changes the count of those without a number.
+        # Numbering adopted rows replaces files, too, and changes the count of unnumbered rows.
         moved = snapshot.operation == "replace" and wap is None
         if not (ours or moved):
             return None
@@ -45,7 +45,8 @@ def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
 
 
 def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView, lake: str) -> TableCounts | None:
-    """What is known, or counted anew and kept. None where it cannot be told: files with deletes by value."""
+    """The stored counts if they are valid, else new ones, which are stored. None if they cannot be told: the table has
+    equality deletes."""
     with ledger.read() as connection:
         stored = datasets.counts(connection, dataset.id)
         if stored is not None and stored.snapshot == view.main:
@@ -54,7 +55,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
         owned, unsettled = _ours(connection, dataset, since)
     known = still_right(stored, view, lake, owned)
     if known is not None:
-        found = replace(known, snapshot=view.main)  # the walk back to it stays short
+        found = replace(known, snapshot=view.main)  # so that the next walk through history is short
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
@@ -62,7 +63,8 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
         if counted is None:
             return None
         found, unsettled = counted
-    # Rows of open blocks may be in main already and are ours then; only settling tells, which makes no new snapshot.
+    # Rows of open blocks may be in main already, and are ours then. Only settling decides that, and makes no new
+    # snapshot.
     if not unsettled:
         with ledger.write() as connection:
             datasets.set_counts(connection, dataset.id, found)
@@ -70,7 +72,8 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
 
 
 def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
-    """Below the lowest number that came into main since the rows were counted: no older block needs to be looked up."""
+    """One below the lowest sequence number that came into main since the last count: older blocks need not be looked
+    up."""
     lows: list[int] = []
     for snapshot in view.ancestors(view.main):
         if stored is not None and snapshot.id == stored.snapshot:
@@ -86,8 +89,8 @@ def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[
 
 
 def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> Callable[[SnapshotId], bool]:
-    """Of which it is known that their files hold each number once, and none that another file has: ours, and those that
-    were there when no number stood twice. What was written anew since may hold a row of somebody else's."""
+    """The snapshots whose files are known to hold each sequence number once, and none that another file has: our own,
+    and those that were there when no number was on two rows. A file written by others since may hold any number."""
     ours = set()
     base = None if stored is None or stored.twice != 0 else stored.snapshot
     since: set[SnapshotId] = set()
@@ -106,7 +109,7 @@ def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) ->
 def _count_anew(
     config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: Callable[[SnapshotId], bool]
 ) -> tuple[TableCounts, bool] | None:
-    """The table first, the ledger after: whatever is in the table was reserved before, so the ledger knows it."""
+    """The table first, then the ledger: whatever is in the table was reserved before, so the ledger knows it."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
     from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 
@@ -116,7 +119,7 @@ def _count_anew(
         snapshot = table.current_snapshot()
         with ledger.read() as connection:
             owned, unsettled = _ours(connection, dataset, None)
-        # What came in since `is_trusted` was made is not in it, and looked at.
+        # Snapshots that came in since `is_trusted` was made are not in it, so their files are read.
         counted = count_rows_not_ours(table, owned, is_trusted)
     finally:
         catalog.close()

@@ -1,4 +1,4 @@
-"""What a read may give, and is checked against, before Spark plans it: the ledger first, the table after."""
+"""Checks a read request before Spark plans it: the ledger first, then the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request, its token read."""
+    """A request with its decoded token."""
 
     token: Continuation | None
     until: int | None
@@ -35,7 +35,7 @@ class Wanted:
 
 
 def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> Bounds:
-    """What to read. Says what is wrong with a request, which needs no JVM."""
+    """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
         raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")

@@ -1,8 +1,8 @@
-"""Whether a table was rolled back behind what was settled: asked by the settled view for all stages, and by status.
+"""Whether a table was rolled back behind what was settled. The settled view asks for all stages, and so does status.
 
-A table that was rolled back is refused by all of them until it is set right, or a person accepts it. A deletion, by
-whomever, refuses nothing. Where snapshots were expired so that nothing tells, the work goes on, and the doubt is
-recorded and shown (docs/adr/0027).
+All stages refuse a table that was rolled back, until it is repaired or a person accepts it. A deletion, by whomever, is
+no rollback. If expired snapshots leave the question open, the work goes on, and the doubt is recorded and shown
+(docs/adr/0027).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def recall(connection: Connection, dataset: Dataset) -> Memory:
-    """What the ledger knows. Read this first, and the table after."""
+    """What the ledger knows. Read this first, then the table."""
     return Memory(
         table_states.get(connection, dataset.id).settled,
         blocks.last_settled(connection, dataset.id),
@@ -34,7 +34,7 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
 
 
 def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
-    """Refuses a table that was rolled back, or whose dataset is still to be opened, and records a doubt. `memory` is
+    """Raises TableRolledBack, or an error for a dataset that still waits for its resync; records a doubt. `memory` is
     older than `view`."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
@@ -44,8 +44,8 @@ def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView
 
 
 def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory) -> Callable[[TableView], bool]:
-    """Asked by the commit that publishes a block, of the metadata that it replaces. On a table that was rolled back the
-    block is published, and the tag stays: so the rollback is still noticed."""
+    """For the commit that publishes a block; it asks about the metadata that it replaces. On a table that was rolled
+    back the block is published and the tag stays, so the rollback is still noticed."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     def may(view: TableView) -> bool:
@@ -59,7 +59,7 @@ def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: 
 def may_move_tag_within(
     connection: Connection, tables: SparkTables, dataset: Dataset, memory: Memory
 ) -> Callable[[TableView], bool]:
-    """The same, for whoever holds the ledger's lock: the doubt is recorded when that transaction ends."""
+    """The same for a caller that holds the ledger's lock: the doubt is recorded when that transaction commits."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     def may(view: TableView) -> bool:
@@ -77,7 +77,7 @@ def settle_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
 
 
 def record_doubt(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
-    """Before a block is published on top, which would leave no trace of it."""
+    """Called before a block is published on top, which would leave no trace of the doubt."""
     if isinstance(verdict, NotKnown):
         with ledger.write() as connection:
             _record_doubt(connection, dataset, verdict)
@@ -112,15 +112,15 @@ def doubt(dataset: Dataset, verdict: NotKnown) -> str:
 
 
 def problem(dataset: Dataset, view: TableView, memory: Memory) -> str | None:
-    """For `status`, which starts no JVM: what is certain without reading rows. Earlier metadata files are read where
-    they are files of this machine."""
+    """For `status`, which starts no JVM: what is certain without reading rows. Earlier metadata files are read if they
+    are on this machine."""
     verdict = judge(view, memory, lambda: earlier_links(view))
     return refusal(dataset, verdict).message if isinstance(verdict, RolledBack) else None
 
 
 def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
-    """Our own maintenance has changed main, or is about to expire snapshots: the tag follows. Refuses a table that was
-    rolled back."""
+    """Moves the tag after our own maintenance has changed main, or before it expires snapshots. Raises
+    TableRolledBack."""
     from strandline.iceberg.spark.settled_tag import move
 
     with ledger.read() as connection:

@@ -1,4 +1,4 @@
-"""Bounded reads: the rows between two numbers, none above the seal, none that are not ours."""
+"""Bounded reads: our rows between two sequence numbers, none above the seal, no foreign rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from strandline.read.settled_view import SettledView
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows as a frame, and where to go on after them. Iterating gives them in sequence order, each with the
-    token that goes on right behind it. Instants then have their zone, UTC: those of `df.collect()` are in the zone
-    of the process, and do not say so."""
+    """The rows as a DataFrame, and the token to continue with. Iterating gives them in sequence order, each with the
+    token that continues after it. Timestamps then have their zone, UTC: those of `df.collect()` are in the zone of the
+    process, and do not say so."""
 
     df: DataFrame
-    token: Continuation
-    """Behind the last row."""
-    _ordered: Callable[[], DataFrame] = field(repr=False)
-    """The numbers first, then the same columns."""
+    token: Continuation  # after the last row
+    _ordered: Callable[[], DataFrame] = field(repr=False)  # the sequence number first, then the same columns
 
     @property
     def continuation(self) -> str:
@@ -65,8 +63,8 @@ def bounded(
     limit: int | None = None,
     internal: bool = False,
 ) -> Rows:
-    """Where two rows may share a sequence number, that is looked for now: a frame that was handed out could not refuse
-    any more."""
+    """If two rows may share a sequence number, this is checked now: a DataFrame that was handed out could not raise any
+    more."""
     dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
@@ -104,7 +102,7 @@ def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:
 def settled_rows(
     tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds, owned: Sequence[SeqRange] | None
 ) -> DataFrame:
-    """All columns, internal ones too, of the rows between the bounds that are ours."""
+    """All columns, internal ones too, of our rows between the bounds."""
     if view.main is None or bounds.empty:
         return tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
     df = _between(tables, dataset, view, view.main, bounds)
@@ -114,7 +112,7 @@ def settled_rows(
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: Bounds) -> DataFrame:
     if view.main_has_current_schema:
         df = tables.read(dataset.name, main)
-    else:  # a snapshot is read with the schema it was written with; the newest one came after it
+    else:  # a snapshot is read with the schema it was written with; the current schema came after it
         df = tables.spark.table(f"{CATALOG}.{dataset.name}")
     if bounds.after is not None:
         df = df.where(F.col(SEQ_COLUMN) > bounds.after)
@@ -133,7 +131,7 @@ def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> lis
 
 
 def _last_of(df: DataFrame, limit: int) -> int | None:
-    """The number of the last row that a limit lets through; None if it cuts nothing off."""
+    """The sequence number of the last row within the limit; None if the limit cuts nothing off."""
     if limit < 1:
         raise SchemaError("a limit is at least 1")
     numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
@@ -145,7 +143,7 @@ def _last_of(df: DataFrame, limit: int) -> int | None:
 
 
 def _utc(name: str, kind: T.DataType) -> Column:
-    """Instants as wall-clock time of UTC, which Python gets as it is."""
+    """Timestamps as wall-clock time in UTC, which Python gets unchanged."""
     value = F.col(name)
     return value if _zoned(kind) is None else value.cast(_without_zone(kind))
 
@@ -164,7 +162,7 @@ def _without_zone(kind: T.DataType) -> T.DataType:
 
 
 def _zoned(kind: T.DataType) -> Callable[[Any], Any] | None:
-    """What gives the instants in a value their zone back; None where there are none."""
+    """A function that gives the timestamps in a value their zone back; None if there are none."""
     match kind:
         case T.TimestampType():
             return lambda value: value.replace(tzinfo=UTC)
@@ -190,7 +188,8 @@ def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _is_owned(owned: Sequence[SeqRange]) -> Any:
-    """Only where foreign numbers are about: there may be a hundred thousand ranges, so a search and not a predicate."""
+    """Used only if there are foreign sequence numbers. There may be a hundred thousand ranges, so this is a binary
+    search and not a predicate."""
     los = np.array([r.lo for r in owned], dtype=np.int64)
     his = np.array([r.hi for r in owned], dtype=np.int64)
 

@@ -1,6 +1,6 @@
-"""The sealed watermark as a watch: how far a dataset is settled, and a way to wait for it.
+"""Watches the sealed watermark: how far a dataset is settled, and a way to wait for it.
 
-Reading it takes no lock and asks nobody. It moves when this process publishes, and when a look into the ledger shows
+Reading the value takes no lock and no query. It moves when this process publishes, and when a poll of the ledger shows
 that another process did.
 """
 
@@ -23,7 +23,7 @@ Subscriber = Callable[[Seq], None]
 
 
 class SealedWatermark:
-    """Monotonic: a look that comes back late, or a ledger that was restored, never moves it back."""
+    """Monotonic: neither a poll that returns late nor a restored ledger moves it back."""
 
     def __init__(self, look: Callable[[], Seq | None], *, poll_seconds: float) -> None:
         self._look = look
@@ -38,7 +38,7 @@ class SealedWatermark:
 
     @property
     def value(self) -> Seq | None:
-        """What is known here and now, without a lock; `refresh` asks the ledger."""
+        """The last known value, without a lock; `refresh` asks the ledger."""
         return self._value
 
     def refresh(self) -> Seq | None:
@@ -62,8 +62,8 @@ class SealedWatermark:
                     self._moved.wait(min(left, self._poll_seconds))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call back with each new value, in order and never twice, from the thread that found it. Returns a function
-        that ends it."""
+        """Calls back with each new value, in order and never twice, from the thread that found it. Returns a function
+        that unsubscribes."""
         with self._moved:
             self._subscribers.append(subscriber)
             if self._poller is None:
@@ -91,7 +91,7 @@ class SealedWatermark:
         self._tell()
 
     def _tell(self) -> None:
-        """Not under the lock that readers' waits use: a subscriber may take its time, or ask this watch something."""
+        """Not under the lock that waiting readers use: a subscriber may be slow, or call this watch."""
         with self._telling:
             with self._moved:
                 value, subscribers = self._value, list(self._subscribers)
@@ -102,7 +102,7 @@ class SealedWatermark:
                 try:
                     subscriber(value)
                 except Exception:
-                    # One that fails must not keep the others, or the watch itself, from going on.
+                    # A subscriber that fails must not stop the others, or the watch itself.
                     log.exception("a subscriber of the sealed watermark failed")
 
     def _poll(self) -> None:
@@ -129,7 +129,7 @@ class SealWatches:
         return self._watches.setdefault(dataset.name, SealedWatermark(look, poll_seconds=self._poll_seconds))
 
     def refresh(self, dataset: Dataset) -> None:
-        """Rows are in and acknowledged: whatever a watch meets now must not look like a failure of that."""
+        """Rows are published and acknowledged by now: an error of a watch must not look like a failure of that."""
         watch = self._watches.get(dataset.name)
         if watch is not None:
             with suppress(StrandlineError):

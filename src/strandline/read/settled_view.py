@@ -1,7 +1,7 @@
-"""A dataset's table, checked, and its settled rows: what every stage begins with that reads rows or changes a table.
+"""A dataset's table, checked, and its settled rows: where every stage begins that reads rows or changes a table.
 
-The ledger is read first and the table after: what the ledger says was published must then be in the table. Read,
-append, delivery, verify and maintenance all come here, so that they refuse the same tables with the same words.
+The ledger is read first, then the table: what the ledger says was published must be in the table. Read, append,
+delivery, verify and maintenance all use this, so they refuse the same tables with the same messages.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ class SettledView:
     dataset: Dataset
     view: TableView
     bounds: Bounds
-    owned: Sequence[SeqRange]
-    """Which sequence numbers between the bounds are ours."""
-    counts: TableCounts | None
-    """None where foreign rows cannot be counted."""
-    df: DataFrame
-    """Every column, internal ones too; no foreign row."""
+    owned: Sequence[SeqRange]  # which sequence numbers between the bounds are ours
+    counts: TableCounts | None  # None if foreign rows cannot be counted
+    df: DataFrame  # all columns, internal ones too; no foreign row
+    # the data files between the bounds, in order, if they were listed and alone give the rows
     files: Sequence[DataFile] | None = None
-    """The data files between the bounds, in order, where somebody listed them and they say all there is to know."""
 
     @property
     def has_only_ours(self) -> bool:
@@ -48,8 +45,8 @@ class SettledView:
 
     @property
     def may_repeat_numbers(self) -> bool:
-        """Two rows may share a sequence number. The count says nothing where the schema was changed since: the frame
-        then reads the newest snapshot, see `scan.settled_rows`."""
+        """Two rows may share a sequence number. The count proves nothing after a schema change: the frame then reads
+        the newest snapshot, see `scan.settled_rows`."""
         return self.counts is None or self.counts.twice != 0 or not self.view.main_has_current_schema
 
     @property
@@ -58,7 +55,7 @@ class SettledView:
 
     @property
     def all_numbered(self) -> bool:
-        """No row of it waits for a sequence number."""
+        """No row waits for a sequence number."""
         return self.counts is not None and self.counts.unnumbered == 0
 
     def covers(self, after: Seq | None, until: Seq) -> bool:
@@ -67,8 +64,8 @@ class SettledView:
 
 
 def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset) -> TableView:
-    """The table as it is now. Refuses one that lost what the protocol needs, one that was rolled back, and one whose
-    dataset waits for its resync."""
+    """The table as it is now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a
+    resync."""
     with ledger.read() as connection:
         memory = rollback.recall(connection, dataset)
     view = tables.view(dataset.name)
@@ -80,7 +77,7 @@ def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset
 def open_settled(
     config: LakeConfig, ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, bounds: Bounds
 ) -> SettledView:
-    """The table as `check_table` allows it, and the rows between the bounds that are ours."""
+    """The table, checked by `check_table`, and our rows between the bounds."""
     from strandline.read import scan
 
     with ledger.read() as connection:

@@ -1,4 +1,4 @@
-"""The files that `strandline ingest` reads: JSON lines, CSV and Parquet.
+"""Reads the files that `strandline ingest` takes: JSON lines, CSV and Parquet.
 
     identify.py     which format and compression a file has, and the batch id of its bytes   (no Spark, no Arrow)
     read.py         a file as a DataFrame: the dataset's columns, and each row's line; why it does not fit, and its text
@@ -8,21 +8,21 @@
     values.py       the rules: one written value, one type                                   (plain Python)
     rows.py         the rules: one line of a file, one schema; says why a row does not fit   (plain Python)
     columns.py      the same rules over whole Arrow columns
-    misfits.py      which values keep a column from being taken whole
+    misfits.py      which values keep a column from being converted as a whole
     kinds.py        which JSON lines Arrow's parser cannot take
     lines.py        bytes to blocks of numbered lines
     maps.py         JSON objects that are maps, rewritten for Arrow's parser
-    blocks.py       a block to typed columns, with the judge's word on the rows that do not fit
+    blocks.py       a block to typed columns, with the judge's verdict on the rows that do not fit
     jsonl.py, delimited.py, parquet.py   one format each
 
-`rows.py` is the judge. `columns.py` is fast and may be stricter, never more lenient: it takes a column whole or not at
-all. `misfits.py` and `kinds.py` then find the rows that are in the way, and the judge reads those alone. A block where
-they cannot be found is halved until few rows are left, for the judge. So a row is rejected, or read, as `rows.py` says,
-whoever reads it.
+`rows.py` is the judge: it decides what fits. `columns.py` is fast and may be stricter, never more lenient: it converts
+a column as a whole or not at all. `misfits.py` and `kinds.py` then find the rows that are in the way, and the judge
+reads only those. If they cannot be found, the block is halved until few rows are left, and the judge reads these. So a
+row is rejected, or read, as `rows.py` says, whichever module reads it.
 
 What fits
 ---------
-A value is never coerced, rounded or dropped without a word; a row with one value that does not fit is rejected whole.
+A value is never silently coerced, rounded or dropped; a row with one value that does not fit is rejected as a whole.
 
 - *boolean*: `true`, `false` (CSV: in any case).
 - *int, long*: written as an integer in JSON's grammar, and in range; `1.0` is not one.
@@ -38,7 +38,7 @@ A value is never coerced, rounded or dropped without a word; a row with one valu
 - *struct*: an object. *list*: an array. *map*: an object, its keys written as in CSV. Checked at every level.
 - A column that is left out is null. Null in a required column, an unknown column, a key twice in one object: rejected.
 
-CSV: comma, double quotes, a header. An empty field is null, `""` is the empty string. Nested columns have no form.
-A file as a whole is refused (`InputError`) where its header or its Parquet schema cannot fit, or its bytes are damaged.
+CSV: comma, double quotes, a header. An empty field is null, `""` is the empty string. Nested columns are not supported.
+A file is refused as a whole (`InputError`) if its header or its Parquet schema cannot fit, or its bytes are damaged.
 Blank lines are skipped, and counted in line numbers.
 """

@@ -1,4 +1,6 @@
-"""A block of records to Arrow batches: whole columns of the records that fit, and the judge's word on the others."""
+"""Converts a block of records to Arrow batches: whole columns of the records that fit, and the judge's verdict on the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,18 @@ from strandline.ingest.sources.misfits import Mask
 from strandline.ingest.sources.rows import RowReader
 from strandline.ingest.sources.values import Misfit
 
-LINE, REJECT, RAW = "_sl_line", "_sl_reject", "_sl_raw"
-"""No dataset has columns of such names."""
+LINE, REJECT, RAW = "_sl_line", "_sl_reject", "_sl_raw"  # no dataset has columns of these names
 
-JUDGED_ROWS_MAX = 32
-"""Below this, reading row by row costs less than another attempt at all of them."""
-RAW_CHARS_MAX = 64 * 1024
-"""Rejected rows are gathered on the driver; one that is longer is cut, its line number says where the rest is."""
+JUDGED_ROWS_MAX = 32  # for fewer rows, reading row by row costs less than another attempt at all of them
+RAW_CHARS_MAX = 64 * 1024  # rejected rows pass through the driver; a longer text is cut, and the line number stays
 
+# The typed columns, in the schema's order, of those records that surely fit, and which these are (None: all of them).
+# Raises Unfit or ArrowInvalid if it cannot tell which records are at fault.
 ColumnsReader = Callable[[Block], tuple[list[Array], Mask | None]]
-"""The typed columns, in the schema's order, of those records that surely fit, and which these are (None: all of them).
-Raises Unfit or ArrowInvalid where it cannot tell which records are at fault."""
 
 
 def result_schema(fields: t.StructType) -> t.StructType:
-    """What reading a file gives: rejected rows are null in every column of the dataset."""
+    """The schema of a file that was read: rejected rows are null in every column of the dataset. Raises SchemaError."""
     taken = [name for name in (LINE, REJECT, RAW) if name in fields.fieldNames()]
     if taken:
         raise SchemaError(
@@ -72,7 +71,7 @@ def _convert(
 
 
 def _in_order(fitting: pa.RecordBatch, judged: pa.RecordBatch, fit: Mask) -> pa.RecordBatch:
-    """As the file has them: rows are numbered in this order."""
+    """In the order of the file: rows are numbered in this order."""
     both = pa.Table.from_batches([fitting, judged]).combine_chunks()
     places = np.empty(len(fit), np.int64)
     places[fit] = np.arange(fitting.num_rows)

@@ -1,5 +1,5 @@
-"""JSON lines that are in memory whole, such as the body of a request: the same rules as for files, and the first line
-that does not fit ends it.
+"""Reads JSON lines that are completely in memory, such as the body of a request. The rules are those for files, and the
+first line that does not fit raises.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from strandline.ingest.sources.values import Misfit
 
 _BOM = b"\xef\xbb\xbf"
 
-_JUDGED_BYTES_MAX = 1 << 20
-"""Of the text of rows that are read one by one, together; one larger row is read alone."""
-_JUDGED_VALUES_MAX = 200_000
-"""Lists, objects and their fields in one row that is read so: some 200 bytes each."""
+_JUDGED_BYTES_MAX = 1 << 20  # text of rows that are read one by one, together; one larger row is read alone
+_JUDGED_VALUES_MAX = 200_000  # lists, objects and fields in one such row: some 200 bytes each
 
 _PLAIN: dict[str, t.DataType] = {
     "boolean": t.BooleanType(),
@@ -44,8 +42,8 @@ _PLAIN: dict[str, t.DataType] = {
 
 
 def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows, and the line of each. A uuid is text and a `fixed` is bytes, as in Spark; whether they fit is not asked
-    here."""
+    """The rows, and the line of each. A uuid is text and a `fixed` is bytes, as in Spark; whether they fit is not
+    checked here. Raises BadRow."""
     fields, carriers, maps = _reading(tuple(columns))
     block, _, _ = split_lines(data.removeprefix(_BOM), 1, True)
     schema = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])
@@ -65,7 +63,7 @@ def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list
 def _read(
     block: Block, fields: t.StructType, carriers: pa.Schema, maps: list[str], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """From the left, so that the first bad line is found without looking at what comes after it."""
+    """From the left, so that the first bad line is found without reading what comes after it."""
     try:
         arrays = read_columns(block, fields, carriers, maps)
         required_columns(arrays, fields)
@@ -87,7 +85,7 @@ def _text_bytes(block: Block) -> int:
 def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:
     rows = []
     for index in range(len(block)):
-        # Lists and objects of Python take far more than their text.
+        # Python's lists and objects take far more memory than their text.
         if (record := block.record(index)).count(b"[") + record.count(b"{") + record.count(b":") > _JUDGED_VALUES_MAX:
             raise BadRow(int(block.lines[index]), "this line cannot be read, and has too many values to say why")
         try:

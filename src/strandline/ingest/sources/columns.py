@@ -1,8 +1,8 @@
-"""The rules of values.py over whole Arrow columns: an array is taken whole, or `Unfit` is raised.
+"""The rules of `values.py` over whole Arrow columns: an array is converted as a whole, or `Unfit` is raised.
 
 A *carrier* is what Arrow's JSON parser makes of a column before the rules are applied: text for everything that JSON
-writes as text, a list of key and value for a map. That parser is strict about JSON's own types already: it converts no
-number to text, no fraction to an integer, and refuses unknown and doubled keys.
+writes as text, a list of key and value for a map. That parser is strict about JSON's own types: it converts no number
+to text, no fraction to an integer, and refuses unknown and duplicate keys.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pyspark.sql import types as t
 
 from strandline.ingest.sources.values import DECIMAL, INTEGER, NOT_ZERO, NUMBER, unsupported
 
-Array = Any
-"""A pyarrow array: its stubs are generic over types that are only known at run time here."""
+Array = Any  # a pyarrow array: its stubs are generic over types that are only known at run time here
 
 ArrowType = Any
 pc: Any = pyarrow.compute
@@ -42,11 +41,9 @@ _FIXED: dict[type[t.DataType], ArrowType] = {
 }
 _TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 
-_DIGITS_MAX = 76
-"""Of Arrow's widest decimal."""
+_DIGITS_MAX = 76  # of Arrow's widest decimal
 
-_DAY_MIN = -719_162
-"""0001-01-01; nobody agrees on what came before."""
+_DAY_MIN = -719_162  # 0001-01-01; earlier dates are read differently by different programs
 _DAY_MAX = 2_932_896
 _MICROSECONDS_PER_DAY = 86_400_000_000
 
@@ -58,7 +55,7 @@ class Unfit(Exception):
 
 
 def arrow_type(dt: t.DataType) -> ArrowType:
-    """As Spark takes it. Nullable at every level: what is required was checked before."""
+    """As Spark takes it. Nullable at every level: required values were checked before."""
     match dt:
         case t.DecimalType():
             return pa.decimal128(dt.precision, dt.scale)
@@ -90,17 +87,18 @@ def carrier_type(dt: t.DataType) -> ArrowType:
 
 
 def _roomy(dt: t.DecimalType) -> ArrowType:
-    """Arrow reads a number's digits, checks how many they are, and then moves the point without looking: of a number
-    that is too large for 128 bits it makes another one (7E28 as a decimal(38,10) becomes 1.9E27). Here is room for
-    every number of digits that passes the check, so that what is too large is still there to be refused."""
+    """A type with room for every number of digits that passes Arrow's check. Arrow reads a number's digits, checks how
+    many they are, and then moves the point without a check: a number that is too large for 128 bits becomes another one
+    (7E28 as a decimal(38,10) becomes 1.9E27). Here a number that is too large is still there to be refused."""
     return pa.decimal256(_DIGITS_MAX - dt.scale, dt.scale)
 
 
 def from_carrier(array: Array, dt: t.DataType) -> Array:
-    """UTF-8 and the precision of decimals are the caller's to validate: one call does it for a whole table."""
+    """Converts a carrier. The caller validates UTF-8 and the precision of decimals: one call does it for a whole
+    table."""
     match dt:
         case t.FloatType() | t.DoubleType():
-            # not JSON as we take it (a bare NaN), or overflown
+            # a bare NaN, which is no JSON, or an overflow
             return _demand(array, pc.is_finite(array))
         case t.ArrayType():
             elements = _required(from_carrier(array.values, dt.elementType), dt.containsNull)
@@ -218,7 +216,7 @@ def _map(array: Array, dt: t.MapType) -> Array:
 
 
 def _demand_distinct(owners: Array, keys: Array) -> None:
-    """No key twice in one map."""
+    """Raises Unfit if a key is in one map twice."""
     encoded = keys.dictionary_encode()
     pairs = owners.to_numpy() * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
     pairs.sort()
@@ -237,7 +235,7 @@ _SEXTETS = _sextets()
 
 
 def _base64(array: Array) -> Array:
-    """Arrow has no base64; four characters to three bytes over the whole column at once."""
+    """Arrow has no base64: this converts four characters to three bytes, over the whole column at once."""
     if array.null_count == len(array):
         return pa.nulls(len(array), pa.binary())
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]

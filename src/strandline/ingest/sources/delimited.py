@@ -29,7 +29,7 @@ _CLOSES_BEFORE = np.isin(np.arange(256), (_COMMA, _NEWLINE, _RETURN, _QUOTE))
 
 
 def read_header(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
-    """The column of each cell; None for a file without a line. Refuses a file that cannot fit as a whole."""
+    """The column of each cell; None for a file without a line. Raises InputError if the file cannot fit as a whole."""
     header = next(read_blocks(source, ByteRange(0, source.size_bytes, 1), split_records), None)
     if header is None:
         return None
@@ -53,7 +53,7 @@ def read_records(
 
 
 def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> tuple[list[Array], Mask | None]:
-    """The columns of the records that fit, and which these are; None stands for all."""
+    """The columns of the records that fit, and which these are (None: all)."""
     sent = np.arange(len(block)) if block.suspect is None else np.flatnonzero(~block.suspect)
     if not len(sent):
         raise Unfit
@@ -114,7 +114,7 @@ def _parse(block: Block, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table
 
 
 def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int, int]:
-    """Lines, joined where the newline is inside quotes; empty ones left out."""
+    """Lines, joined if the newline is inside quotes; empty ones are left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
     bounds, odd = _quoted(array)
@@ -135,10 +135,9 @@ def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int,
 
 
 def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
-    """Where quoting begins and ends, in turn; and the quotes that stand where none should.
+    """Where quoting begins and ends, in turn; and the quotes at places where none is allowed.
 
-    In a file without the latter, quotes simply alternate: a doubled quote ends quoting and begins it again at once.
-    """
+    In a file without the latter, quotes simply alternate: a doubled quote ends quoting and begins it again at once."""
     quotes = np.flatnonzero(array == _QUOTE)
     if not len(quotes):
         return quotes, quotes
@@ -148,7 +147,7 @@ def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
 
 
 def _before(array: Bytes, places: Offsets) -> Bytes:
-    """Where there is nothing before, as after the end of a line."""
+    """The byte before each place; a newline for the start of the data."""
     found: Bytes = array[places - 1]
     if places[0] == 0:
         found[0] = _NEWLINE
@@ -163,7 +162,8 @@ def _after(array: Bytes, places: Offsets) -> Bytes:
 
 
 def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets, Offsets]:
-    """One quote after another, for the few blocks where they do not alternate: a quote inside a bare field is text."""
+    """One quote after another, for the few blocks in which they do not alternate: a quote inside a bare field is
+    text."""
     bounds: list[int] = []
     odd: list[int] = []
     skip = False

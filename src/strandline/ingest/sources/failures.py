@@ -1,6 +1,7 @@
-"""From a failure inside a Spark task to an error that names the file.
+"""Turns a failure inside a Spark task into an error that names the file.
 
-Spark hands the driver only the text of what a Python worker raised, wrapped more than once; so the text carries a mark.
+Spark gives the driver only the text of what a Python worker raised, wrapped more than once; so the text carries a
+marker.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _UNREADABLE = (
 
 
 class TaskFailure(Exception):
-    """Raised where tasks run: this file, and not one row of it, is at fault."""
+    """Raised in tasks: the whole file is at fault, not one row of it."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"strandline-input-failure {json.dumps({'path': path, 'message': message})} .")
 
 
 def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
-    """What the failure of a Spark action says about the file; None if it says nothing about it."""
+    """What the failure of a Spark action says about the file; None if it is about something else."""
     for text in _texts(error):
         marked = _MARK.search(text)
         if marked:
@@ -44,7 +45,7 @@ def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """Of the error and of everything it was caused by, in Python and in the JVM."""
+    """The texts of the error and of all its causes, in Python and in the JVM."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:

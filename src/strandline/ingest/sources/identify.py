@@ -1,4 +1,4 @@
-"""Which format a file has, and the batch id of its bytes. Light: neither Spark nor Arrow is loaded here."""
+"""Identifies a file's format, and the batch id of its bytes, without loading Spark or Arrow."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ _MAGIC = {
 
 @dataclass(frozen=True)
 class SourceFile:
-    path: Path
-    """As the user named it, for messages."""
-    location: Path
-    """Absolute: executors may have another working directory."""
+    path: Path  # as the user named it, for messages
+    location: Path  # absolute: executors may have another working directory
     format: Format
     compression: Compression
     size_bytes: int
 
 
 def identify(path: Path, format: str | None = None) -> SourceFile:
-    """By its name; `format` overrides the name. The first bytes must not contradict."""
+    """By its name; `format` overrides the name. Raises if the first bytes contradict."""
     if path.is_dir():
         raise is_folder(path)
     suffixes = [s.lower() for s in path.suffixes]
@@ -108,14 +106,14 @@ def _check_magic(path: Path, format: Format, compression: Compression, head: byt
     content = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
     claimed = {"gz": "gzip", "zst": "zstd", "none": "Parquet" if format == "parquet" else None}[compression]
     if claimed == "zstd" and content is None and head[1:4] == b"\x2a\x4d\x18":
-        return  # a zstd stream may begin with a frame to skip
+        return  # a zstd stream may begin with a skippable frame
     if content != claimed:
         is_what = f"the content is {content}" if content else f"the content is not {claimed}"
         raise InputError(f"{path} is not what its name says: {is_what}", hint=_right_name(path, content, claimed))
 
 
 def _right_name(path: Path, content: str | None, claimed: str | None) -> str:
-    """--format says what a file holds, not how it is packed."""
+    """`--format` says what a file holds, not how it is compressed."""
     packed = {"gzip": ".gz", "zstd": ".zst"}
     if content in packed:
         return f"Rename it to {path.name}{packed[content]}."

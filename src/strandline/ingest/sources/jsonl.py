@@ -1,4 +1,4 @@
-"""JSON lines: one object a line."""
+"""JSON lines: one object per line."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def read_range(source: SourceFile, span: ByteRange, fields: t.StructType) -> Ite
 
 
 def fitting_reader(fields: t.StructType) -> ColumnsReader:
-    """Reads the columns of the lines that fit. Arrow's parser gives up at the first line that it cannot take, and does
-    not always say which; so lines that it could not take are looked for, and left out of a second attempt."""
+    """Reads the columns of the lines that fit. Arrow's parser stops at the first line that it cannot take, and does not
+    always say which. So such lines are searched for, and left out of a second attempt."""
     schema = carrier_schema(fields)
     map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
     kinds = Kinds(fields)
@@ -91,8 +91,9 @@ def _parse(block: Block, schema: pa.Schema, map_columns: list[str]) -> list[Arra
 
 
 def _demand_objects(block: Block) -> None:
-    """The parser takes values one after another and does not care for lines. Where every line begins and ends with a
-    brace, no value spans two lines (`}` and `{` never meet inside one), so as many values as lines is one a line."""
+    """Raises Unfit unless every line begins and ends with a brace. The parser takes values one after another and
+    ignores lines. With the braces no value spans two lines (`}` and `{` never meet inside one), so as many values as
+    lines means one per line."""
     array = np.frombuffer(block.data, np.uint8)
     if (array[block.starts] != _BRACES[0]).any() or (array[block.ends - 1] != _BRACES[1]).any():
         raise Unfit

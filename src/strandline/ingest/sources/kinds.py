@@ -1,8 +1,8 @@
-"""Which JSON lines have the kinds of values that the schema asks for: a quick look that leaves lines out, and lets none
-in. What it lets through is read by Arrow's parser, what it holds back by the judge.
+"""Finds the JSON lines whose values have the kinds that the schema asks for: a quick filter that may hold lines back,
+and lets no bad one pass. Arrow's parser reads the lines that pass, the judge reads those that are held back.
 
-Lines of a file mostly have the same keys in the same order. For each order that was seen there is a pattern, and one
-pass over a block finds the lines that match one; the others are parsed to see what they hold.
+Lines of a file mostly have the same keys in the same order. Each order that was seen has a pattern, and one pass over a
+block finds the lines that match; the others are parsed to see what they hold.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
 
 pc: Any = pyarrow.compute
 
-_SHAPES_MAX = 1000
-"""Files whose lines all differ in their keys do not fill the memory."""
-_PATTERNS_MAX = 4
-"""Each costs a pass over the lines that none before it matched."""
-_TRIED_LINES = 20
-"""At the start of a file, to learn a pattern from."""
+_SHAPES_MAX = 1000  # bounds the memory for files whose lines all have different keys
+_PATTERNS_MAX = 4  # each costs a pass over the lines that no earlier one matched
+_TRIED_LINES = 20  # at the start of a file, to learn a pattern from
 
 _PLAIN_KEY = re.compile("[A-Za-z0-9_]+")
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
@@ -49,7 +46,7 @@ class Kinds:
         self._patterns: dict[tuple[str, ...], str] = {}
 
     def fitting(self, block: Block) -> Mask:
-        """Which lines may fit. Those whose decimals are written in an unusual way are not among them."""
+        """Which lines may fit. Lines with decimals in an unusual notation are not among them."""
         fit = np.zeros(len(block), bool)
         if not self._patterns:
             for i in range(min(len(block), _TRIED_LINES)):
@@ -91,7 +88,7 @@ class Kinds:
         return True
 
     def _learn(self, keys: tuple[str, ...]) -> None:
-        """Not for columns inside others: what they hold has no pattern."""
+        """Learns no pattern for nested columns, whose values have none."""
         if keys in self._patterns or len(self._patterns) >= _PATTERNS_MAX or not keys:
             return
         members = []
@@ -145,7 +142,7 @@ def _types(dt: t.DataType) -> frozenset[type]:
 
 
 def _check(dt: t.DataType) -> Check | None:
-    """What its Python type does not say about a value; None if there is nothing more to ask."""
+    """What the Python type does not say about a value; None if there is nothing more to check."""
     match dt:
         case t.ArrayType():
             element = _deep(dt.elementType)
@@ -160,7 +157,7 @@ def _check(dt: t.DataType) -> Check | None:
             bound = 2 ** (INTEGER_BITS[type(dt)] - 1)
             return lambda value: -bound <= value < bound
         case t.DecimalType():
-            # As a float it has lost the digits that decide; the patterns see them.
+            # A float has lost the digits that decide; the patterns see them.
             largest = 10 ** (dt.precision - dt.scale)
             return lambda value: type(value) is int and abs(value) < largest
     return None

@@ -1,7 +1,7 @@
-"""Bytes to blocks of numbered lines, with bounded memory and no Python per line.
+"""Splits bytes into blocks of numbered lines, with bounded memory and no Python per line.
 
-A plain file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. What is
-compressed, and CSV (where only all that came before tells whether a newline is inside quotes), is one task.
+An uncompressed file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. A
+compressed file is one task, and so is CSV, where only everything before a newline tells whether it is inside quotes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from strandline.ingest.sources.failures import TaskFailure
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.positions import tell
 
-CHUNK_BYTES = 2 * 1024 * 1024
-"""About as many lines as Spark's own Arrow batches have, and small beside a worker."""
-LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A row passes through Spark and Parquet in one piece, several copies of it at a time."""
+CHUNK_BYTES = 2 * 1024 * 1024  # about as many lines as Spark's own Arrow batches have, and little memory for a worker
+LINE_BYTES_MAX = 64 * 1024 * 1024  # Spark and Parquet handle a row as a whole, in several copies at a time
 RANGE_BYTES_MAX = 128 * 1024 * 1024
 RANGE_BYTES_MIN = 4 * 1024 * 1024
 
@@ -53,8 +51,7 @@ class Block:
     starts: Offsets
     ends: Offsets
     lines: Offsets
-    suspect: npt.NDArray[np.bool_] | None = None
-    """Records that only the judge may read; None if there is none."""
+    suspect: npt.NDArray[np.bool_] | None = None  # records that only the judge may read; None if there is none
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -73,7 +70,7 @@ class Block:
         return Block(self.data, self.starts[keep], self.ends[keep], self.lines[keep], suspect)
 
     def gathered(self, keep: npt.NDArray[np.bool_]) -> Block:
-        """Those records over bytes of their own: for parsers that read from the first to the last."""
+        """Those records over bytes of their own, for parsers that read from the first to the last."""
         chosen = np.flatnonzero(keep)
         if len(chosen) in (0, len(self)):
             return self.only(keep)
@@ -105,13 +102,14 @@ class Block:
         return records[records < len(self)]
 
 
+# (bytes, number of their first line, are these the last) to the complete records in them, how many bytes those took,
+# and the number of the line after them.
 Splitter = Callable[[bytes, int, bool], tuple[Block, int, int]]
-"""(bytes, number of their first line, are these the last) to the whole records in them, how many bytes those took, and
-the number of the line after them."""
 
 
 def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
-    """Cut a plain file so that every core has work, as Spark cuts its own; and count the lines before each cut."""
+    """Cuts an uncompressed file so that every core has work, as Spark does with its own sources, and counts the lines
+    before each cut."""
     if source.size_bytes == 0:
         return []
     if source.format != "jsonl" or source.compression != "none":
@@ -136,7 +134,7 @@ def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
 
 
 def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterator[Block]:
-    """The blocks of one range, in order. What is left of a chunk is carried on to the next."""
+    """The blocks of one range, in order. The rest of a chunk is carried over to the next."""
     line = span.first_line
     pieces: list[bytes] = []
     carried_bytes = 0
@@ -149,8 +147,8 @@ def read_blocks(source: SourceFile, span: ByteRange, split: Splitter) -> Iterato
         pieces.append(chunk)
         carried_bytes += len(chunk)
         may_end = may_end or b"\n" in chunk
-        # A long record would be gone through again with each chunk, which is quadratic. Nothing ends where there is no
-        # line end; and after an attempt that found no end, the next one waits until there is twice as much.
+        # A long record would be scanned again with each chunk, which is quadratic. No record ends without a line end;
+        # and after an attempt that found no end, the next one waits until there is twice as much.
         waits = not may_end or carried_bytes < split_at_bytes
         if ahead is not None and waits and carried_bytes <= LINE_BYTES_MAX + CHUNK_BYTES:
             continue
@@ -205,7 +203,7 @@ def without_return(array: Bytes, starts: Offsets, ends: Offsets) -> Offsets:
 
 
 def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
-    """Never empty; the mark of UTF-8 at the start of the file is dropped."""
+    """Never empty; a byte order mark at the start of the file is dropped."""
     left = span.end - span.start if source.compression == "none" else sys.maxsize
     first = span.start == 0
     try:
@@ -225,7 +223,7 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
 
 
 def _decompressed(file: pa.NativeFile, source: SourceFile) -> pa.NativeFile:
-    """Unlike most readers of zstd, Arrow's says so when a stream ends too early."""
+    """Unlike most readers of zstd, Arrow's raises if a stream ends too early."""
     return pa.CompressedInputStream(file, _CODECS[source.compression])
 
 

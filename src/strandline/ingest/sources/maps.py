@@ -1,11 +1,11 @@
-"""JSON objects that are maps, rewritten as lists of keys and values: Arrow's JSON parser knows no maps.
+"""Rewrites JSON objects that are maps as lists of keys and values: Arrow's JSON parser knows no maps.
 
     {"id": 1, "tags": {"a": "x", "b": "y"}}
     {"id": 1, "tags": [{"key":"a","value":"x"},{"key":"b","value":"y"}]}
 
-Over a whole block at once, for maps that are top-level columns; deeper ones are left to the judge. Everything outside
-those objects stays as it was, so what was not JSON before is not JSON after; inside them, what the rewriting could hide
-from the parser is checked here.
+It works on a whole block at once, for maps that are top-level columns; deeper ones are left to the judge. Everything
+outside those objects stays as it was, so what was not JSON before is not JSON after. Inside them, whatever the
+rewriting could hide from the parser is checked here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPACE[[9, 10, 13, 32]] = True
 
 
 def rewrite_maps(block: Block, columns: Sequence[str]) -> bytes:
-    """The records of the block, newlines between them, with the objects under these names rewritten."""
+    """The records of the block, newlines between them, with the objects under these names rewritten. Raises Unfit."""
     start = int(block.starts[0])
     text = np.frombuffer(block.data, np.uint8)[start : int(block.ends[-1])]
     escapes = np.flatnonzero(text == _BACKSLASH)
@@ -80,7 +80,7 @@ def _tokens(text: Bytes, escapes: Offsets) -> tuple[Offsets, Offsets]:
 
 
 def _is_closed(depth: npt.NDArray[np.int32], marks: Offsets, quotes: Offsets, ends: Offsets) -> bool:
-    """Every record closes what it opens, so that one that is damaged cannot shift the reading of the next."""
+    """Whether every record closes what it opens, so that a damaged one cannot shift the reading of the next."""
     last = np.searchsorted(marks, ends) - 1
     return bool((depth[last] == 0).all() and (np.searchsorted(quotes, ends) % 2 == 0).all())
 
@@ -98,7 +98,7 @@ def _map_objects(
     closing = np.searchsorted(quotes, marks[colons]) - 1
     _demand(bool(((closing > 0) & (closing % 2 == 1)).all()))
     key_starts, key_ends = quotes[closing - 1] + 1, quotes[closing]
-    # a name that is written with escapes would not be recognised, and its value not be checked
+    # a name written with escapes would not be recognised, and its value not be checked
     _demand(bool((np.searchsorted(escapes, key_starts) == np.searchsorted(escapes, key_ends)).all()))
     is_map = np.zeros(len(colons), bool)
     for name in columns:

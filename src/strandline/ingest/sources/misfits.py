@@ -1,8 +1,8 @@
-"""Which values of a column keep it from being taken whole, found over all of them at once.
+"""Finds the values that keep a column from being converted as a whole, over all of them at once.
 
-A file with a bad row in a hundred has one in every block. Searching each block by halves for its bad rows costs many
-times what reading it costs; patterns over whole columns find nearly all of them in one pass. A pattern may name a value
-that fits after all: the judge then reads that row, which is slower and gives the same row.
+A file with one bad row in a hundred has one in every block. Searching each block by halves would cost many times as
+much as reading it; patterns over whole columns find nearly all bad values in one pass. A pattern may flag a value that
+fits after all: the judge then reads that row, which is slower and gives the same row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ pc: Any = pyarrow.compute
 Mask = npt.NDArray[np.bool_]
 Convert = Callable[[Array], Array]
 
-_LEAF_VALUES = 8
-"""Below this, asking for one value after another costs less than halving."""
+_LEAF_VALUES = 8  # for fewer, checking one value after another costs less than halving
 
 _SMALL_SIGNS = (b"e-", b"E-", b"0.000000000")
+# A number below what a float can hold has a long row of zeros, or an exponent like this.
 _SMALL = re.compile(rb"[eE]-0*(?:3[5-9]|[4-9][0-9]|[1-9][0-9]{2,})|0\.0{9}")
-"""Numbers that are below what a float can hold have a long row of zeros, or an exponent like this."""
 
 _DAY = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"(?:[01][0-9]|2[0-3])(?::[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6})?)?)?"
@@ -45,11 +44,10 @@ def convert_fitting(
     converts: Sequence[Convert],
     unfit: Mask | None = None,
 ) -> tuple[list[Array], Mask | None]:
-    """The converted columns of those rows in which every value fits, and which rows these are; None stands for all.
-    Rows that are known to be `unfit` are left out.
+    """The converted columns of those rows in which every value fits, and which rows these are (None: all). Rows that
+    are known to be `unfit` are left out.
 
-    Raises as `converts` do where no row can be blamed.
-    """
+    Raises as `converts` do if no row can be blamed."""
     found: list[tuple[Array, Mask | None]] = []
     bad = np.zeros(len(arrays[0]), bool) if unfit is None else unfit.copy()
     for array, field, convert in zip(arrays, fields, converts, strict=True):
@@ -66,7 +64,7 @@ def convert_fitting(
 
 
 def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mask | None]:
-    """The values that fit, converted, and where the others are; None if there are no others."""
+    """The values that fit, converted, and where the others are (None: there are none)."""
     try:
         return convert(array), None
     except (Unfit, pa.ArrowInvalid):
@@ -79,8 +77,8 @@ def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mas
 
 
 def may_have_become_zero(block: Block, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
-    """Which JSON lines have a zero in a float column and hold a number that is small enough to become one; None if
-    there is no such line. Arrow's parser does not say how a zero was written."""
+    """Which JSON lines have a zero in a float column and a number that is small enough to become one; None if there is
+    no such line. Arrow's parser does not say how a zero was written."""
     text = block.data
     small = any(sign in text for sign in _SMALL_SIGNS)
     floats = [i for i, f in enumerate(fields) if _holds_floats(f.dataType)]
@@ -107,7 +105,7 @@ def _holds_floats(dt: t.DataType) -> bool:
 
 
 def _search(array: Array, left: npt.NDArray[np.int64], convert: Convert, bad: Mask) -> None:
-    """By halves, among those that look as if they fit: the 30th of February."""
+    """By halves, among values that match the pattern: the 30th of February."""
     if not len(left):
         return
     try:

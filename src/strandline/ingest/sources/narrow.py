@@ -1,6 +1,6 @@
-"""Types that Iceberg keeps narrower than Spark: `uuid` is a string to Spark, `fixed[L]` is binary.
+"""Types that are narrower in Iceberg than in Spark: `uuid` is a string in Spark, `fixed[L]` is binary.
 
-A value that does not fit them would fail the whole write, so it is looked for among the rows first.
+A value that does not fit them would fail the whole write, so the rows are checked first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 def fit_values(df: DataFrame, view: TableView) -> DataFrame:
-    """The same rows; those with a value that its column cannot hold have a reason. Columns inside others are left to
-    the write, which refuses the batch."""
+    """The same rows; those with a value that its column cannot hold have a reason. Nested columns are left to the
+    write, which refuses the batch."""
     reason: Column = F.col(REJECT)
     checked = False
     for field in view.schema["fields"]:

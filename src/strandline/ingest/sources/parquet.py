@@ -1,9 +1,9 @@
-"""Parquet: read by Spark, fitted by expressions.
+"""Parquet: Spark reads it, and expressions fit its values to the dataset.
 
-Columns are matched by name. A type that the dataset's type holds entirely is widened; one that overlaps with it is
+Columns are matched by name. A type that the dataset's type holds entirely is widened. One that overlaps with it is
 checked value by value (a long in an int column, a wider decimal, a double in a float column, whole numbers in a double
-column), and what is not exact rejects its row. Any other type is a different column under the same name: the file is
-refused.
+column), and a value that is not exact rejects its row. Any other type is a different column under the same name: the
+file is refused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _FLOATS = (t.FloatType, t.DoubleType)
 _GLOB = re.compile(r"([\\*?\[\]{}])")
 
-Reasons = list[Column]
-"""Each null for a row that fits in its respect."""
+Reasons = list[Column]  # each is null for a row that passes its check
 
 
 class _Mismatch(Exception):
@@ -82,7 +81,7 @@ def _open(spark: SparkSession, source: SourceFile) -> DataFrame:
 
 
 def _with_nullability(df: DataFrame, wanted: t.StructType) -> DataFrame:
-    """Required fields inside structs and lists were checked, but Spark's optimiser cannot know."""
+    """Required fields inside structs and lists were checked, but Spark's optimizer cannot know."""
     if all(have.dataType == want.dataType for have, want in zip(df.schema, wanted, strict=True)):
         return df
     return df.mapInArrow(lambda batches: batches, wanted)

@@ -1,7 +1,7 @@
-"""How far tasks have come with a file, in bytes, for whoever waits for them.
+"""Reports how many bytes of a file tasks have read.
 
-Tasks write it into a small file that the driver reads. On another machine there is no such file, and nothing is told:
-progress is worth no failure.
+Tasks write their positions into a small file that the driver reads. On another machine that file does not exist, and
+nothing is reported: missing progress must not be a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POLL_SECONDS = 0.25
 
 
 class Positions:
-    """One number for each range of a file that is read: how many of its bytes were."""
+    """One slot for each range of a file: how many of its bytes were read."""
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="strandline-read-", delete=False)  # noqa: SIM115
@@ -31,14 +31,14 @@ class Positions:
         return self._file.name
 
     def take(self, count: int) -> int:
-        """The first of so many slots."""
+        """Allocates so many slots; returns the first."""
         first = self._slots
         self._slots += count
         os.ftruncate(self._file.fileno(), _SLOT.size * self._slots)
         return first
 
     def clear(self) -> None:
-        """The file is read once more."""
+        """For a step that reads the file once more."""
         os.pwrite(self._file.fileno(), bytes(_SLOT.size * self._slots), 0)
 
     def read_bytes(self) -> int:
@@ -52,8 +52,8 @@ class Positions:
 
 @contextmanager
 def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> Iterator[Positions | None]:
-    """Tells several times a second how many bytes were read, and once more at the end. `also` counts those that are
-    read by others."""
+    """Reports several times a second how many bytes were read, and once more at the end. `also` counts bytes that
+    others read."""
     if on_bytes is None:
         yield None
         return
@@ -74,15 +74,14 @@ def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> It
         positions.close()
 
 
-# --- in a task --------------------------------------------------------------------------------------------------------
+# --- in a task ---
 
-_told: list[tuple[int, int]] = []
-"""The file that the present range is told in, and the place in it. A worker reads one range at a time."""
+_told: list[tuple[int, int]] = []  # descriptor and slot of the present range; a worker reads one range at a time
 
 
 @contextmanager
 def telling(path: str | None, slot: int) -> Iterator[None]:
-    """`tell` in here goes to this slot; nowhere, if there is no such file here."""
+    """Lets `tell` write to this slot; nowhere, if the file does not exist on this machine."""
     try:
         file = None if path is None else os.open(path, os.O_WRONLY)
     except OSError:
@@ -99,6 +98,6 @@ def telling(path: str | None, slot: int) -> Iterator[None]:
 
 
 def tell(count: int) -> None:
-    """So many bytes of the present range were read."""
+    """Reports that so many bytes of the present range were read."""
     for file, slot in _told[-1:]:
         os.pwrite(file, _SLOT.pack(count), _SLOT.size * slot)

@@ -1,4 +1,4 @@
-"""A file as a DataFrame: the dataset's columns, then the line, and for a row that does not fit why, and its text."""
+"""A file as a DataFrame: the dataset's columns, then the line; for a row that does not fit, the reason and its text."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
 def read_source(
     spark: SparkSession, source: SourceFile, fields: t.StructType, positions: Positions | None = None
 ) -> DataFrame:
-    """Lazy: only the header or footer is read here, and the lines of a large plain file are counted, so that its parts
-    know their numbers. Running it twice gives the same rows in the same partitions and order."""
+    """Lazy: only the header or footer is read here. The lines of a large uncompressed file are counted, so that its
+    parts know their line numbers. Running it twice gives the same rows in the same partitions and order."""
     schema = result_schema(fields)
-    arrow_type(fields)  # a type that no file can hold is refused now, not in a task
+    arrow_type(fields)  # raises now, not in a task, for a type that no file can hold
     if source.size_bytes == 0 and source.format != "parquet":
         return spark.createDataFrame([], schema)
     try:
@@ -50,7 +50,7 @@ def read_source(
 
 def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...] | None:
     """The dataset's columns that the file does not have at all: they are null in each of its rows. None for JSON lines,
-    which name their columns in each row: only their values tell."""
+    which name their columns in each row: only the values tell."""
     match source.format:
         case "csv":
             names = delimited.read_header(source, fields) or tuple(fields.fieldNames())
@@ -75,5 +75,5 @@ def _in_tasks(
                 with telling(told, first + at):
                     yield from read(spans[at])
 
-    # one partition for each range: `range` deals its numbers out evenly and in order
+    # one partition per range: `range` distributes its numbers evenly and in order
     return spark.range(0, len(spans), 1, len(spans)).mapInArrow(run, schema)

@@ -1,4 +1,4 @@
-"""The rules, for one line of a file and one schema: the row, or why it does not fit."""
+"""The rules for one line of a file and one schema: the row, or why it does not fit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from strandline.core.types import INTERNAL_COLUMNS
 from strandline.core.wording import plural
 from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, from_text, named, show
 
-RowReader = Callable[[bytes], dict[str, Any]]
-"""Gives the row's values by column, as Arrow takes them; raises Misfit."""
+RowReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit
 
 
 def why_not(line: bytes, fields: t.StructType) -> str | None:
@@ -33,7 +32,7 @@ def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
 
 
 def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[str, Any]:
-    """`header` holds names of `fields` only, each once; it was checked when the file was opened."""
+    """`header` holds names of `fields` only, each once; this was checked when the file was opened. Raises Misfit."""
     cells = csv_cells(decode(record))
     if len(cells) != len(header):
         raise Misfit(f"{plural(len(cells), 'field')}, expected {len(header)}")
@@ -50,7 +49,7 @@ def csv_row(record: bytes, fields: t.StructType, header: Sequence[str]) -> dict[
 
 
 def csv_cells(record: str) -> list[tuple[str, bool]]:
-    """Each cell's text and whether it was quoted: an empty cell is null, a quoted one is empty text."""
+    """Each cell's text and whether it was quoted: an empty cell is null, a quoted one is the empty string."""
     if '"' not in record:
         return [(text, False) for text in record.split(",")]
     cells: list[tuple[str, bool]] = []
@@ -84,7 +83,7 @@ def decode(line: bytes) -> str:
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object with its keys as written, so that a key that occurs twice is seen."""
+    """A JSON object with its keys as written, so that a duplicate key is seen."""
 
 
 def _refuse_constant(name: str) -> NoReturn:

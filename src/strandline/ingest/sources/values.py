@@ -1,6 +1,7 @@
-"""The rules, for one written value and one type. Plain Python, the judge of what fits; the package says them in words.
+"""The rules for one written value and one type, in plain Python: the judge of what fits. The package's docstring states
+them.
 
-Times are microseconds since 1970 (UTC for a timestamptz), dates are days: what Arrow takes without another look.
+Times are microseconds since 1970 (UTC for a timestamptz), dates are days: Arrow takes these as they are.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ SHOWN_CHARS_MAX = 60
 NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 INTEGER = r"-?(?:0|[1-9][0-9]*)"
 DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?"
-NOT_ZERO = r"-?[0.]*[1-9]"
-"""How a number begins that is not zero."""
+NOT_ZERO = r"-?[0.]*[1-9]"  # how a number begins that is not zero
 SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _NUMBER = re.compile(NUMBER)
 _NOT_ZERO = re.compile(NOT_ZERO)
 _INTEGER = re.compile(INTEGER)
 _DECIMAL = re.compile(DECIMAL)
-_YEAR = "[0-9]{4}|[+-][0-9]{4,7}"
-"""Years before 0 and after 9999 have a sign, as in ISO 8601: that is how Spark and our own sinks write them."""
+_YEAR = "[0-9]{4}|[+-][0-9]{4,7}"  # a sign before 0 and after 9999, as ISO 8601, Spark and our own sinks write it
 _DATE = re.compile(rf"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})")
 _TIMESTAMP = re.compile(
     rf"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})"
@@ -41,8 +40,7 @@ _TIMESTAMP = re.compile(
 _EPOCH_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _MICROSECONDS_PER_DAY = timedelta(days=1) // _MICROSECOND
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After which the calendar repeats itself."""
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # the calendar repeats after these
 
 INTEGER_BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 
@@ -52,7 +50,7 @@ class Misfit(Exception):
 
 
 class Number(str):
-    """A JSON number as it was written: a float would have lost digits before anyone looked."""
+    """A JSON number as it was written: a float would have lost digits already."""
 
 
 def named(dt: t.DataType) -> str:
@@ -85,7 +83,7 @@ def show(value: Any) -> str:
 
 
 def from_json_scalar(value: Any, dt: t.DataType) -> Any:
-    """A JSON value that is neither null, object nor list."""
+    """A JSON value that is neither null, object nor list. Raises Misfit."""
     match dt:
         case t.BooleanType():
             if isinstance(value, bool):
@@ -106,7 +104,7 @@ def from_json_scalar(value: Any, dt: t.DataType) -> Any:
 
 
 def from_text(text: str, dt: t.DataType) -> Any:
-    """What CSV and the keys of maps hold: text for every type."""
+    """Reads text, as CSV and the keys of maps have it for every type. Raises Misfit."""
     match dt:
         case t.StringType():
             return _string(text)
@@ -198,7 +196,7 @@ def _date(text: str, dt: t.DataType) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Since 1970, in the calendar of today however far back. Python's own dates end at the years 1 and 9999."""
+    """Days since 1970, in the proleptic Gregorian calendar. Python's own dates end at the years 1 and 9999."""
     cycles, within = divmod(year - 2000, _CYCLE_YEARS)
     return (date(2000 + within, month, day) - _EPOCH_DAY).days + cycles * _CYCLE_DAYS
 
