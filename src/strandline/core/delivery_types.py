@@ -57,7 +57,7 @@ class SinkRecord:
     retry_at: datetime | None
     created_at: datetime
     peer: PeerKind | None = None  # found when the destination was claimed; None for sinks where it is irrelevant
-    failing_since: datetime | None = None  # the first of the latest failures of one kind; None after a success
+    failing_since: datetime | None = None  # the first failure since a success, or since rows landed
 
 
 @dataclass(frozen=True, slots=True)

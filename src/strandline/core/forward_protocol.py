@@ -18,7 +18,7 @@ from strandline.core.bounded_text import check_text
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
 
-RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with the contract's version: the sender detects it
+RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with `VERSION`: it can be asked for a record
 VERSION = "1"
 
 LAKE = "Strandline-Lake"

@@ -22,9 +22,9 @@ SnapshotId = NewType("SnapshotId", int)
 Fence = NewType("Fence", int)  # the holder of a block has its fence; taking the block over raises it
 
 SEQ_COLUMN = "_ingest_seq"
-PARTITION_COLUMN = "_ingest_partition"  # not `_partition`: Iceberg's metadata column of that name would hide it
+PARTITION_COLUMN = "_ingest_partition"  # not `_partition`: Iceberg has such a metadata column, and cannot read both
 INTERNAL_COLUMNS = (SEQ_COLUMN, PARTITION_COLUMN)
-RESERVED_PREFIX = "_sl_"  # our frames have such columns beside those of a table, so no table column may have one
+RESERVED_PREFIX = "_sl_"  # our frames add such columns to those of a table, so no table column may have one
 
 SEQ_MAX = Seq(2**63 - 1)
 BRANCH_PREFIX = "sl_"

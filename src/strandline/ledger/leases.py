@@ -62,7 +62,7 @@ class LeaseColumns:
         return lease if changed.rowcount == 1 else None
 
     def give_all(self, connection: sa.Connection, rows: Iterable[int], *, seconds: float) -> dict[int, Lease]:
-        """Gives all rows to one holder, with one token. The caller's transaction must have locked them, and free."""
+        """Gives all rows to one holder, with one token. The caller's transaction has locked them, free."""
         token, until = uuid4().hex, _in(seconds)
         given: dict[int, Lease] = {}
         for some in slices(rows):

@@ -35,7 +35,7 @@ _POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
 
 @dataclass(frozen=True)
 class Maintenance:
-    """`lake.maintenance`. Everything here is safe beside ingest, delivery and itself."""
+    """`lake.maintenance`. Everything here is safe while ingest, delivery and other maintenance run."""
 
     context: MaintainContext
 

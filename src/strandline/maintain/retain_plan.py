@@ -50,7 +50,7 @@ def numbers_condition(until: Seq, owned: Sequence[SeqRange] | None) -> str:
     return f"{upper} AND ({' OR '.join(ranges) or 'false'})"
 
 
-# --- who holds what --------------------------------------------------------------------------------------------------
+# --- which sinks hold rows -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The read model behind `status`: CLI, JSON and API show these values and no others.
 
-It reads the ledger and the pointers of the tables' metadata, and starts no JVM. What is unknown is None, never 0.
+It reads the ledger and the newest metadata of each table, and starts no JVM. What is unknown is None, never 0.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class SinkStatus:
     held_since: datetime | None = None
     lost_rows: int = 0  # rows that were deleted, by a rule or on demand, before the sink had them
     unknown_losses: int = 0  # ranges deleted while nobody knew the sink's watermark; `verify` shows what the sink has
-    failing_since: datetime | None = None  # the first of the latest failures
+    failing_since: datetime | None = None  # the first failure since a success, or since rows landed
 
     def to_json(self) -> dict[str, Any]:
         opened, last = self.open_intent, self.last_batch

@@ -21,7 +21,7 @@ class SinkMark:
 
 
 def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
-    """The marks by name of the sink."""
+    """The same by name of the sink."""
     return {at.name: at.mark for at in marks(connection, dataset)}
 
 

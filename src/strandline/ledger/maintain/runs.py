@@ -23,7 +23,7 @@ from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
 RunId = NewType("RunId", int)
-# For this long, files that a dead job may have written are no garbage, and its record is kept.
+# For this long, files that a dead job may have written are not garbage, and its record stays.
 DIED_SPARED = timedelta(days=7)
 
 

@@ -1,8 +1,8 @@
 """Batches of received bodies: which bodies are ingested together, in which order, and whether they are published.
 
 A batch is stored with its bodies and their places before any of it is ingested. It keeps its id, by which `ingest`
-knows the rows. A lease spares two receivers the same work. It is not a fence, and none is needed: whoever ingests a
-batch, even twice, gets its one block. `ended_batches.py` has the batches that cannot be ingested.
+knows the rows. A lease spares two receivers the same work. It is not a fence, and none is needed: a process that
+ingests a batch, even twice, gets its one block. `ended_batches.py` has the batches that cannot be ingested.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ block = Table(
         sqlite_where=_NOT_ABANDONED,
         postgresql_where=_NOT_ABANDONED,
     ),
-    # There is one recovered range per dataset; every other sequence number belongs to one block of the lake.
+    # A recovered range has a row in each dataset; every other sequence number belongs to one block of the lake.
     Index("one_block_of_a_number", "lo", unique=True, sqlite_where=_NOT_RECOVERED, postgresql_where=_NOT_RECOVERED),
     Index("open_blocks", "dataset_id", "lo", sqlite_where=_OPEN, postgresql_where=_OPEN),
     Index("published_blocks", "dataset_id", "hi", sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED),
@@ -185,7 +185,7 @@ table_count = Table(
 )
 
 # The snapshot of main whose sequence numbers were last compared with the counter, stored by the transaction that placed
-# a block above them. `beyond`: the lowest sequence number that was too far ahead of the counter to skip to.
+# a block above them. `beyond`: the lowest sequence number that was too far ahead of the counter to skip.
 table_check = Table(
     "table_check",
     metadata,

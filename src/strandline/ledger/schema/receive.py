@@ -26,7 +26,7 @@ api_token = Table(
     Column("name", Text, nullable=False),
     Column("hash", Text, nullable=False),
     Column("datasets", Text),  # a JSON list of names; NULL: every dataset
-    Column("owner_id", BigInteger),  # the first token of a chain of replacements; NULL: this token itself
+    Column("owner_id", BigInteger),  # the first token of its line (`receive/tokens.py`); NULL: this token
     Column("created_at", UtcMicros, nullable=False),
     Column("revoked_at", UtcMicros),
     Index("one_token_of_a_hash", "hash", unique=True),

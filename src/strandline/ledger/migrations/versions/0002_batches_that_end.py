@@ -1,5 +1,5 @@
-"""Batches of received bodies can end without being published: a batch that cannot be ingested is split, a body that
-cannot be ingested is set aside, and bodies of a dropped dataset can be discarded."""
+"""Batches of received bodies can end without being published: a batch that cannot be ingested is divided, a body
+that cannot be ingested is set aside, and bodies of a dropped dataset can be discarded."""
 
 from alembic import op
 
