@@ -19,14 +19,14 @@ from strandline.core.reconcile_records import Asked, Run
 from strandline.core.settings import LakeConfig, find_config, load_config
 from strandline.core.types import Dataset, History, Numbered, Seq
 from strandline.iceberg.metadata.identifier import full_name
-from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence, table_states
+from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.witness import Witness, open_witness
 from strandline.read.seal import SealedWatermark, SealWatches
 from strandline.status import report as status
-from strandline.storage.receipts import open_receipts
+from strandline.storage.s3_settings import send_no_trailers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,7 @@ def _read_lines() -> ReadLines:
 class Lake:
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
-        send_no_trailers(config)  # before the lake has threads that read the environment
+        send_no_trailers(config.settings.warehouse)  # before the lake has threads that read the environment
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)

@@ -22,11 +22,11 @@ from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_report, received
 from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.ended_batches import Standing
+from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.receive.received import Repeat
 from strandline.ledger.witness import Mark, Witness
 from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.storage.receipts import open_receipts
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
+from strandline.ledger.receive.receipts import Note, Receipt, TokenMark, parse_receipt
 from strandline.ledger.receive.received import Gone, New, OnHold, OtherBody, Repeat
-from strandline.storage.receipts import Note, Receipt, TokenMark, parse_receipt
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, by_range, new_receiving, span

@@ -30,12 +30,12 @@ from strandline.ingest.sources.body import read_json_lines
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import senders, tokens
+from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.schema.receive import received
 from strandline.ledger.witness import Mark, open_witness
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http.app import create_app
 from strandline.receive.spool import open_spool
-from strandline.storage.receipts import open_receipts
 from tests.conftest import MakeHome
 
 COLUMNS = parse_columns([{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}])

@@ -28,11 +28,11 @@ from strandline.core.forward_protocol import ARROW, JSON_LINES, KeyIdentity
 from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
+from strandline.ledger.receive.receipts import Note, TokenMark
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.spool import WarehouseSpool
 from strandline.storage.objects import LocalObjects
-from strandline.storage.receipts import Note, TokenMark
 from tests.campaign import TORTURE, scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import receiving

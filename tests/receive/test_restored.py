@@ -28,6 +28,7 @@ from strandline.ledger.receive import (
     spool_files,
     tokens,
 )
+from strandline.ledger.receive.receipts import Note, Receipt, open_receipts
 from strandline.ledger.receive.received import Body
 from strandline.ledger.witness import open_witness
 from strandline.receive import ledger_watch
@@ -37,7 +38,6 @@ from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.record_found import Adopted, Adoption
 from strandline.receive.spool import open_spool
 from strandline.receive.sqlite_lock import Turns
-from strandline.storage.receipts import Note, Receipt, open_receipts
 from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
 
 

@@ -15,9 +15,9 @@ from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
+from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
 from strandline.receive.spool import FOLDER, WarehouseSpool, open_spool
 from strandline.storage.objects import LocalObjects
-from strandline.storage.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
 from tests.conftest import MakeHome
 
 ROWS = pa.table(

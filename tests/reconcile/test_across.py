@@ -209,7 +209,7 @@ def test_the_copy_is_on_the_disk_under_its_name_before_the_original_goes(
 
         monkeypatch.setattr(module, name, done)
 
-    noted(across, "sync_data", lambda fd: "")
+    noted(durable, "sync_data", lambda fd: "")
     noted(across, "sync_folder", lambda folder: Path(folder).name)
     noted(durable, "sync_folder", lambda folder: Path(folder).name)
     noted(os, "link", lambda source: "")

@@ -22,10 +22,10 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, RunId
+from strandline.ledger.receive.receipts import Note, TokenMark
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
-from strandline.storage.receipts import Note, TokenMark
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, after_survey, there
 
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive import received, senders, tokens
+from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body, New
 from strandline.receive.spool import FOLDER, open_spool
-from strandline.storage.receipts import Note
 
 if TYPE_CHECKING:
     from strandline.lake import Lake

@@ -27,9 +27,9 @@ from strandline.lake import open_lake
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, ended_batches, receive_holds, received, senders, tokens
+from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body
 from strandline.receive.intake import BatchReport
-from strandline.storage.receipts import Note
 from tests.unit.test_cli import document, error, plain_error
 
 ROW = '{"id": 1, "who": "ada"}\n'

@@ -10,8 +10,8 @@ from strandline.core.types import BlockHead, Dataset, Seq
 from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.witness import Witness
-from strandline.storage.receipts import Receipts
 
 
 class SinkRecords(Protocol):

@@ -13,7 +13,7 @@ from strandline.ingest.context import IngestContext
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, table_states
 from strandline.ledger.receive import batch_receipts, receive_holds, tokens
-from strandline.storage.receipts import BATCH_PREFIX
+from strandline.ledger.receive.receipts import BATCH_PREFIX
 
 _NOT_OPENED = (
     "the ledger was restored from an older copy, and its table cannot be read to see which bodies were received since"

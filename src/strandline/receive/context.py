@@ -11,9 +11,9 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger.engine import Ledger
+from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.witness import Witness
 from strandline.receive.spool import Spool
-from strandline.storage.receipts import Receipts
 
 if TYPE_CHECKING:
     from strandline.receive.body.json_lines import ReadLines

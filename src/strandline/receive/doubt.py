@@ -14,8 +14,8 @@ from strandline.core.forward_protocol import KeyIdentity, LaneName
 from strandline.core.types import Dataset, SeqRange
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive.batch_receipts import finished_batches
+from strandline.ledger.receive.receipts import Note, Receipts, TokenMark
 from strandline.receive.spool import Spool
-from strandline.storage.receipts import Note, Receipts, TokenMark
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,12 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_holds, received
 from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.witness import Witness
 from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.receive.record_found import Adoption
 from strandline.receive.schema_adapt import MARK
-from strandline.storage.receipts import Receipts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

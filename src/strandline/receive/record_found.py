@@ -24,11 +24,11 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, spool_files
 from strandline.ledger.receive.batch_receipts import files_of
 from strandline.ledger.receive.owners import NotClaimed, NotOwner
+from strandline.ledger.receive.receipts import Note, Receipts
 from strandline.ledger.receive.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.spool_files import LeftFile
 from strandline.receive.doubt import Doubtful, find_doubtful
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
-from strandline.storage.receipts import Note, Receipts
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
+from strandline.ledger.receive.receipts import BODY_SUFFIX, Note, parse_note
 from strandline.storage.objects import ObjectStore, explained, open_objects
-from strandline.storage.receipts import BODY_SUFFIX, Note, parse_note
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,6 +4,7 @@ speaks S3 here. Everything else asks this module."""
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -83,6 +84,15 @@ class S3Settings:
             "s3.secret-access-key": self.secret_key,
         }
         return {key: value for key, value in found.items() if value is not None}
+
+
+def send_no_trailers(warehouse: WarehouseSettings) -> None:
+    """Stores other than Amazon's may leave the checksum that follows a chunked upload unread: where the connection is
+    kept, the next request is then refused (seen in one upload of ten). pyarrow takes this setting from the environment
+    only. What the user chose there stays. A lake calls this when it is made: changed later, the environment would
+    change under threads that read it."""
+    if warehouse.is_s3 and warehouse.endpoint is not None:
+        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 def store_name(endpoint: str | None) -> str:

@@ -52,11 +52,10 @@ from strandline.iceberg.metadata.table_metadata import (
 )
 from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
 from strandline.iceberg.pyiceberg.errors import explained, opening
-from strandline.iceberg.pyiceberg.s3_trailers import send_no_trailers
 from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, fit_own_columns, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.partitioning import parse_partition_by
-from strandline.storage.s3_settings import S3Settings
+from strandline.storage.s3_settings import S3Settings, send_no_trailers
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -130,7 +129,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     )
     options = {"warehouse": config.warehouse_url, "py-io-impl": files}
     if settings.warehouse.is_s3:
-        send_no_trailers(config)
+        send_no_trailers(settings.warehouse)
         options |= S3Settings.of_warehouse(settings.warehouse).pyiceberg_options()
     if settings.catalog.kind == "rest":
         further = resolve_catalog_options(settings.catalog.options)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from strandline.core.errors import RuntimeMissing
 from strandline.iceberg.session.java import JavaFound
+from strandline.storage.durable import sync_data, write_file
 
 _FETCH_TIMEOUT_SECONDS = 900
 _VERIFIED = "verified.json"
@@ -133,9 +134,7 @@ def _mark(path: Path, jar: Jar) -> list[object]:
 def _remember(folder: Path, jar: Jar) -> None:
     marks = dict(_read_verified(folder))
     marks[jar.file_name] = _mark(folder / jar.file_name, jar)
-    temporary = folder / f"{_VERIFIED}.{os.getpid()}"
-    temporary.write_text(json.dumps(marks, indent=1), "utf-8")
-    os.replace(temporary, folder / _VERIFIED)
+    write_file(folder / _VERIFIED, json.dumps(marks, indent=1).encode())
 
 
 def _verify(folder: Path, jar: Jar) -> bool:
@@ -173,7 +172,7 @@ def _fetch(folder: Path, jars: list[Jar], java: JavaFound) -> None:
                     f"{jar.sha256}.",
                 )
             with fetched.open("rb+") as handle:
-                os.fsync(handle.fileno())
+                sync_data(handle.fileno())
             os.replace(fetched, folder / jar.file_name)
             _remember(folder, jar)
 

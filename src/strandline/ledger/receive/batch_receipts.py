@@ -14,8 +14,8 @@ from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.receive import tokens
 from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.ranges import keep_lanes, lane_key
+from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody
 from strandline.ledger.schema.receive import api_token, receive_batch, received, source_lane
-from strandline.storage.receipts import Note, Receipt, ReceiptBody
 
 
 def receipt_of(connection: sa.Connection, batch: Batch) -> Receipt:

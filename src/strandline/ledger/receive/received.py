@@ -20,10 +20,10 @@ from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.receive.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
+from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.tokens import TokenId, recall
 from strandline.ledger.schema import core
 from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
-from strandline.storage.receipts import Note
 
 ReceivedId = NewType("ReceivedId", int)
 

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from strandline.core.bounded_text import check_text
 from strandline.core.errors import RefusedError, UsageError
 from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.receive.receipts import TokenMark
 from strandline.ledger.schema.receive import api_token
-from strandline.storage.receipts import TokenMark
 
 TokenId = NewType("TokenId", int)
 

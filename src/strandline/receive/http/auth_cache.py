@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from strandline.core.types import Dataset
+from strandline.ledger.receive.receipts import TokenMark
 from strandline.ledger.receive.tokens import Token
-from strandline.storage.receipts import TokenMark
 
 _KEPT_SECONDS = 1.0
 _KEPT_MAX = 1024

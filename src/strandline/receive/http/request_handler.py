@@ -23,6 +23,7 @@ from strandline.core.types import Dataset, DatasetId
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, tokens
+from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
@@ -36,7 +37,6 @@ from strandline.receive.ledger_watch import LedgerWatch
 from strandline.receive.record_found import Adoption
 from strandline.receive.schema_cache import Target, Targets
 from strandline.receive.sqlite_lock import Turns
-from strandline.storage.receipts import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from strandline.core.types import SeqRange
+from strandline.ledger.receive.receipts import BODY_SUFFIX
 from strandline.reconcile.model import Content, LastPublished, LedgerContext, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
-from strandline.storage.receipts import BODY_SUFFIX
 
 SPOOL_IN_HAND_SECONDS = 3_600
 _ORDER = {protection: n for n, protection in enumerate(Protection)}

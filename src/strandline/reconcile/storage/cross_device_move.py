@@ -20,7 +20,7 @@ from typing import BinaryIO
 from strandline.core import failpoints
 from strandline.reconcile.model import Stat
 from strandline.storage import durable
-from strandline.storage.durable import sync_data, sync_folder
+from strandline.storage.durable import new_file, sync_folder
 
 CHANGED = "it is no longer what was listed"
 _CHUNK_BYTES = 1 << 20
@@ -102,21 +102,22 @@ def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | 
     """What was copied. None, and there is no copy, if it was not what was expected, or changed meanwhile."""
     part = part_of(target)
     try:
-        with _opened(source) as original, open(part, "wb") as copy:
+        with _opened(source) as original:
             before = os.fstat(original.fileno())
             if not stat.S_ISREG(before.st_mode):
                 return None
             if expected is not None and Stat(before.st_size, before.st_mtime_ns) != expected:
                 return None
-            shutil.copyfileobj(original, copy, _CHUNK_BYTES)
-            copy.flush()
-            with suppress(PermissionError):
-                os.fchown(copy.fileno(), before.st_uid, before.st_gid)
-            os.fchmod(copy.fileno(), stat.S_IMODE(before.st_mode))
-            os.utime(copy.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
-            sync_data(copy.fileno())
+            Path(part).unlink(missing_ok=True)  # left by a copy that was killed
+            with new_file(Path(part)) as copy:
+                shutil.copyfileobj(original, copy, _CHUNK_BYTES)
+                copy.flush()
+                with suppress(PermissionError):
+                    os.fchown(copy.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(copy.fileno(), stat.S_IMODE(before.st_mode))
+                os.utime(copy.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
             after = os.fstat(original.fileno())
-            whole = os.fstat(copy.fileno()).st_size == after.st_size
+            whole = Path(part).stat().st_size == after.st_size
             if not whole or _identity(before) != _identity(after):
                 return None
         link_new(part, target)
