@@ -31,7 +31,7 @@ from strandline.ingest.sources.body import read_json_lines
 from strandline.ledger.receive.receipts import Note, TokenMark
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
-from strandline.receive.spool import WarehouseSpool
+from strandline.receive.spool import Spool
 from strandline.storage.objects import LocalObjects
 from tests.campaign import TORTURE, scaled
 from tests.conftest import MakeHome
@@ -72,7 +72,7 @@ def take(body: bytes, columns: tuple[Column, ...], form: str, folder: Path, enco
     """Read, and spooled, as the receiver does it; how many rows."""
     rows = read_body(Packed(body, form, encoding, None), columns, BYTES_MAX, read_json_lines)
     note = Note(KeyIdentity("k"), TokenMark("first", "0123456789abcdef"), rows.num_rows, "sha256:d", len(body))
-    WarehouseSpool(LocalObjects(folder)).write("table", rows, note)
+    Spool(LocalObjects(folder)).write("table", rows, note)
     return rows.num_rows
 
 

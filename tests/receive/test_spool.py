@@ -16,7 +16,7 @@ from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentit
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
-from strandline.receive.spool import FOLDER, WarehouseSpool, open_spool
+from strandline.receive.spool import FOLDER, Spool, open_spool
 from strandline.storage.objects import LocalObjects
 from tests.conftest import MakeHome
 
@@ -38,12 +38,12 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, make_home: MakeHome) 
 
 
 @pytest.fixture
-def spool(config: LakeConfig) -> Iterator[WarehouseSpool]:
+def spool(config: LakeConfig) -> Iterator[Spool]:
     yield open_spool(config)
 
 
-def local_spool(warehouse: Path) -> WarehouseSpool:
-    return WarehouseSpool(LocalObjects(warehouse))
+def local_spool(warehouse: Path) -> Spool:
+    return Spool(LocalObjects(warehouse))
 
 
 def _table(spool: Any, name: str) -> pa.Table:
@@ -51,7 +51,7 @@ def _table(spool: Any, name: str) -> pa.Table:
         return pa.Table.from_batches(list(parts))
 
 
-def test_what_was_written_is_read_back_by_its_name(spool: WarehouseSpool) -> None:
+def test_what_was_written_is_read_back_by_its_name(spool: Spool) -> None:
     name, size = spool.write("table-1", ROWS, NOTE)
     other, _ = spool.write("table-1", ROWS.slice(0, 1), NOTE)
     spool.sync([name, other])
@@ -60,13 +60,13 @@ def test_what_was_written_is_read_back_by_its_name(spool: WarehouseSpool) -> Non
     assert spool.count(name) == 3 and spool.exists(name)
 
 
-def test_a_task_elsewhere_can_read_it(spool: WarehouseSpool) -> None:
+def test_a_task_elsewhere_can_read_it(spool: Spool) -> None:
     name, _ = spool.write("table-1", ROWS, NOTE)
-    sent = pickle.loads(pickle.dumps(spool.reader()))
+    sent = pickle.loads(pickle.dumps(spool))
     assert _table(sent, name).equals(ROWS)
 
 
-def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: WarehouseSpool) -> None:
+def test_what_was_removed_is_gone_and_removing_it_again_is_fine(spool: Spool) -> None:
     names = [spool.write("table-1", ROWS, NOTE)[0] for _ in range(3)]
     spool.remove(names[:2])
     spool.remove(names[:2])
@@ -125,7 +125,7 @@ def test_a_folder_that_was_taken_away_is_made_again_but_never_the_warehouse(tmp_
     assert spool.count(name) == 3
 
 
-def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: WarehouseSpool) -> None:
+def test_a_file_says_which_body_it_is_and_so_does_its_copy(spool: Spool) -> None:
     name, size = spool.write("table-1", ROWS, NOTE)
     identity = RangeIdentity(LaneName("lake", "sink", 2, "ns.ö", "p=1"), SeqRange(Seq(1), Seq(9)))
     by_range = Note(identity, NOTE.owner, 3, "d", 1)

@@ -196,10 +196,12 @@ class S3Witness:
 
     def _get(self) -> tuple[bytes, str]:
         try:
-            body, answer = self._client.get(self._bucket, self._key)
+            found = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise WitnessUnreadable(f"the witness cannot be read: {e.message}", hint=WITNESS_HINT) from e
-        return body, str(answer["ETag"])
+        if found is None:
+            raise WitnessUnreadable(f"there is no witness at s3://{self._bucket}/{self._key}", hint=WITNESS_HINT)
+        return found[0], str(found[1]["ETag"])
 
     def create(self, mark: Mark) -> None:
         mine = self._body(mark)

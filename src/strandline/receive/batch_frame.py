@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from strandline.core.errors import FailedError
 from strandline.core.wording import plural
 from strandline.receive.schema_adapt import Fitting
-from strandline.receive.spool import SpoolReader
+from strandline.receive.spool import Spool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class Load:
     rows: int
 
 
-def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBody], reader: SpoolReader) -> DataFrame:
+def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBody], reader: Spool) -> DataFrame:
     """Every row of the bodies once, in order, with exactly these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -86,7 +86,7 @@ def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
 class _Task:
     runs: tuple[tuple[Load, ...], ...]
     fitting: Fitting
-    reader: SpoolReader
+    reader: Spool
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.ledger.receive.senders import PlacedBody
-    from strandline.receive.spool import SpoolReader
+    from strandline.receive.spool import Spool
 
 BODIES_MAX = 1000
 _NAMED_MAX = 5
@@ -53,7 +53,7 @@ class Inspector:
     ledger: Ledger
     tables: Callable[[], SparkTables]
     """Starts Spark, where rows have to be counted in a table."""
-    reader: SpoolReader
+    reader: Spool
 
     def document(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> dict[str, Any]:
         """As it is told over HTTP."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
@@ -32,54 +32,15 @@ _BATCH_ROWS = 65_536
 _NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
 
 
-class SpoolReader(Protocol):
-    """What tasks are given: it can be pickled, and keeps nothing open."""
-
-    def exists(self, name: str) -> bool: ...
-
-    def read(self, name: str) -> Any:
-        """A context that gives the batches of the file, in order. `StorageError` where it is not there or cannot be
-        read."""
-
-    def count(self, name: str) -> int: ...
-
-    def note(self, name: str) -> Note | None:
-        """What the file says of its body; None for an older file."""
-
-
-class Spool(SpoolReader, Protocol):
-    def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
-        """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
-
-    def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
-        """The files that have a note, of this table or of all, and when they were written."""
-
-    def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
-        """Its content under a new name, or under that of a file that is gone; and its size. As durable as after
-        `write`. `StorageError` where it is gone itself."""
-
-    def set_aside(self, name: str) -> None:
-        """Out of the way, under a name that nobody ingests; a person may rename it back."""
-
-    def sync(self, names: Iterable[str]) -> None:
-        """One call for many files: their names survive a power cut when it returns."""
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Those that are there."""
-
-    def reader(self) -> SpoolReader: ...
-
-
-def open_spool(config: LakeConfig) -> WarehouseSpool:
-    return WarehouseSpool(open_objects(config))
+def open_spool(config: LakeConfig) -> Spool:
+    return Spool(open_objects(config))
 
 
 @dataclass(frozen=True, slots=True)
-class WarehouseSpool:
-    objects: ObjectStore
+class Spool:
+    """Can be pickled for tasks, and keeps nothing open. `StorageError` where a file is not there or cannot be used."""
 
-    def reader(self) -> WarehouseSpool:
-        return self
+    objects: ObjectStore
 
     def exists(self, name: str) -> bool:
         with explained("the spool cannot be read", hint=_NOT_NOW):
@@ -87,6 +48,7 @@ class WarehouseSpool:
 
     @contextmanager
     def read(self, name: str) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The batches of the file, in order."""
         with self._reader(name) as reader:
             yield (reader.get_batch(i) for i in range(reader.num_record_batches))
 
@@ -95,6 +57,7 @@ class WarehouseSpool:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
     def note(self, name: str) -> Note | None:
+        """What the file says of its body; None for an older file."""
         with self._reader(name) as reader:
             found = (reader.schema.metadata or {}).get(_NOTE)
         return None if found is None else parse_note(found)
@@ -115,6 +78,7 @@ class WarehouseSpool:
             yield reader
 
     def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
+        """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
         name = _new_name(table_uuid)
         with explained("the spool cannot be written", hint=_NOT_NOW), self.objects.writer(_path(name)) as file:
             _pack(rows, note, file)
@@ -122,20 +86,25 @@ class WarehouseSpool:
         return name, size
 
     def sync(self, names: Iterable[str]) -> None:
+        """One call for many files: their names survive a power cut when it returns."""
         with explained("the spool cannot be written", hint=_NOT_NOW):
             self.objects.sync(map(_path, names))
 
     def remove(self, names: Iterable[str]) -> None:
+        """Those that are there."""
         with explained("files of the spool cannot be removed"):
             self.objects.remove(map(_path, names))
 
     def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
+        """The files that have a note, of this table or of all, and when they were written."""
         with explained("the spool cannot be listed", hint=_NOT_NOW):
             found = self.objects.list_below(FOLDER if table_uuid is None else f"{FOLDER}/{table_uuid}")
         named = ((stored.name.removeprefix(f"{FOLDER}/"), stored.modified) for stored in found)
-        return [(name, modified) for name, modified in named if name.endswith(BODY_SUFFIX)]
+        return [(name, modified) for name, modified in named if name.endswith(BODY_SUFFIX) and name.count("/") == 1]
 
     def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
+        """Its content under a new name, or under that of a file that is gone; and its size. As durable as after
+        `write`."""
         made = target or _new_name(name.partition("/")[0])
         with explained(f"the spool file {name} cannot be copied", hint=_NOT_NOW):
             self.objects.copy(_path(name), _path(made))
@@ -145,6 +114,7 @@ class WarehouseSpool:
         return made, size
 
     def set_aside(self, name: str) -> None:
+        """Out of the way, under a name that nobody ingests; a person may rename it back."""
         with explained(f"the spool file {name} cannot be set aside"):
             self.objects.move(_path(name), _path(name) + UNSURE_SUFFIX)
 

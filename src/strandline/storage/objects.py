@@ -196,20 +196,14 @@ class S3Objects:
         """An object that was acknowledged is durable."""
 
     def get(self, name: str) -> bytes | None:
-        try:
-            return self._client().get(self.bucket, self._key(name))[0]
-        except RequestFailed as e:
-            _check_not_found(e)
-            return None
+        found = self._client().get(self.bucket, self._key(name))
+        return None if found is None else found[0]
 
     buffer = get
 
     def size(self, name: str) -> int | None:
-        try:
-            return int(self._retry("head_object", name)["ContentLength"])
-        except RequestFailed as e:
-            _check_not_found(e)
-            return None
+        found = self._client().head(self.bucket, self._key(name))
+        return None if found is None else int(found["ContentLength"])
 
     def list_below(self, folder: str) -> list[Stored]:
         start = len(self._key(""))
@@ -236,7 +230,8 @@ class S3Objects:
             self.copy(name, to)
             self.remove([name])
         except RequestFailed as e:
-            _check_not_found(e)
+            if e.failure is not Failure.NOT_FOUND:
+                raise
 
     def url(self, name: str) -> str:
         return f"s3://{self.bucket}/{self._key(name)}"
@@ -249,8 +244,3 @@ class S3Objects:
 
     def _client(self) -> S3Client:
         return S3Client(self.settings, WAREHOUSE_LIMITS)
-
-
-def _check_not_found(failed: RequestFailed) -> None:
-    if failed.failure is not Failure.NOT_FOUND:
-        raise failed

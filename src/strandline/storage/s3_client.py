@@ -83,10 +83,25 @@ class S3Client:
         """A request that changes nothing, or the same thing every time."""
         return self._tried(False, operation, parameters)[0]
 
-    def get(self, bucket: str, key: str, **parameters: Any) -> tuple[bytes, Any]:
-        """An object, or a range of it, and the answer's headers; a body that is cut off is asked for again."""
-        answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
+    def get(self, bucket: str, key: str, **parameters: Any) -> tuple[bytes, Any] | None:
+        """An object, or a range of it, and what the store says of it; None where there is none. A body that is cut off
+        is asked for again."""
+        try:
+            answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
+        except RequestFailed as e:
+            if e.failure is Failure.NOT_FOUND:
+                return None
+            raise
         return body, answer
+
+    def head(self, bucket: str, key: str) -> Any | None:
+        """What the store says of an object; None where there is none."""
+        try:
+            return self.retry("head_object", Bucket=bucket, Key=key)
+        except RequestFailed as e:
+            if e.failure is Failure.NOT_FOUND:
+                return None
+            raise
 
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
         """The objects whose keys begin with `prefix`, by key, from behind `after` on."""

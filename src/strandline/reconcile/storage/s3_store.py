@@ -125,7 +125,10 @@ class S3Store:
     def _get(self, path: str, span: str) -> bytes:
         bucket, key = split_url(path)
         with _about(path):
-            return self._client.get(bucket, key, Range=span)[0]
+            found = self._client.get(bucket, key, Range=span)
+        if found is None:
+            raise StorageError(f"{path} is not there")
+        return found[0]
 
     def files_under(self, folder: str) -> Iterator[str]:
         bucket, key = split_url(folder)

@@ -72,22 +72,12 @@ class Bucket:
             yield _Entry(entry["Key"][len(prefix) :], int(entry["Size"]), entry["LastModified"])
 
     def head(self, name: str) -> Any | None:
-        try:
-            return self.retry("head_object", Key=self.key(name))
-        except RequestFailed as e:
-            if e.failure is Failure.NOT_FOUND:
-                return None
-            raise
+        return self._client().head(self.bucket, self.key(name))
 
     def fetch(self, name: str) -> tuple[IO[bytes], dict[str, str]] | None:
         """A whole object and its metadata."""
-        try:
-            body, answer = self._client().get(self.bucket, self.key(name))
-        except RequestFailed as e:
-            if e.failure is Failure.NOT_FOUND:
-                return None
-            raise
-        return io.BytesIO(body), answer["Metadata"]
+        found = self._client().get(self.bucket, self.key(name))
+        return None if found is None else (io.BytesIO(found[0]), found[1]["Metadata"])
 
     def read(self, name: str) -> bytes | None:
         found = self.fetch(name)
