@@ -1,0 +1,146 @@
+"""The lake's own objects, in a folder and in a bucket; durable writes; how a store is used by each library."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import ConfigError, StorageError
+from strandline.core.settings import WarehouseSettings
+from strandline.storage import durable
+from strandline.storage.objects import LocalObjects, ObjectStore, explained, open_objects
+from strandline.storage.s3_client import Failure, RequestFailed
+from strandline.storage.s3_settings import RequestLimits, S3Settings, witness_limits
+from tests.conftest import MakeHome
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path, make_home: MakeHome) -> ObjectStore:
+    if request.param == "folder":
+        (tmp_path / "warehouse").mkdir()
+        return open_objects(make_home(tmp_path))
+    s3 = request.getfixturevalue("s3")
+    keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
+    return open_objects(make_home(tmp_path, {"warehouse": {"url": f"s3://{s3.make_bucket()}/lake", **keys}}))
+
+
+def names(objects: ObjectStore, folder: str) -> list[str]:
+    return [stored.name for stored in objects.list_below(folder)]
+
+
+def test_an_object_is_what_was_put_last_until_it_is_removed(objects: ObjectStore) -> None:
+    assert (objects.get("f/a"), objects.buffer("f/a"), objects.size("f/a")) == (None, None, None)
+    objects.put("f/a", b"one")
+    objects.put("f/a", b"other")
+    found = objects.buffer("f/a")
+    assert found is not None and bytes(found) == objects.get("f/a") == b"other" and objects.size("f/a") == 5
+    objects.put("f/empty", b"")
+    assert objects.buffer("f/empty") == b""
+    objects.remove(["f/a", "f/none"])
+    objects.remove([])
+    assert names(objects, "f") == ["f/empty"]
+
+
+def test_names_are_told_by_folder(objects: ObjectStore) -> None:
+    assert (objects.list_below("f"), objects.folders("f")) == ([], set())
+    for name in ("f/b/2 ü+%41", "f/a", "f/b/1", "f/c/d/e", "fb/x"):
+        objects.put(name, b"x")
+    assert names(objects, "f") == ["f/a", "f/b/1", "f/b/2 ü+%41", "f/c/d/e"]
+    assert objects.folders("f") == {"b", "c"}
+    assert pickle.loads(pickle.dumps(objects)).get("f/a") == b"x"
+
+
+def test_an_object_whose_writer_fails_is_not_there(objects: ObjectStore) -> None:
+    with objects.writer("f/whole") as file:
+        file.write(b"whole")
+    objects.sync(["f/whole"])
+    with pytest.raises(ZeroDivisionError), objects.writer("f/half") as file:
+        file.write(b"ha")
+        raise ZeroDivisionError
+    assert names(objects, "f") == ["f/whole"]
+
+
+def test_a_copy_outlives_its_original_and_a_move_can_be_repeated(objects: ObjectStore) -> None:
+    objects.put("f/a", b"x")
+    objects.copy("f/a", "f/b")
+    objects.copy("f/a", "f/b")
+    objects.remove(["f/a"])
+    objects.move("f/b", "f/c")
+    objects.move("f/b", "f/c")
+    assert names(objects, "f") == ["f/c"] and objects.get("f/c") == b"x"
+    with pytest.raises(StorageError), explained("it cannot be copied"):
+        objects.copy("f/b", "f/d")
+
+
+def test_what_failed_is_said_without_a_path_or_an_address(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="it cannot be written: the warehouse is not there") as found:
+        with explained("it cannot be written"):
+            LocalObjects(tmp_path / "away").put("f/a", b"")
+    assert str(tmp_path) not in found.value.message and not (tmp_path / "away").exists()
+    with pytest.raises(StorageError) as found, explained("it cannot be written", hint="Later."):
+        raise RequestFailed(Failure.NOT_SENT, "the store at secret.example cannot be reached")
+    assert found.value.message == "it cannot be written: the store cannot be reached" and found.value.hint == "Later."
+
+
+def no_links(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EPERM, "not permitted")
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_file_replaces_none_and_a_copy_leaves_its_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
+    durable.write_file(tmp_path / "a", b"first", replace=False)
+    with pytest.raises(FileExistsError):
+        durable.write_file(tmp_path / "a", b"second", replace=False)
+    assert (tmp_path / "a").read_bytes() == b"first"
+    LocalObjects(tmp_path).copy("a", "b")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"] and (tmp_path / "b").read_bytes() == b"first"
+
+
+def test_a_file_system_that_might_replace_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(durable, "_renameat2", lambda: None)
+    with pytest.raises(OSError) as refused:
+        durable.write_file(tmp_path / "a", b"", replace=False)
+    assert refused.value.errno == errno.ENOTSUP and list(tmp_path.iterdir()) == []
+
+
+def test_every_library_is_given_the_same_store() -> None:
+    store = S3Settings.of_warehouse(
+        WarehouseSettings(url="s3://b", endpoint="http://host:1", access_key="an-access-key", secret_key="a-secret-key")
+    )
+    assert "a-secret-key" not in repr(store) and "an-access-key" not in repr(store)
+    for options in (store.pyarrow_options(), store.pyiceberg_options(), store.spark_options()):
+        assert {"http://host:1", "us-east-1", "an-access-key", "a-secret-key"} <= set(options.values())
+    assert store.spark_options()["s3.path-style-access"] == "true"
+    plain = S3Settings(None, "eu-west-1").spark_options()
+    assert plain == {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": "eu-west-1"}
+    with pytest.raises(ConfigError, match="belong together"):
+        S3Settings(None, None, "only-one").spark_options()
+
+
+def test_no_attempt_begins_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    limits = RequestLimits(9, total_seconds_max=10, connect_timeout_seconds=1, read_timeout_seconds=1)
+    for _ in limits.attempts():
+        assert now[0] <= 10
+        now[0] += 2
+    assert now[0] > 6
+    assert len(list(RequestLimits(3, 1e9, 1, 1).attempts())) == 3
+
+
+def test_the_witness_is_read_written_and_read_again_while_others_wait_for_the_ledger() -> None:
+    limits = witness_limits(60)
+    put = limits.total_seconds_max + limits.connect_timeout_seconds + limits.read_timeout_seconds
+    get = put + limits.read_timeout_seconds
+    assert get + put + get <= 60
