@@ -20,8 +20,6 @@ from strandline.storage.durable import NO_LINKS, make_folders_in, sync_folder, w
 from strandline.storage.s3_client import Failure, RequestFailed, S3Client
 from strandline.storage.s3_settings import WAREHOUSE_LIMITS, S3Settings, split_url
 
-_DELETES_AT_ONCE_MAX = 1_000
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stored:
@@ -215,12 +213,8 @@ class S3Objects:
         return self._client().list_folders(self.bucket, prefix)
 
     def remove(self, names: Iterable[str]) -> None:
-        keys = [{"Key": self._key(name)} for name in names]
-        for start in range(0, len(keys), _DELETES_AT_ONCE_MAX):
-            some = {"Objects": keys[start : start + _DELETES_AT_ONCE_MAX], "Quiet": True}
-            answer = self._client().retry("delete_objects", Bucket=self.bucket, Delete=some)
-            for error in answer.get("Errors", ()):
-                raise RequestFailed(Failure.OTHER, f"{error['Key']} was not deleted: {error.get('Code', 'refused')}")
+        for failed in self._client().delete(self.bucket, [self._key(name) for name in names]).values():
+            raise failed
 
     def copy(self, name: str, to: str) -> None:
         self._retry("copy_object", to, CopySource={"Bucket": self.bucket, "Key": self._key(name)})

@@ -6,7 +6,7 @@ Nothing that botocore says is passed on as it is: its texts and its causes may h
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from strandline.storage.s3_settings import RequestLimits, S3Settings, store_name
 _WAIT_SECONDS_MAX = 300.0
 """Of what a store may ask for in `Retry-After`."""
 _CONNECTIONS_MAX = 64
+_DELETES_AT_ONCE_MAX = 1_000
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AccessDenied"})
 _BUSY = frozenset({"SlowDown", "InternalError", "RequestTimeout"})
 _NOT_IMPLEMENTED = 501
@@ -103,6 +104,20 @@ class S3Client:
                 return None
             raise
 
+    def delete(self, bucket: str, keys: Sequence[str]) -> dict[str, RequestFailed]:
+        """Deletes those that are there. The keys that could not be deleted, and why."""
+        failed: dict[str, RequestFailed] = {}
+        for start in range(0, len(keys), _DELETES_AT_ONCE_MAX):
+            some = keys[start : start + _DELETES_AT_ONCE_MAX]
+            objects = {"Objects": [{"Key": key} for key in some], "Quiet": True}
+            try:
+                errors = self.retry("delete_objects", Bucket=bucket, Delete=objects).get("Errors", ())
+            except RequestFailed as e:
+                failed |= dict.fromkeys(some, e)
+            else:
+                failed |= {e["Key"]: RequestFailed(Failure.OTHER, str(e.get("Code", "refused"))) for e in errors}
+        return failed
+
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
         """The objects whose keys begin with `prefix`, by key, from behind `after` on."""
         asked = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
@@ -176,7 +191,7 @@ def _refused(response: Any, bucket: str) -> RequestFailed:
     elif status == 404:
         failure, words = Failure.NOT_FOUND, f"there is no such object in the bucket {bucket}"
     elif status == 412:
-        failure, words = Failure.CONDITION, "there is an object of that name"
+        failure, words = Failure.CONDITION, f"the condition of the request does not hold ({said})"
     elif status == 409:
         failure, words = Failure.CONFLICT, f"another request for the same object is under way ({said})"
     elif status == 429 or (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:

@@ -30,7 +30,9 @@ def tag(head: Mapping[str, Any]) -> str:
     return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
 
 
-def copy(ask: Ask, source: str, target: str, head: Mapping[str, Any]) -> None:
+def copy(
+    ask: Ask, look: Callable[[str], Mapping[str, Any] | None], source: str, target: str, head: Mapping[str, Any]
+) -> None:
     way = _at_once if head["ContentLength"] <= COPY_BYTES_MAX else _in_parts
     if etag := head.get("ETag"):
         try:
@@ -44,8 +46,7 @@ def copy(ask: Ask, source: str, target: str, head: Mapping[str, Any]) -> None:
     # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
     # metadata file of a table twice under one name, and whatever is that young is not touched at all.
     def check() -> None:
-        bucket, key = split_url(source)
-        now = ask("head_object", source, missing_ok=True, Bucket=bucket, Key=key)
+        now = look(source)
         if now is None or tag(now) != tag(head):
             raise StorageError(f"{source}: {CHANGED}")
 

@@ -16,10 +16,9 @@ from strandline.core.settings import WarehouseSettings
 from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.s3_copy import copy, tag
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_client import RequestFailed, S3Client
 from strandline.storage.s3_settings import RECONCILE_LIMITS, S3Settings, split_url
 
-DELETES_AT_ONCE_MAX = 1_000
 _COMPARED_BYTES = 8 << 20
 _SECOND_NS = 1_000_000_000
 _BUCKET_SEEN_SECONDS = 10.0
@@ -64,7 +63,7 @@ class S3Store:
                 return CHANGED, None
             if self._head(file.to) is not None:
                 return "there is an object in quarantine already where it was to go", None
-            copy(self._ask, file.path, file.to, found)
+            copy(self._ask, self._head, file.path, file.to, found)
         except StorageError as e:
             return e.message, None
         return None, tag(found)
@@ -80,7 +79,7 @@ class S3Store:
         kept = self._head(kept_at)
         if kept is None or self._head(to) is not None:
             return False
-        copy(self._ask, kept_at, to, kept)
+        copy(self._ask, self._head, kept_at, to, kept)
         failpoints.hit("reconcile.before_kept_goes")
         failed = self.delete([kept_at])
         if failed:
@@ -93,17 +92,8 @@ class S3Store:
         for path in paths:
             by_bucket.setdefault(split_url(path)[0], []).append(split_url(path)[1])
         for bucket, keys in by_bucket.items():
-            for start in range(0, len(keys), DELETES_AT_ONCE_MAX):
-                failed |= self._delete(bucket, keys[start : start + DELETES_AT_ONCE_MAX])
+            failed |= {f"s3://{bucket}/{key}": e.message for key, e in self._client.delete(bucket, keys).items()}
         return failed
-
-    def _delete(self, bucket: str, keys: list[str]) -> dict[str, str]:
-        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        try:
-            answer = self._ask("delete_objects", bucket, Bucket=bucket, Delete=objects)
-        except StorageError as e:
-            return {f"s3://{bucket}/{key}": e.message for key in keys}
-        return {f"s3://{bucket}/{e['Key']}": str(e.get("Code", "refused")) for e in answer.get("Errors", ())}
 
     def same_content(self, one: str, other: str) -> bool:
         heads = self._head(one), self._head(other)
@@ -144,7 +134,8 @@ class S3Store:
 
     def _head(self, path: str) -> Mapping[str, Any] | None:
         bucket, key = split_url(path)
-        found: Mapping[str, Any] | None = self._ask("head_object", path, missing_ok=True, Bucket=bucket, Key=key)
+        with _about(path):
+            found: Mapping[str, Any] | None = self._client.head(bucket, key)
         if found is None:
             self._check_bucket(bucket)
         return found
@@ -156,14 +147,9 @@ class S3Store:
             self._ask("head_bucket", bucket, Bucket=bucket)
             self._buckets[bucket] = now
 
-    def _ask(self, operation: str, what: str, /, *, missing_ok: bool = False, **parameters: Any) -> Any:
+    def _ask(self, operation: str, what: str, /, **parameters: Any) -> Any:
         with _about(what):
-            try:
-                return self._client.retry(operation, **parameters)
-            except RequestFailed as e:
-                if missing_ok and e.failure is Failure.NOT_FOUND:
-                    return None
-                raise
+            return self._client.retry(operation, **parameters)
 
     def _each(self, items: Sequence[_S], work: Callable[[_S], _T]) -> list[_T]:
         with ThreadPoolExecutor(self._at_once) as pool:
