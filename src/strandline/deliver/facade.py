@@ -138,8 +138,7 @@ class Delivery:
         return discard(self.context, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
-        """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check a condition, so
-        only a condition starts Spark."""
+        """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check it."""
         if where is None:
             return
         from strandline.iceberg.spark.conditions import find_instability
@@ -214,8 +213,7 @@ class Delivery:
                 self.recovery.catch_up()
                 caught_up_at = monotonic()
             left = self._left_by_dead_writers()
-            # Blocks that could not be settled (a lease is held, or storage is unavailable) are not retried at every
-            # tick.
+            # Blocks that could not be settled (lease held, storage unavailable) are not retried at every tick.
             if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
                 self.recovery.recover()
                 tried, tried_at = left, monotonic()

@@ -24,8 +24,7 @@ class Beginning:
 
 def lane_began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:
     """The sequence number up to which this generation does not deliver in this lane. The sink's start is for partitions
-    that it had not met: in a generation that sends rows again, the known lanes start lower, each where the destination
-    was."""
+    that it had not met: in a generation that sends rows again, known lanes start where the destination was."""
     if lane.id in first:
         return min(int(start or 0), first[lane.id])
     return min(int(start or 0), int(lane.mark or 0)) if said_mark(lane) == (lane.mark, True) else 0

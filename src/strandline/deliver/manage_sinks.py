@@ -165,8 +165,7 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
 
 def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
     """The draft with the instance and generation of a destination that was ours before, under a lost ledger or in a
-    removed sink. It continues where it is: what it holds is never sent again. Raises RefusedError if it belongs to
-    others."""
+    removed sink: what it holds is never sent again. Raises RefusedError if it belongs to others."""
     claim = found.claim
     if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.table_uuid:
         same_name = claim.lake == context.lake and claim.dataset == dataset.name
@@ -275,8 +274,7 @@ def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> Non
 
 
 def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
-    """Begin a new generation, with its own watermarks and place: at the dataset's beginning or after a token's row, but
-    never below the floor."""
+    """Begin a new generation, at the dataset's beginning or after a token's row, but never below the floor."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
         sealed = blocks.sealed(connection, dataset.id)

@@ -156,8 +156,8 @@ def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
-    """Partitions that build on rows of an older generation which are missing, each with everything that the sink holds
-    of the older lane."""
+    """Partitions that build on missing rows of an older generation, each with all that the sink holds of the older
+    lane."""
     found = ask_foundations(run, [lane.partition for lane in known])
     lost = [foundation for foundation, held in found if gone_below(foundation, held)]
     asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
@@ -274,8 +274,7 @@ def _resend(
         for lane, h in zip(known, held, strict=True):
             mark = _reached(h, began[lane.id]) if lane.partition in gone else lane.mark
             if floor is not None and (mark or 0) < floor:
-                # Rows at or below the floor cannot be sent again, and their number is unknown; rows that a retention
-                # rule left there can.
+                # Rows below the floor that retention deleted cannot be sent again; how many, nobody knows.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
         audit.record(

@@ -156,8 +156,8 @@ def can_be_asked(sink: object) -> bool:
 
 class Inspector(Protocol):
     """Reads ranges back. It is pickled and sent to the executors, like a sender, unless it sets `asks_only = True`:
-    then a server does the reading. Tasks would only wait for that server, and perhaps for each other if the server's
-    own work runs on the same Spark."""
+    then a server does the reading. Tasks would only wait for it, or for each other if that server uses the same
+    Spark."""
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected: ...
 
@@ -168,8 +168,8 @@ FORMS = ("rows", "jsonl", "csv", "copy")
 
 
 class Sink(Protocol):
-    """A destination, as the driver sees it. Methods raise `RefusedError` if a person has to decide, and `StorageError`
-    if trying later may help."""
+    """A destination, as the driver sees it. Methods raise `RefusedError` if a person has to decide, `StorageError` to
+    retry."""
 
     # What a parcel's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
     # chosen. `jsonl`, `csv`, `copy` (PostgreSQL's text format): `_ingest_seq` and `line`, a line without its end.
@@ -183,19 +183,16 @@ class Sink(Protocol):
 
     def prepare(self, columns: Sequence[Column]) -> None:
         """Called before the first intent, and after the dataset's schema changed. The sink follows the change, or
-        raises `SchemaError` with what to do. `columns` are the delivered ones, in order; `_ingest_seq` is among them.
-        """
+        raises `SchemaError` with what to do. `columns` are the delivered ones, in order, `_ingest_seq` among them."""
 
     def claimed(self) -> Claimed | None:
         """The sink's own record, if it has one."""
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
-        """Write the record if there is none, and raise its generation if this one is higher. Returns the record as it
-        is then."""
+        """Write the record if there is none, or raise its generation if this one is higher; returns the record."""
 
     def fence(self, token: str) -> None:
-        """Called when a new deliverer begins: what an older deliverer still sends fails from now on, as far as the sink
-        can make it fail."""
+        """Called when a new deliverer begins: what older ones still send fails from now on, as far as possible."""
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
         """What the sink holds of each lane: at least everything beyond the given sequence number (None: everything)."""
@@ -203,9 +200,8 @@ class Sink(Protocol):
     def sender(self, token: str) -> Sender: ...
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Store durably that all rows up to this sequence number are delivered. The watermark never goes back. Called
-        after the chunks have landed, before the ledger moves its own watermark. A sink that keeps its ranges for ever
-        does nothing."""
+        """Store durably that all rows up to this sequence number are delivered; never go back. Called after the chunks
+        have landed, before the ledger's own watermark. A sink that keeps its ranges for ever does nothing."""
 
     def inspector(self) -> Inspector: ...
 
@@ -214,8 +210,8 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OlderRows:
-    """Rows that an older generation landed in a lane, `above < _ingest_seq ≤ upto`. The present generation continues
-    after them."""
+    """Rows that an older generation landed in a lane, `above < _ingest_seq ≤ upto`, and that the present one builds
+    on."""
 
     address: Address  # of the older generation
     above: int
@@ -278,10 +274,9 @@ class Cut:
 
 @runtime_checkable
 class Pinning(Protocol):
-    """A sink that cannot cancel a put that is under way. At its own side it stores how a lane is cut from a watermark
-    on, before the first chunk is sent, and never replaces it. Every planner that starts at that watermark keeps to the
-    stored cut. So a restored ledger, which would cut differently, uses the same object names as a deliverer that is
-    still running."""
+    """A sink that cannot cancel a put that is under way. It stores how a lane is cut from a watermark on, before the
+    first chunk is sent, and never replaces it. Every planner that starts at that watermark keeps to the stored cut. So
+    a restored ledger, which would cut differently, uses the same object names as a deliverer that is still running."""
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None: ...
 

@@ -51,8 +51,8 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
-    """Raises UsageError for an unknown option, a missing one, a value that the option's check refuses, or a secret that
-    is given as it is."""
+    """Raises UsageError for an option that is unknown, missing or refused by its check, and for a secret in plain
+    text."""
     known = {option.name: option for option in kind.options}
     for given in options:
         if given not in known:
@@ -86,8 +86,7 @@ def _described(option: Option) -> str:
 
 
 def resolve(kind: SinkKind, options: Mapping[str, str]) -> dict[str, str]:
-    """The options that the sink is opened with: defaults filled in, `env:NAME` read, and `file:PATH` of a secret. Never
-    store or show them."""
+    """Options with defaults filled in and `env:NAME` and secrets' `file:PATH` read. Never store or show them."""
     check_options(kind, options)
     resolved = {o.name: o.default for o in kind.options if o.default is not None}
     secrets = {o.name for o in kind.options if o.secret}

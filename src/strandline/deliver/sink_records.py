@@ -19,8 +19,8 @@ class SinkInquiry:
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
         """The highest sequence number that a sink has; None if the dataset has no sink. A sink that cannot be asked, or
-        that may hold partitions unknown to this ledger, counts as having everything: blocks that are not rolled forward
-        were never acknowledged."""
+        may hold partitions unknown to this ledger, counts as having everything: what is not rolled forward was never
+        acknowledged."""
         reached = lanes.highest_mark(connection, dataset.id)
         for record in sinks.of_dataset(connection, dataset.id):
             found = SEQ_MAX if dataset.deliver_by else _reached(self.context, record, dataset)

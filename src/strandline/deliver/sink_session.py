@@ -95,8 +95,7 @@ class SinkRun:
         return self.context.token(self.dataset)
 
     def sink(self, options: Mapping[str, str] | None = None) -> Sink:
-        """The sink with its present options, or with the options that an intent was stored with, as far as an intent
-        pins them."""
+        """The sink with its present options, or with those of an intent as far as an intent pins them."""
         wanted = self.record.options if options is None else self._pinned(options)
         key = tuple(sorted(wanted.items()))
         if key not in self._opened:
@@ -137,8 +136,7 @@ class SinkRun:
         return Address(self.context.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
 
     def claim(self) -> None:
-        """Claim the destination. Raises SinkStopped if it belongs to another sink, is in a newer generation or lost
-        rows."""
+        """Raises SinkStopped if the destination belongs to another sink, is in a newer generation or lost rows."""
         mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
         sink = self.sink()
         found = sink.claim(mine, self.record.generation)
@@ -170,8 +168,7 @@ class SinkRun:
         self._opened.clear()
 
     def _check_loss(self) -> None:
-        """Raises SinkStopped if the destination lacks rows that it acknowledged: a person has to decide before it gets
-        more."""
+        """Raises SinkStopped if the destination lacks rows that it acknowledged: then a person has to decide."""
         sink = self.sink()
         if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
             raise SinkStopped(

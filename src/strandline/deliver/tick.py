@@ -65,8 +65,7 @@ class TickReport:
 
 
 class Deliverer:
-    """Runs ticks, by hand or in the daemon. Many deliverers may run at once, in many processes: a sink's lease lets
-    only one of them deliver to it."""
+    """Runs ticks, by hand or in the daemon. Many may run at once, in many processes: each sink has a lease."""
 
     def __init__(
         self,
@@ -89,8 +88,8 @@ class Deliverer:
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Delivers until every sink has all sealed rows, or waits. A sink that `only` names is tried at once, even if
-        it waits for a retry."""
+        """Delivers until every sink has all sealed rows, or waits. A sink named by `only` does not wait for its
+        retry."""
         now = utc_now()
         if only is not None:
             self._retry_now(only)

@@ -66,8 +66,7 @@ def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
 
 
 def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
-    """A pass that did not end: its commit landed, or the same files are numbered again. Raises RefusedError while it is
-    alive."""
+    """Settles a pass whose commit landed, or numbers its files again. Raises RefusedError while its lease holds."""
     held = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
     if held is None:
         raise RefusedError(
@@ -108,8 +107,7 @@ def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> b
 
 
 def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
-    """Without its branch the pass cannot land; so if it has not landed now, it never will, and need not hold the
-    seal."""
+    """Without its branch the pass cannot land: if it has not landed now, it never will, and need not hold the seal."""
     work.tables.remove_branch(dataset.name, held.head.branch)
     if not settle_if_landed(work, dataset, held):
         with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))

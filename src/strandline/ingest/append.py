@@ -72,8 +72,7 @@ def prepare(
     rejects: stamp.Rejects | None = None,
 ) -> Prepared:
     """A batch id that is used again must come with the same rows, unless `same_content` is False: then the id alone
-    decides. `rejects` names the columns that describe rows which do not fit; these rows are counted and never
-    written."""
+    decides. `rejects` names columns that describe rows which do not fit; such rows are counted and never written."""
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
@@ -113,7 +112,7 @@ def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
     """The dataset's own columns in its order. Raises SchemaError unless the frame has the required ones and no
-    others."""
+    other."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
     beside = () if rejects is None else rejects.columns

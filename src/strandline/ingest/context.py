@@ -15,8 +15,7 @@ from strandline.ledger.witness import Witness
 
 
 class SinkRecords(Protocol):
-    """What sinks say of themselves, which a restored ledger does not know. `deliver/sink_records.SinkInquiry`
-    implements it."""
+    """What sinks say of themselves, for a restored ledger. `deliver/sink_records.SinkInquiry` implements it."""
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
         """How far any sink of the dataset has come."""

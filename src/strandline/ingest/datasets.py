@@ -80,8 +80,7 @@ class DatasetCare:
         """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
         taken. The dataset is marked first, so that whatever the checks do not see comes too late. The table is dropped
         inside that transaction, so a drop that died is simply repeated."""
-        # Before the ledger is locked. A body that comes later is recorded before it is answered, or finds the dataset
-        # dropped.
+        # Before the ledger is locked. A body that comes later is recorded before it is answered, or refused.
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
@@ -119,8 +118,7 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
 
 
 def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
-    """A restored ledger does not know bodies that were acknowledged since; after a drop no receiver would record
-    them."""
+    """A restored ledger does not know bodies acknowledged since; after a drop no receiver would record them."""
     if unknown := set(spooled) - received.spooled(connection, spooled):
         raise RefusedError(
             f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "

@@ -47,8 +47,7 @@ class FileOutcome:
     duplicate: bool
     seconds: float
     error: StrandlineError | None
-    # Columns of the dataset that no file of the batch has: they are null in all of its rows. JSON lines have a column
-    # if one line has a value in it.
+    # Columns that no file of the batch has: null in all of its rows. JSON lines have a column if one has a value there.
     absent: tuple[str, ...] = ()
 
     @property
@@ -136,8 +135,7 @@ def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 
 
 def _check_unchanged(batch: _Batch) -> None:
-    """Raises InputError unless the rows are those whose bytes made the batch id: otherwise the same file could come in
-    again under another id."""
+    """Raises InputError if a file has changed: its rows must be those whose bytes made the batch id."""
     if _stamps(batch.paths) != batch.stamps:
         raise InputError(
             f"{batch.paths[0]} changed while it was read",
@@ -210,8 +208,7 @@ def _ingest(
 def _bytes_of(
     batch: _Batch, told: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
-    """What to report to, and the bytes that Spark has read. Spark reads Parquet, so there the share of finished tasks
-    counts."""
+    """The callback for bytes read, and how many of them Spark has read: for Parquet, the share of finished tasks."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 

@@ -60,8 +60,7 @@ def register(
 
 
 def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
-    """Raises RefusedError, before anything is changed, if the table has sequence numbers: they are not of this
-    ledger."""
+    """Raises RefusedError, before any change, if the table has sequence numbers: they are not of this ledger."""
     from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 
     counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot: True)

@@ -189,9 +189,8 @@ def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, 
 
 
 def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last: int) -> list[ToldPurge]:
-    """A ledger whose counter is at `last` was there when lower sequence numbers were taken. For purges that the table
-    tells without a number, both ends must match: when there are many purges, one between others does not change the
-    ends."""
+    """A ledger whose counter is at `last` knew of all purges with lower numbers. For purges without a number both ends
+    must match: among many purges, one between others does not change the ends."""
     first, end = {r.lo for r in known}, {r.hi for r in known}
     return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
 
@@ -249,8 +248,8 @@ def open_postponed(work: IngestContext) -> list[str]:
 
 
 def _open_later(work: IngestContext, dataset: Dataset) -> None:
-    """The resync of one dataset, over each range that it was postponed for. One transaction, under the counter's lock;
-    every step can be repeated."""
+    """Resyncs one dataset over each of its postponed ranges, in one transaction under the counter's lock;
+    repeatable."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
         waiting = blocks.postponed(connection, dataset.id)

@@ -21,8 +21,7 @@ _NOT_OPENED = (
 
 
 def hold_until_opened(connection: Connection, dataset: Dataset) -> None:
-    """The table cannot be read now, so nobody can say which bodies it has. The later resync of the dataset ends this
-    hold."""
+    """The table cannot be read, so nobody knows which bodies it has. The later resync of the dataset ends this hold."""
     receive_holds.put(connection, dataset.id, _NOT_OPENED)
 
 
@@ -34,9 +33,8 @@ def end_hold_until_opened(connection: Connection, dataset: Dataset) -> None:
 def take_back_received(
     work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
 ) -> str | None:
-    """Records the bodies of every received batch that the table has in the gap. If that fails for one of them, or the
-    table's history is not complete (`reaches_the_copy`), it stores a hold for the dataset's receiver and returns the
-    reason."""
+    """Records the bodies of every received batch that the table has in the gap. If that fails, or the table's history
+    is not complete (`reaches_the_copy`), it stores a hold for the dataset's receiver and returns the reason."""
     view = work.tables.view(dataset.name)
     problems = [p for wap in _received(view, gap, work.lake) if (p := _take_back(work, connection, dataset, wap))]
     if not complete and _may_receive(work, connection, dataset):

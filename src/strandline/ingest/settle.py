@@ -12,8 +12,7 @@ from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """Publishes the block; a staged block only goes forward. Raises BlockHeld if nobody can tell whether it was
-    published."""
+    """Publishes the block: it can only go forward. Raises BlockHeld if nobody can tell whether it was published."""
     with work.ledger.read() as connection:
         epoch = sequence.read(connection).epoch
         memory = rollback.recall(connection, dataset)

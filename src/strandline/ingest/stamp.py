@@ -47,8 +47,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Columns that a file reader puts beside those of the dataset. The caller names them, because a table's column may
-    have any name and mean anything."""
+    """Columns that a file reader puts beside those of the dataset. The caller names them: a table's column may have any
+    name."""
 
     reason: str  # why the row does not fit; null for a row that does
     about: tuple[str, ...]  # what else describes the row; not ingested
@@ -185,8 +185,7 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
 def stamp(
     source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[T.StructField]
 ) -> DataFrame:
-    """The rows that fit, with sequence numbers; internal columns come first. `deliver_by` are fields as the table has
-    them."""
+    """The rows that fit, numbered, internal columns first. `deliver_by` are fields as the table has them."""
     pinned = source.df
     starts = [0, *accumulate(counted.per_partition)][:-1]
     if source.rejects is not None:

@@ -45,8 +45,7 @@ def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
 
 
 def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView, lake: str) -> TableCounts | None:
-    """The stored counts if they are valid, else new ones, which are stored. None if they cannot be told: the table has
-    equality deletes."""
+    """The stored counts if still valid, else new ones, which are stored. None for a table with equality deletes."""
     with ledger.read() as connection:
         stored = datasets.counts(connection, dataset.id)
         if stored is not None and stored.snapshot == view.main:
@@ -63,8 +62,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
         if counted is None:
             return None
         found, unsettled = counted
-    # Rows of open blocks may be in main already, and are ours then. Only settling decides that, and makes no new
-    # snapshot.
+    # Rows of open blocks may be in main already, and are ours then. Settling decides, and makes no new snapshot.
     if not unsettled:
         with ledger.write() as connection:
             datasets.set_counts(connection, dataset.id, found)
@@ -72,8 +70,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
 
 
 def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
-    """One below the lowest sequence number that came into main since the last count: older blocks need not be looked
-    up."""
+    """One below the lowest sequence number in main since the last count: no older block needs to be looked up."""
     lows: list[int] = []
     for snapshot in view.ancestors(view.main):
         if stored is not None and snapshot.id == stored.snapshot:

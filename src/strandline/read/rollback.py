@@ -34,8 +34,8 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
 
 
 def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
-    """Raises TableRolledBack, or an error for a dataset that still waits for its resync; records a doubt. `memory` is
-    older than `view`."""
+    """Raises if the table was rolled back or its dataset waits for a resync; records a doubt. `memory` is older than
+    `view`."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     with ledger.read() as connection:
@@ -112,15 +112,13 @@ def doubt(dataset: Dataset, verdict: NotKnown) -> str:
 
 
 def problem(dataset: Dataset, view: TableView, memory: Memory) -> str | None:
-    """For `status`, which starts no JVM: what is certain without reading rows. Earlier metadata files are read if they
-    are on this machine."""
+    """For `status`, without a JVM: what is certain without reading rows, from metadata files on this machine."""
     verdict = judge(view, memory, lambda: earlier_links(view))
     return refusal(dataset, verdict).message if isinstance(verdict, RolledBack) else None
 
 
 def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
-    """Moves the tag after our own maintenance has changed main, or before it expires snapshots. Raises
-    TableRolledBack."""
+    """Moves the tag after our maintenance changed main, or before it expires snapshots. Raises TableRolledBack."""
     from strandline.iceberg.spark.settled_tag import move
 
     with ledger.read() as connection:

@@ -26,8 +26,8 @@ from strandline.read.settled_view import SettledView
 @dataclass(frozen=True)
 class Rows:
     """The rows as a DataFrame, and the token to continue with. Iterating gives them in sequence order, each with the
-    token that continues after it. Timestamps then have their zone, UTC: those of `df.collect()` are in the zone of the
-    process, and do not say so."""
+    token that continues after it, and with timestamps in UTC: those of `df.collect()` are in the zone of the
+    process."""
 
     df: DataFrame
     token: Continuation  # after the last row
@@ -63,8 +63,8 @@ def bounded(
     limit: int | None = None,
     internal: bool = False,
 ) -> Rows:
-    """If two rows may share a sequence number, this is checked now: a DataFrame that was handed out could not raise any
-    more."""
+    """Checks now whether two rows share a sequence number, if they may: a DataFrame cannot raise after it was handed
+    out."""
     dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
@@ -188,8 +188,8 @@ def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _is_owned(owned: Sequence[SeqRange]) -> Any:
-    """Used only if there are foreign sequence numbers. There may be a hundred thousand ranges, so this is a binary
-    search and not a predicate."""
+    """For tables with foreign sequence numbers. There may be 100,000 ranges, so this is a binary search, not a
+    predicate."""
     los = np.array([r.lo for r in owned], dtype=np.int64)
     his = np.array([r.hi for r in owned], dtype=np.int64)
 

@@ -62,8 +62,7 @@ class SealedWatermark:
                     self._moved.wait(min(left, self._poll_seconds))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls back with each new value, in order and never twice, from the thread that found it. Returns a function
-        that unsubscribes."""
+        """Calls back with each new value, in order and once, from the thread that found it. Returns an unsubscriber."""
         with self._moved:
             self._subscribers.append(subscriber)
             if self._poller is None:

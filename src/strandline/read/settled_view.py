@@ -64,8 +64,7 @@ class SettledView:
 
 
 def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset) -> TableView:
-    """The table as it is now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a
-    resync."""
+    """The table now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a resync."""
     with ledger.read() as connection:
         memory = rollback.recall(connection, dataset)
     view = tables.view(dataset.name)

@@ -57,8 +57,7 @@ def _before(seq: Seq) -> Seq | None:
 
 
 def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[Finding]:
-    """For `verify`: whether the destination still lists the ranges of older generations that lanes build on. It does
-    not read their rows."""
+    """For `verify`: whether the destination still lists ranges of older generations. It does not read their rows."""
     findings: list[Finding] = []
     name, where = run.record.name, run.record.destination
     for lane in (x for x in known if x.builds_on is not None):

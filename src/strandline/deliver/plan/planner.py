@@ -1,6 +1,4 @@
-"""Plans the next chunks of a sink's lanes: scans, cuts around what the sink holds, and stores before anything is
-sent.
-"""
+"""Plans a sink's next chunks: scans, cuts around what the sink holds, and stores the plan before anything is sent."""
 
 from __future__ import annotations
 
@@ -121,8 +119,7 @@ class Planned:
 
 
 def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
-    """Scan, ask the sink, cut. It asks the sink nothing if no lane has a new row. Raises SinkStopped if the sink holds
-    rows above the seal."""
+    """Scan, ask the sink about lanes with new rows, cut. Raises SinkStopped if the sink holds rows above the seal."""
     while True:  # `until` rises each time, never above the seal
         source = settled(run.context, run.dataset, standing.bounds.lowest, until)
         fields = prepare(run, source)
@@ -147,7 +144,7 @@ def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
 
 
 def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
-    """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first cut: see
+    """The plan with the cut that the sink stores; a sink that cannot cancel a put keeps the first one: see
     `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
@@ -224,8 +221,7 @@ def _cut_lanes(
 
 
 def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Held]:
-    """Ask the sink, whose own record is the truth, what it holds of each lane. Raises SinkStopped if it lacks rows that
-    it acknowledged."""
+    """What the sink holds of each lane, by its own record. Raises SinkStopped if it lacks rows that it acknowledged."""
     if not partitions:
         return {}
     lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}

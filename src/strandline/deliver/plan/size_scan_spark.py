@@ -43,8 +43,8 @@ class LaneBounds:
 
 
 def lane_of(df: DataFrame) -> Column:
-    """The lane of each row. A row without a partition in a partitioned dataset (it was there before the adoption) is in
-    a lane of its own."""
+    """The lane of each row. In a partitioned dataset, rows without a partition (from before adoption) have their own
+    lane."""
     if PARTITION_COLUMN not in df.columns:
         return F.lit(NOT_PARTITIONED)
     return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
@@ -133,7 +133,7 @@ def _piece(row: Any) -> Piece:
 
 
 def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
-    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself becomes a piece of its
+    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a piece of its
     own."""
     result: dict[str, dict[int, Piece]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
@@ -171,7 +171,7 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
 
 
 def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: str = "rows") -> list[T.StructField]:
-    """The columns of a sink: the chosen ones, or `_ingest_seq` and then all of the user's. A database always gets
+    """The columns of a sink: the chosen ones, or `_ingest_seq` and all of the user's. A database always gets
     `_ingest_seq`."""
     by_name = {f.name: f for f in schema.fields}
     if columns is None:

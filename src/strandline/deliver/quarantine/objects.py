@@ -51,8 +51,7 @@ class QuarantineObjects:
             self.objects.remove([name])
 
     def names(self, instance: str) -> list[str]:
-        """The names of all objects of a sink, whether the ledger knows them or not, and of files that a killed put left
-        behind."""
+        """The names of all objects of a sink, known to the ledger or not, and of files that a killed put left."""
         with self._explained(folder_name(instance)):
             return [stored.name for stored in self.objects.list_below(folder_name(instance))]
 

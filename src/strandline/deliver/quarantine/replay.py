@@ -184,8 +184,7 @@ class _Replaying:
         self.objects.remove(row.object)
 
     def _sender(self, sink: Sink, row: Quarantined, content: Content) -> Sender:
-        """A sender for the columns that the row was made of then, whatever columns the dataset has got since. Raises
-        SchemaError if one is gone."""
+        """A sender for the columns that the row was made of then. Raises SchemaError if the dataset has lost one."""
         key = (tuple(sorted(row.options.items())), content.columns)
         if key not in self._senders:
             if gone := [c for c in content.columns if c not in self.columns]:

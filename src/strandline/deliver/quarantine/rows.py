@@ -70,8 +70,7 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
 
 
 def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
-    """Gives rows up for good: the ledger records it first, then the content is removed. Raises RefusedError for a row
-    that may have landed."""
+    """Discards rows, in the ledger first, then their content. Raises RefusedError for a row that may have landed."""
     with context.ledger.read() as connection:
         record = sinks.get(connection, name)
     objects = open_objects(context.config)

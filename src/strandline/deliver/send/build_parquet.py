@@ -57,8 +57,7 @@ def ship_either_way(
     sender: Sender,
     tasks_max: int | None = None,
 ) -> list[Shipped]:
-    """Sends directly from the files if that is correct, and the rest through Spark; at most `tasks_max` tasks at
-    once."""
+    """Sends directly from the files if that is correct, the rest through Spark; at most `tasks_max` tasks at once."""
     shipped: list[Shipped] = []
     left = list(shipments)
     if cargo.form == "rows" and cargo.where is None:
@@ -76,8 +75,8 @@ def ship_either_way(
 
 
 def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[Shipment]) -> list[int] | None:
-    """The sequence numbers that the files begin with, if some chunks can be read without the files of others: then
-    nothing is shuffled."""
+    """The sequence numbers that the files begin with, if chunks can be read without the files of others (no
+    shuffle)."""
     if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
         return None
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)

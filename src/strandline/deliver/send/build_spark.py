@@ -60,8 +60,7 @@ class Shipment:
     address: Address
     rows: SeqRange
     expected: int
-    # Whether the content of a row that is refused alone comes back. Only if few chunks are under way: the driver gets
-    # it all.
+    # Whether the content of a row that is refused alone comes back to the driver; only if few chunks are under way.
     brings_content: bool = False
 
 
@@ -220,8 +219,7 @@ def _moved(df: DataFrame, ordered: Sequence[Shipment], cargo: Cargo, tasks_max: 
 
 
 def _within(shipments: Sequence[Shipment]) -> Column:
-    """Between the chunks there may be rows that are not to be sent. Those that are read nevertheless are dropped when
-    chunks are cut."""
+    """Rows between the chunks may be read as well; they are dropped when chunks are cut."""
     spans = merge_ranges(s.rows for s in shipments)
     if len(spans) > _SPANS_MAX:
         spans = [SeqRange(spans[0].lo, spans[-1].hi)]

@@ -41,8 +41,7 @@ _PLAIN_ICEBERG = frozenset({
 def plain_files(
     context: DeliverContext, source: SettledView, fields: Sequence[T.StructField], after: int, until: int
 ) -> list[DataFile] | None:
-    """The files that may hold rows between these sequence numbers, sorted; None if the files alone do not give the
-    rows."""
+    """The files that may hold rows between these sequence numbers, sorted; None if they alone do not give the rows."""
     view = source.view
     fits = (
         view.main is not None

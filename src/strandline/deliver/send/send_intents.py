@@ -78,8 +78,7 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
 
 
 def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
-    """Chunks of unknown outcome that the sink holds: it is asked before they are sent again. Raises SinkStopped if it
-    lacks rows that it acknowledged."""
+    """Chunks of unknown outcome that the sink holds. Raises SinkStopped if it lacks rows that it acknowledged."""
     sink = run.sink(group[0].options)
     with run.context.ledger.read() as connection:
         # raises if a lane's state cannot be read
@@ -99,8 +98,7 @@ def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
 
 
 def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
-    """Raises SinkStopped if chunks that this intent landed are gone: the sink may have been restored in the middle of
-    it."""
+    """Raises SinkStopped if chunks that this intent landed are gone: the sink may have been restored meanwhile."""
     before_now = [c.rows for c in intent.chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
     if gone := not_held(before_now, held):
         raise SinkStopped(
@@ -154,8 +152,8 @@ class _Finishing:
         self._close_complete()
 
     def _in_turn(self) -> list[Intent]:
-        """The intents, rotated: lanes in trouble the last time do not come first again, because those behind them were
-        not tried."""
+        """The intents, rotated: lanes in trouble the last time are not first again, so that those behind them are
+        tried."""
         lanes_ = list(self.left.values())
         first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
         return lanes_[first:] + lanes_[:first]
@@ -189,8 +187,7 @@ class _Finishing:
         return refusals
 
     def _offer(self, wave: Sequence[_Todo]) -> None:
-        """Record chunks as offered if the sink cannot be asked: then only the ledger knows which may have been sent.
-        Raises LeaseLost."""
+        """If the sink cannot be asked, only the ledger knows which chunks may have been sent. Raises LeaseLost."""
         if can_be_asked(self.run.sink(self.options)):
             return
         failpoints.hit("offer.before_record")
@@ -279,8 +276,7 @@ def _send_all(
     run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
 ) -> list[Shipped]:
     """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other partitions.
-    If several lanes in a row fail with the same message, the lanes are not to blame: the rest waits for the next
-    tick."""
+    If several lanes in a row fail with the same message, the lanes are not to blame, and the rest waits for a retry."""
     try:
         return _send(run, source, shipments, options)
     except FailedError as e:

@@ -105,8 +105,8 @@ class Refusing:
         return decide(refusals, Standing(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
     def _look(self) -> tuple[dict[IntentId, int], int]:
-        """Rows in quarantine per open intent, and those after everything that the sink took. Rows that were discarded
-        or replayed do not count."""
+        """Rows in quarantine, without discarded and replayed ones: per open intent, and above all that the sink
+        took."""
         with self.run.context.ledger.read() as connection:
             known = lanes.unchecked(connection, self.run.record)
             rows = [

@@ -18,9 +18,8 @@ def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
 def forgotten(
     sink: str, losses: Sequence[Loss], layouts: Sequence[Layout], published: Callable[[SeqRange], int | None]
 ) -> list[Finding]:
-    """Ranges whose rows were deleted under a ledger that is lost since. The rows of them that the sink holds are
-    compared as far as possible. The sink is known to have all of them only if as many are accounted for as were
-    published."""
+    """Ranges whose rows were deleted under a ledger that is lost since. The rows that the sink holds are compared as
+    far as possible. It is known to have all of them only if as many are accounted for as were published."""
     words = (
         "rows up to here were deleted while the ledger did not know how far the sink was: whether it got all of them "
         "cannot be told any more"

@@ -165,8 +165,7 @@ def lay_out(
 
 
 def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
-    """Checks that the chunks of an intent tile it, intents do not overlap, and nothing below the watermark was left
-    unsent."""
+    """Checks that chunks tile their intent, intents do not overlap, and nothing below the watermark was left unsent."""
     at = layout.floor
     for intent in intents:
         after, key = int(intent.after or 0), options_key(intent.options)

@@ -15,8 +15,8 @@ from strandline.ledger.deliver.quarantine import Quarantined, QuarantineState
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """The ledger's quarantined rows of the sink's generation; and, if the sink keeps watermarks, what it holds in the
-    lane for replays."""
+    """Quarantined rows of the sink's generation, and what a sink that keeps watermarks holds in the lane for
+    replays."""
 
     rows: tuple[Quarantined, ...]
     apart: Held | None  # None if a replayed row is in its own lane
@@ -48,8 +48,7 @@ def prove_replays(
     *,
     taken_is_fine: bool,
 ) -> Iterator[Finding]:
-    """`held` and `chunks` are by lane: what the sink holds, and what the ledger says was sent. A lane missing from
-    `held` could not be read."""
+    """`held` and `chunks` are by lane: the sink's and the ledger's. A lane missing from `held` could not be read."""
 
     def finding(kind: Kind, q: Quarantined, detail: str) -> Finding:
         partition = q.partition if replays.apart is None else REPLAY_PARTITION

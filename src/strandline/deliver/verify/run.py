@@ -206,8 +206,7 @@ class _Verification:
         return name
 
     def _inspect(self, layouts: Sequence[Layout], replays: Replays) -> dict[str, dict[SeqRange, Inspected]]:
-        """What the sink holds, by partition and range. A range that cannot be read is left out and becomes a
-        finding."""
+        """What the sink holds, by partition and range. A range that cannot be read becomes a finding instead."""
         pairs = [(self.run.address(x.lane.partition), p.held.rows) for x in layouts for p in x.present]
         pairs += ((self.run.address(REPLAY_PARTITION), rows) for rows in replays.ranges)
         found: dict[str, dict[SeqRange, Inspected]] = {x.lane.partition: {} for x in layouts}

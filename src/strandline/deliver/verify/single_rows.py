@@ -108,8 +108,7 @@ def unsent_rows(
     rebuilt: Mapping[str, Mapping[SeqRange, LakeRows]],
     left_out: Collection[str],
 ) -> list[Finding]:
-    """Rows up to the watermarks that are in no chunk: they were neither sent nor withheld. `left_out` are known lanes
-    that could not be laid out."""
+    """Rows up to the watermarks in no chunk: neither sent nor withheld. `left_out` are known lanes without a layout."""
     spans = [LaneSpan(x.lane.partition, x.floor, x.mark) for x in layouts]
     counts = rows_by_lane(df, spans, LaneSpan("", int(record.start or 0), int(record.planned or 0)))
     suspects = []

@@ -1,6 +1,4 @@
-"""Converts a block of records to Arrow batches: whole columns of the records that fit, and the judge's verdict on the
-rest.
-"""
+"""Converts blocks of records to Arrow batches: columns of the records that fit, the judge's verdict on the rest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reads JSON lines that are completely in memory, such as the body of a request. The rules are those for files, and the
-first line that does not fit raises.
+"""Reads JSON lines in memory, such as a request's body, by the rules for files; the first line that does not fit
+raises.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PLAIN: dict[str, t.DataType] = {
 
 
 def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows, and the line of each. A uuid is text and a `fixed` is bytes, as in Spark; whether they fit is not
-    checked here. Raises BadRow."""
+    """The rows, and the line of each. Whether uuids (text) and `fixed` (bytes) fit is not checked here. Raises
+    BadRow."""
     fields, carriers, maps = _reading(tuple(columns))
     block, _, _ = split_lines(data.removeprefix(_BOM), 1, True)
     schema = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])

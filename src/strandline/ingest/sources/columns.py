@@ -94,8 +94,7 @@ def _roomy(dt: t.DecimalType) -> ArrowType:
 
 
 def from_carrier(array: Array, dt: t.DataType) -> Array:
-    """Converts a carrier. The caller validates UTF-8 and the precision of decimals: one call does it for a whole
-    table."""
+    """Converts a carrier. The caller validates UTF-8 and decimals' precision: one call does it for a whole table."""
     match dt:
         case t.FloatType() | t.DoubleType():
             # a bare NaN, which is no JSON, or an overflow

@@ -162,8 +162,7 @@ def _after(array: Bytes, places: Offsets) -> Bytes:
 
 
 def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets, Offsets]:
-    """One quote after another, for the few blocks in which they do not alternate: a quote inside a bare field is
-    text."""
+    """One quote after another, for blocks in which they do not alternate: a quote inside a bare field is text."""
     bounds: list[int] = []
     odd: list[int] = []
     skip = False

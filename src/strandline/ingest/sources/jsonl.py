@@ -92,8 +92,8 @@ def _parse(block: Block, schema: pa.Schema, map_columns: list[str]) -> list[Arra
 
 def _demand_objects(block: Block) -> None:
     """Raises Unfit unless every line begins and ends with a brace. The parser takes values one after another and
-    ignores lines. With the braces no value spans two lines (`}` and `{` never meet inside one), so as many values as
-    lines means one per line."""
+    ignores lines. With the braces no value spans two lines (`}` and `{` never meet inside one): equal counts mean one
+    per line."""
     array = np.frombuffer(block.data, np.uint8)
     if (array[block.starts] != _BRACES[0]).any() or (array[block.ends - 1] != _BRACES[1]).any():
         raise Unfit

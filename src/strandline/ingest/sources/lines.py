@@ -108,8 +108,7 @@ Splitter = Callable[[bytes, int, bool], tuple[Block, int, int]]
 
 
 def plan_ranges(source: SourceFile, parallelism: int) -> list[ByteRange]:
-    """Cuts an uncompressed file so that every core has work, as Spark does with its own sources, and counts the lines
-    before each cut."""
+    """Cuts an uncompressed file so that every core has work, and counts the lines before each cut."""
     if source.size_bytes == 0:
         return []
     if source.format != "jsonl" or source.compression != "none":

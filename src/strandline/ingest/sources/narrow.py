@@ -15,8 +15,7 @@ _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 def fit_values(df: DataFrame, view: TableView) -> DataFrame:
-    """The same rows; those with a value that its column cannot hold have a reason. Nested columns are left to the
-    write, which refuses the batch."""
+    """Adds a reason to rows with a value that its column cannot hold. In nested columns the write refuses the batch."""
     reason: Column = F.col(REJECT)
     checked = False
     for field in view.schema["fields"]:

@@ -52,8 +52,7 @@ class Positions:
 
 @contextmanager
 def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> Iterator[Positions | None]:
-    """Reports several times a second how many bytes were read, and once more at the end. `also` counts bytes that
-    others read."""
+    """Reports the bytes read several times a second, and at the end. `also` counts bytes that others read."""
     if on_bytes is None:
         yield None
         return

@@ -12,8 +12,8 @@ from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 
 
 def rejected_rows(df: DataFrame, limit: int) -> Iterator[dict[str, Any]]:
-    """The first `limit` rejected rows, by line. They pass through the driver, so `limit` and the maximum length of a
-    row's text bound the memory."""
+    """The first `limit` rejected rows, by line. They pass through the driver: `limit` and `RAW_CHARS_MAX` bound
+    them."""
     rejected = df.where(F.col(REJECT).isNotNull()).select(LINE, REJECT, RAW).orderBy(LINE).limit(limit)
     for row in rejected.toLocalIterator():
         yield {"line": row[0], "reason": row[1], "raw": row[2]}

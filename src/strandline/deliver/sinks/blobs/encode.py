@@ -150,8 +150,7 @@ def _write_parquet(rows: pa.Table, how: Format, identity: dict[str, str], out: _
         write_page_checksum=True,
     ) as writer:
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
-            # A page ends where an Arrow chunk ends, so a row group must be one chunk; only that much is in memory
-            # twice.
+            # Pages end where Arrow chunks end, so a row group must be one chunk; only that much is in memory twice.
             group = table.slice(start, ROW_GROUP_ROWS).combine_chunks()
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata(

@@ -1,5 +1,5 @@
-"""Builds chunks for `verify` as if they were to be sent: what the object would be, and whether the existing one holds
-the same rows.
+"""Builds chunks for `verify` without sending: what an object would be, and whether the existing one has the same
+rows.
 """
 
 from __future__ import annotations

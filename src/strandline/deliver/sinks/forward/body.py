@@ -92,8 +92,7 @@ def encoder_of(how: BodyFormat) -> str:
 
 
 def _check(parcel: Parcel) -> None:
-    """Checks the chunk once more: it has rows, sorted, each sequence number once, all inside the range. Raises
-    ValueError."""
+    """Raises ValueError unless there are rows, sorted, each sequence number once, all inside the range."""
     import numpy as np
 
     numbers = parcel.rows.column(SEQ_COLUMN).to_numpy()

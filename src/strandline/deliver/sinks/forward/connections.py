@@ -91,8 +91,8 @@ def _connect(family: int, kind: int, protocol: int, sockaddr: Any, seconds: floa
 
 
 class Stream(httpcore.NetworkStream):
-    """Its time limits are for a whole request and a whole response: a server that sends a byte now and then does not
-    block for ever."""
+    """Its time limits are for a whole request and a whole response: a server that sends single bytes does not block
+    it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -28,8 +28,7 @@ _CANNOT_SAY = (401, 407, 408, 425, 429)
 
 class Peer:
     def __init__(self, conversation: Conversation, *, was_receiver: bool = False, may_be_other: bool = False) -> None:
-        """`was_receiver`: when the destination was claimed. `may_be_other`: the sink's options say what the responses
-        of another peer mean."""
+        """`was_receiver`: when it was claimed. `may_be_other`: the options say what responses of another peer mean."""
         self._conversation = conversation
         self._was_receiver = was_receiver
         self._may_be_other = may_be_other
@@ -48,8 +47,8 @@ class Peer:
     @property
     def is_receiver(self) -> bool:
         """Asks with a request that changes nothing anywhere: another peer might take a question for rows. Raises
-        StorageError if a response without the header proves nothing: a proxy or a maintenance page in front of a
-        receiver answers so, too."""
+        StorageError if a missing header proves nothing: a proxy or a maintenance page before a receiver answers so,
+        too."""
         if self._is_receiver is None:
             answer = self._request("HEAD", "", {})
             if answer.from_receiver:
@@ -90,8 +89,7 @@ class Peer:
         return found
 
     def _claim(self, claim: Claim, generation: int) -> Claimed | int:
-        """Returns the generation that the receiver has seen last (0: none) if this one is more than a step beyond
-        it."""
+        """Returns the last generation that the receiver has seen (0: none) if this one is more than a step beyond."""
         question = {
             "lake": claim.lake,
             "instance": claim.instance,
@@ -116,8 +114,8 @@ class Peer:
         return held
 
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        """A receiver returns a limited number of ranges at once. Lanes that have more are asked for again, after the
-        last range that it returned."""
+        """A receiver returns a limited number of ranges at once: lanes that have more are asked for again, from
+        there."""
         told: list[list[HeldRange]] = [[] for _ in asked]
         left = list(range(len(asked)))
         while left:

@@ -60,8 +60,7 @@ class PostgresInspector:
             raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
 
     def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array:
-        """The delivered sequence numbers of the lane that the table holds, sorted; a number on two rows appears
-        twice."""
+        """The lane's delivered sequence numbers that the table holds, sorted; one on two rows appears twice."""
         import numpy as np
         import pyarrow as pa
 
@@ -116,8 +115,8 @@ class PostgresInspector:
 def count_in_table(
     connection: psycopg.Connection, table: TableName, numbers: Numbers, rows: SeqRange, *, other_than: int
 ) -> list[tuple[int, int]]:
-    """How often each of these sequence numbers, all inside `rows`, is in the table; without those found `other_than`
-    times."""
+    """Those of the sequence numbers, all inside `rows`, that are not in the table `other_than` times, and how often
+    they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -138,8 +138,8 @@ class Record:
         return bool(_one(found)[0])
 
     def create(self, connection: psycopg.Connection) -> None:
-        """Runs in the caller's transaction; two processes that begin at once wait for each other. A record of an older
-        version gets what it lacks."""
+        """In the caller's transaction; two that begin at once wait for each other. An older record gets what it
+        lacks."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
         connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
 
@@ -301,8 +301,7 @@ class Record:
 
 
 def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
-    """What `there`, all ranges of the lane that overlap the chunk, mean for it: a repeat, a conflict, or None if
-    new."""
+    """What all ranges of the lane that overlap the chunk mean for it: a repeat, a conflict, or None if it is new."""
     if not there:
         return None
     if not covers(merge_ranges(r.rows for r in there), rows):

@@ -190,7 +190,7 @@ class PostgresSender:
                 "a trigger on it keeps rows away or adds some"
             )
         # From COPY to COMMIT the table is locked against ALTER. Before, it may have been altered, and a narrower column
-        # can silently round what it takes.
+        # silently rounds.
         if (altered := self._altered(connection)) is not None:
             return TryLater(altered)
         if is_another_table(connection, self._record):
@@ -279,8 +279,7 @@ class PostgresSender:
                 with connecting.time_limit(connection, SEND_SECONDS_MAX):
                     lane = self._lane(connection, parcel.address)
                     known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
-                # A missing range may still appear, if the server is still committing: then the next attempt is a
-                # repeat.
+                # A missing range may still appear if the server is still committing: the next attempt is a repeat then.
                 return known or TryLater(self._said(f"{why}; nothing landed"))
             except psycopg.Error as e:
                 self.close()

@@ -78,8 +78,7 @@ def keep_identity(connection: psycopg.Connection, record: Record) -> None:
 
 
 def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
-    """Whether the table is not the one in the record. Called in a transaction that has written to the table: from then
-    on nobody can truncate or drop it."""
+    """Whether the table is not the one in the record. The transaction has written to it, so nobody can drop it now."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
     return kept is not None and (now is None or kept != (now.oid, now.storage))
@@ -142,8 +141,7 @@ def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -
 
 
 def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) -> None:
-    """Gives up the ranges of which rows are missing: they count as delivered, and are not checked again. One
-    transaction."""
+    """Gives up ranges with missing rows: they count as delivered and are not checked again. One transaction."""
     with connection.transaction():
         now = _locked(connection, record.table)
         lacking = (r.given for r in find_remains(connection, record, scope) if not r.is_whole)

@@ -84,8 +84,7 @@ class Bucket:
         return None if found is None else found[0].read()
 
     def create(self, name: str, body: bytes) -> bool:
-        # A retry may meet the object that the first attempt left: the condition then fails, and the caller reads the
-        # object.
+        # A retry may meet the object of the first attempt: the condition then fails, and the caller reads the object.
         try:
             self.retry("put_object", Key=self.key(name), Body=body, IfNoneMatch="*")
         except RequestFailed as e:

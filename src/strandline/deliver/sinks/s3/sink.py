@@ -177,8 +177,7 @@ class S3Sender:
         return TryLater(failed.message, failed.wait_seconds)
 
     def look(self, lane: str) -> Look:
-        """What is held beyond the watermark. The listing begins at the watermark, so its length does not depend on
-        history."""
+        """What is held beyond the watermark. The listing begins there, so its length does not depend on history."""
         if lane not in self._marks:
             found = self.bucket.mark(lane)
             self._marks[lane] = None if found is None else found[0]
@@ -205,8 +204,7 @@ class _Chunk:
         self._encoded: Encoded | None = None
 
     def offer(self) -> Outcome:
-        """One attempt. It begins with a listing, so that an attempt whose response was lost is found and not sent
-        again."""
+        """One attempt. It begins with a listing, which finds an earlier attempt whose response was lost."""
         before = self._sender.look(self._lane)
         rows = self._parcel.range
         if before.settles(rows):
@@ -304,7 +302,7 @@ class _Chunk:
         """The watermark was below the range before the put. If it is not any more, another deliverer has delivered
         these rows: with an object of its own, which a consumer has removed, or because it found ours. In the first case
         ours must not be seen a second time; in the second it is the only one. Only a watermark that is clearly older
-        than the object proves the first case, so in doubt the object stays: consumers ignore what is below their
+        than the object proves the first case; in doubt the object stays, because consumers ignore what is below their
         cursor."""
         landed = Landed(encoded.count, encoded.digest, encoded.size)
         try:
