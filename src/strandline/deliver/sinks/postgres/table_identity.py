@@ -78,7 +78,7 @@ def keep_identity(connection: psycopg.Connection, record: Record) -> None:
 
 
 def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
-    """Whether the table is not the one in the record. The transaction has written to it, so nobody can drop it now."""
+    """Whether the table is not the one in the record. The transaction wrote to it, so nobody can truncate it now."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
     return kept is not None and (now is None or kept != (now.oid, now.storage))
