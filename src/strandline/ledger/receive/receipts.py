@@ -1,7 +1,7 @@
-"""What the warehouse knows of received bodies, so that a ledger which is restored from an older copy learns it again.
+"""Notes and receipts of received bodies in the warehouse, from which a restored ledger learns what it has forgotten.
 
-A *note* stands in each spool file and says which body it is. A *receipt* is written before a batch of bodies can be
-published, and names them all: with the table's history, it says which bodies the table holds. Receipts lie in
+A *note* in each spool file identifies its body. A *receipt* lists the bodies of a batch, and is written before the
+batch can be published. Together with the table's history, receipts show which bodies the table has. They are stored in
 `_strandline/received/<table uuid>/<batch id>.json`.
 """
 
@@ -22,30 +22,25 @@ from strandline.storage.objects import ObjectStore, explained, open_objects
 
 FOLDER = "_strandline/received"
 VERSION = 1
-BODY_SUFFIX = ".body.arrow"
-"""Of spool files that have a note."""
-BATCH_PREFIX = "received-"
-"""Of the ids of batches that were received. A table's history shows them."""
+BODY_SUFFIX = ".body.arrow"  # of spool files with a note
+BATCH_PREFIX = "received-"  # of the ids of received batches, as in a table's history
 
 
 @dataclass(frozen=True, slots=True)
 class TokenMark:
-    """A token as the warehouse names it. Its number would not do: a restored ledger gives the same number out again."""
+    """Identifies a token in the warehouse. Its id would not do: a restored ledger gives the same id to another token."""
 
     name: str
-    fingerprint: str
-    """The beginning of its hash."""
+    fingerprint: str  # the beginning of its hash
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
     identity: Identity
-    owner: TokenMark | None
-    """Whose key it is, or who brought it into the lane. None only in a receipt, for a range: its lane has an owner."""
+    owner: TokenMark | None  # of the key or lane; None only in a receipt, for a range, whose lane has an owner
     rows: int
     digest: str
-    size: int
-    """Bytes as they were sent."""
+    size: int  # bytes as they were sent
 
     def to_bytes(self) -> bytes:
         return json.dumps({"version": VERSION, **_note_document(self)}).encode()
@@ -63,8 +58,7 @@ class ReceiptBody:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     batch_id: str
-    bodies: tuple[ReceiptBody, ...]
-    """By place."""
+    bodies: tuple[ReceiptBody, ...]  # by place
 
     @property
     def rows(self) -> int:
@@ -80,7 +74,7 @@ class Receipt:
 
 
 def parse_note(data: bytes) -> Note | None:
-    """None where these are not the bytes of a note that this version knows."""
+    """None if this is not a note of a version that we know."""
     try:
         document = json.loads(data)
         return _note(document) if document["version"] == VERSION else None
@@ -127,7 +121,7 @@ def _note(document: dict[str, Any]) -> Note:
     return Note(identity, owner, document["rows"], document["digest"], document["size"])
 
 
-# --- where receipts lie ---
+# --- storage ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +129,18 @@ class Receipts:
     objects: ObjectStore
 
     def write(self, table_uuid: str, receipt: Receipt) -> None:
-        """Durable when it returns; one that is there already is replaced by the same."""
+        """Durable when it returns. Idempotent."""
         with _explained("a receipt cannot be written"):
             self.objects.put(_name(table_uuid, receipt.batch_id), receipt.to_bytes())
 
     def read(self, table_uuid: str, batch_id: str) -> Receipt | None:
-        """None where there is none, or none that can be understood. `StorageError` where that cannot be told."""
+        """None if the receipt is missing or cannot be parsed; `StorageError` if storage cannot be read."""
         with _explained("a receipt cannot be read"):
             found = self.objects.get(_name(table_uuid, batch_id))
         return None if found is None else parse_receipt(found)
 
     def listed(self, table_uuid: str) -> list[tuple[str, datetime]]:
-        """Ids of batches, and when their receipts were written."""
+        """The ids of batches, and when their receipts were written."""
         with _explained("receipts cannot be listed"):
             found = self.objects.list_below(_folder(table_uuid))
         named = ((_batch_of(stored.name.rpartition("/")[2]), stored.modified) for stored in found)
