@@ -28,7 +28,7 @@ BATCH_PREFIX = "received-"  # of the ids of received batches, as in a table's hi
 
 @dataclass(frozen=True, slots=True)
 class TokenMark:
-    """Identifies a token in the warehouse. Its id would not do: a restored ledger gives the same id to another token."""
+    """Identifies a token in the warehouse. Its id cannot: a restored ledger gives the same id to another token."""
 
     name: str
     fingerprint: str  # the beginning of its hash
