@@ -1,5 +1,4 @@
-"""Numbers rows that were in a table before it became a dataset, or that a foreign writer adds without a sequence
-number.
+"""Numbers rows that were in a table before it became a dataset, or that foreign writers add without a number.
 
 It works in bounded steps, each under a block of its own that records its input files. Such a block is never abandoned
 by lease alone, because its commit lands in main without passing the ledger. The commit needs the block's branch, and

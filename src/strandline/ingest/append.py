@@ -111,8 +111,7 @@ def commit(
 def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
-    """The dataset's own columns in its order. Raises SchemaError unless the frame has the required ones and no
-    other."""
+    """The dataset's columns in its order. Raises SchemaError unless the frame has the required ones and no others."""
     table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
     beside = () if rejects is None else rejects.columns

@@ -248,8 +248,7 @@ def open_postponed(work: IngestContext) -> list[str]:
 
 
 def _open_later(work: IngestContext, dataset: Dataset) -> None:
-    """Resyncs one dataset over each of its postponed ranges, in one transaction under the counter's lock;
-    repeatable."""
+    """Resyncs one dataset over its postponed ranges: one transaction under the counter's lock; can be repeated."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
         waiting = blocks.postponed(connection, dataset.id)

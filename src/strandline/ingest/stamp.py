@@ -47,7 +47,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Columns that a file reader puts beside those of the dataset. The caller names them: a table's column may have any
+    """Columns that a file reader puts beside the dataset's. The caller names them: a table's column may have any
     name."""
 
     reason: str  # why the row does not fit; null for a row that does

@@ -34,7 +34,7 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
 
 
 def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
-    """Raises if the table was rolled back or its dataset waits for a resync; records a doubt. `memory` is older than
+    """Raises if the table was rolled back or its dataset waits for a resync; records a doubt. Read `memory` before
     `view`."""
     from strandline.iceberg.spark.settled_tag import judge_table
 

@@ -26,8 +26,7 @@ from strandline.read.settled_view import SettledView
 @dataclass(frozen=True)
 class Rows:
     """The rows as a DataFrame, and the token to continue with. Iterating gives them in sequence order, each with the
-    token that continues after it, and with timestamps in UTC: those of `df.collect()` are in the zone of the
-    process."""
+    token that continues after it, and with timestamps in UTC: `df.collect()` has them in the zone of the process."""
 
     df: DataFrame
     token: Continuation  # after the last row
@@ -63,8 +62,8 @@ def bounded(
     limit: int | None = None,
     internal: bool = False,
 ) -> Rows:
-    """Checks now whether two rows share a sequence number, if they may: a DataFrame cannot raise after it was handed
-    out."""
+    """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
+    raise."""
     dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
@@ -188,8 +187,7 @@ def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _is_owned(owned: Sequence[SeqRange]) -> Any:
-    """For tables with foreign sequence numbers. There may be 100,000 ranges, so this is a binary search, not a
-    predicate."""
+    """For tables with foreign sequence numbers: there may be 100,000 ranges, too many for a predicate."""
     los = np.array([r.lo for r in owned], dtype=np.int64)
     his = np.array([r.hi for r in owned], dtype=np.int64)
 

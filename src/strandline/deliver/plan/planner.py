@@ -144,8 +144,7 @@ def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
 
 
 def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
-    """The plan with the cut that the sink stores; a sink that cannot cancel a put keeps the first one: see
-    `Pinning`."""
+    """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first: see `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
         return planned

@@ -1,5 +1,4 @@
-"""The planning scan without Spark's SQL: tasks read sequence numbers and columns of varying size from the Parquet
-files.
+"""The planning scan without Spark's SQL: tasks read sequence numbers and columns of varying size from Parquet files.
 
 It makes the same pieces as `size_scan_spark`, in a fraction of the time if a plan is small.
 """

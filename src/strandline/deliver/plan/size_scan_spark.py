@@ -43,8 +43,7 @@ class LaneBounds:
 
 
 def lane_of(df: DataFrame) -> Column:
-    """The lane of each row. In a partitioned dataset, rows without a partition (from before adoption) have their own
-    lane."""
+    """The lane of each row. Rows without a partition (from before adoption) have a lane of their own."""
     if PARTITION_COLUMN not in df.columns:
         return F.lit(NOT_PARTITIONED)
     return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
@@ -133,8 +132,7 @@ def _piece(row: Any) -> Piece:
 
 
 def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
-    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a piece of its
-    own."""
+    """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a piece, too."""
     result: dict[str, dict[int, Piece]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
@@ -171,8 +169,7 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
 
 
 def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: str = "rows") -> list[T.StructField]:
-    """The columns of a sink: the chosen ones, or `_ingest_seq` and all of the user's. A database always gets
-    `_ingest_seq`."""
+    """The chosen columns, or `_ingest_seq` and all of the user's. A database always gets `_ingest_seq`."""
     by_name = {f.name: f for f in schema.fields}
     if columns is None:
         rest = [f for f in schema.fields if f.name not in (SEQ_COLUMN, PARTITION_COLUMN)]

@@ -109,7 +109,7 @@ def kept_aside(context: DeliverContext, dataset: Dataset) -> list[Aside]:
 
 
 def content_of(context: DeliverContext, row: Quarantined) -> dict[str, Any] | None:
-    """The row's values by column; an empty dict if its object is gone, and None if the content cannot be told."""
+    """The row's values by column; an empty dict if its object is gone, and None if its content is not known."""
     body = open_objects(context.config).get(row.object)
     if body is None:
         return {}

@@ -75,8 +75,7 @@ def ship_either_way(
 
 
 def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[Shipment]) -> list[int] | None:
-    """The sequence numbers that the files begin with, if chunks can be read without the files of others (no
-    shuffle)."""
+    """The sequence numbers that the files begin with, if some chunks can be read without the files of others."""
     if source.dataset.deliver_by or source.view.main is None or len(shipments) == 1:
         return None
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)

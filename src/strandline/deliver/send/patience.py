@@ -1,8 +1,7 @@
 """How many chunks are still tried while a destination is in trouble. The others are given back unsent.
 
 Otherwise every chunk would meet a destination that hangs or says "later", and each attempt holds a core for as long as
-a response may take. The worker process remembers the trouble for the whole job: its next tasks meet the same
-destination.
+a response may take. The worker process remembers the trouble for all tasks of the job.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class _Finishing:
         self._close_complete()
 
     def _in_turn(self) -> list[Intent]:
-        """The intents, rotated: lanes in trouble the last time are not first again, so that those behind them are
+        """The intents, rotated: lanes in trouble the last time are not first again; those behind them were not
         tried."""
         lanes_ = list(self.left.values())
         first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)

@@ -1,5 +1,4 @@
-"""Handles chunks that a sink refused for good: ask for them, then split or quarantine, each step durable before the
-next.
+"""Handles chunks that a sink refused for good: asks for them, then splits or quarantines, each step durable.
 
 A split is stored before its parts are sent. The content of a quarantined row is first written as an object of the
 warehouse; then one transaction records the row in the ledger and settles its chunk as one without rows.
@@ -105,8 +104,7 @@ class Refusing:
         return decide(refusals, Standing(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
     def _look(self) -> tuple[dict[IntentId, int], int]:
-        """Rows in quarantine, without discarded and replayed ones: per open intent, and above all that the sink
-        took."""
+        """Rows in quarantine, neither discarded nor replayed: per open intent, and above all that the sink took."""
         with self.run.context.ledger.read() as connection:
             known = lanes.unchecked(connection, self.run.record)
             rows = [

@@ -42,8 +42,7 @@ def _json_value(field: T.StructField) -> Column:
 
 
 def _spelled(value: Column, kind: T.DataType) -> Column:
-    """Text in place of types that JSON lacks, and of decimals: a reader that parses numbers as doubles would lose
-    digits."""
+    """Text in place of types that JSON lacks, and of decimals: a reader that parses numbers as doubles loses digits."""
     match kind:
         case T.DecimalType() | T.DateType():
             return value.cast("string")

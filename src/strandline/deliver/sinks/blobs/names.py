@@ -4,6 +4,7 @@
     <dataset>/_generations/<n>                          the highest counts
     <dataset>/<partition>/<lo>-<hi>.<ext>               the rows of one chunk; names sort as their numbers do
     <dataset>/<partition>/_marks/<seq>.json             all rows up to <seq> are delivered; the highest counts
+    <dataset>/<partition>/_cuts/<seq>.json              S3 only: how the lane is cut into chunks after <seq>
     generation=<n>/<dataset>/<partition>/…              the same for every generation but the first
 
 Anything else there is ignored.

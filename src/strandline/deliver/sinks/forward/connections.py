@@ -155,7 +155,7 @@ class Stream(httpcore.NetworkStream):
         match info:
             case "ssl_object":
                 return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
-            case "is_readable":  # the server has closed an idle connection that is readable
+            case "is_readable":  # the server has closed it: an idle connection has nothing to read
                 if self._socket.fileno() < 0:
                     return True
                 waiting = select.poll()
