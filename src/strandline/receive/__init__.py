@@ -1,1 +1,1 @@
-"""The other end of `forward`, and a way in for any HTTP client."""
+"""Receives rows over HTTP, from `forward` sinks and from any other client."""

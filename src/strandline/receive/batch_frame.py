@@ -1,8 +1,8 @@
-"""The bodies of a batch as a frame whose rows stand in the order of the bodies.
+"""Turns the bodies of a batch into a DataFrame whose rows are in the order of the bodies.
 
-A partition is a run of neighbouring bodies, read one after the other by the task that gives them to Spark. A body that
-does not have as many rows as were recorded fails the task. So the place of a row in the frame is its body's place in
-the batch plus its own place in the body, and `append` numbers rows by their place.
+A partition is a run of neighbouring bodies. One task reads them one after the other and passes them to Spark. The task
+fails if a body does not have the recorded number of rows. So the position of a row in the DataFrame is its body's place
+in the batch plus its position in the body, and `append` derives the sequence number from the position.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
     from strandline.ledger.receive.batches import BatchBody
 
-ROWS_PER_TASK_MIN = 50_000
-"""Fewer are not worth a task, and a file, of their own."""
-_SLICE_ROWS = 20_000
-"""What is handed to the JVM at a time."""
+ROWS_PER_TASK_MIN = 50_000  # fewer rows are not worth a task, and a file, of their own
+_SLICE_ROWS = 20_000  # passed to the JVM at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Load:
 
 
 def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBody], reader: Spool) -> DataFrame:
-    """Every row of the bodies once, in order, with exactly these columns."""
+    """All rows of the bodies, once, in order, with exactly these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     loads = in_order(bodies)
@@ -64,7 +62,7 @@ def _nullable(kind: Any) -> Any:
 
 
 def in_order(bodies: Sequence[BatchBody]) -> list[Load]:
-    """Checked: each body's place is where the ones before it end, or rows would get the numbers of others."""
+    """Raises FailedError unless each body begins where the one before it ends: sequence numbers depend on it."""
     loads, place = [], 0
     for body in bodies:
         if body.place != place or body.rows < 1:
@@ -75,7 +73,7 @@ def in_order(bodies: Sequence[BatchBody]) -> list[Load]:
 
 
 def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
-    """Where the runs begin, and where the last one ends: about the same number of rows in each, none of them empty."""
+    """Index of each run's first body, then the end of the last run. Runs are not empty, and about equally large."""
     ends = list(accumulate(load.rows for load in loads))
     tasks = max(1, min(tasks_max, len(loads), ends[-1] // ROWS_PER_TASK_MIN))
     inner = {bisect_left(ends, ends[-1] * k // tasks) + 1 for k in range(1, tasks)}
@@ -90,7 +88,7 @@ class _Task:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for which in batch.column("id").to_numpy().tolist():  # one number: that of the run
+            for which in batch.column("id").to_numpy().tolist():  # one row per partition: the index of its run
                 for load in self.runs[which]:
                     yield from self._body(load)
 

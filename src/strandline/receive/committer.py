@@ -1,6 +1,6 @@
-"""The commit point: one thread records what was spooled, all that waits in one transaction.
+"""The commit point: one thread records the spooled bodies, all that wait in one transaction.
 
-While one transaction is made durable, others come in and wait for the next: the busier it is, the less each pays.
+While one transaction is made durable, more bodies queue for the next: the higher the load, the less each body pays.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Committer:
         self._thread.start()
 
     def submit(self, body: Body) -> Future[Decision]:
-        """Whatever it raises says nothing about the outcome: the client asks again, and the ledger knows."""
+        """An error says nothing about the outcome: the client repeats its request, and the ledger knows."""
         waiting = _Waiting(body)
-        waiting.decision.set_running_or_notify_cancel()  # a client that went away does not undo it
+        waiting.decision.set_running_or_notify_cancel()  # a client that disconnects does not cancel it
         with self._closing:
             if self._closed:
                 raise StorageError("the receiver is ending")
@@ -52,7 +52,7 @@ class Committer:
         return waiting.decision
 
     def close(self) -> None:
-        """What was submitted before is recorded first."""
+        """Records everything that was submitted before."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -68,7 +68,7 @@ class Committer:
                 self._commit(group)
 
     def _gathered(self, first: _Waiting | None) -> tuple[list[_Waiting], bool]:
-        """All that waits by now; and whether it is the last."""
+        """All bodies that wait now, and whether they are the last."""
         group: list[_Waiting] = []
         at = first
         while at is not None:
@@ -94,7 +94,7 @@ class Committer:
                     f"{plural(len(bodies), 'body', 'was')} recorded with {plural(len(decisions), 'decision')}"
                 )
         except BaseException as e:
-            # The transaction may have landed though its answer did not: the files are not touched.
+            # The transaction may have landed though its answer was lost, so the files stay.
             if not isinstance(e, StrandlineError):
                 log.exception("bodies could not be recorded")
             for waiting in group:
@@ -109,7 +109,7 @@ class Committer:
                 waiting.decision.set_result(decision)
 
     def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision | Exception]) -> None:
-        """The ledger has just said that it does not name them, and it never will."""
+        """Removes files of bodies that were not recorded: the ledger does not name them, and never will."""
         lost = [
             b.spool for b, d in zip(bodies, decisions, strict=True) if b.spool is not None and not isinstance(d, New)
         ]

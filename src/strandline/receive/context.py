@@ -1,4 +1,4 @@
-"""What a receiver is made of. The lake puts it together, because only it knows the other stages."""
+"""The parts of a receiver. The lake puts them together, because only the lake knows the other stages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,10 @@ class ReceiverContext:
     spool: Spool
     receipts: Receipts
     witness: Witness
+    # the dataset of a name, with the present columns of its table; raises NoSuchDataset
     schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]
-    """The dataset of a name, and the columns that its table has now; NoSuchDataset where there is none."""
-    read_lines: ReadLines
-    """`strandline.ingest.sources.body.read_json_lines`."""
+    read_lines: ReadLines  # `strandline.ingest.sources.body.read_json_lines`
+    # what really exists of a lane's ranges in lo..hi: `ranges`, and `next` if there is more
     inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
-    """What is really there of a lane's ranges in lo..hi: `ranges`, and `next` where there is more."""
-    on_behind: Callable[[], None] = _nothing
-    """Called when the ledger is found to be behind the witness: somebody has to open it."""
-    close: Callable[[], None] = _nothing
-    """Called last, when every request is answered."""
+    on_behind: Callable[[], None] = _nothing  # called when the ledger is behind the witness and needs a resync
+    close: Callable[[], None] = _nothing  # called last, when every request is answered

@@ -1,6 +1,6 @@
-"""What is really there of the bodies that a sender's lane brought: counted in the table by the numbers that they got,
-or in the spool. Only aggregates leave the executors: counts per body, and the places of a few rows that are gone or
-stand more than once.
+"""Counts which rows of a sender's bodies really exist: in the table by their sequence numbers, or in the spool.
+
+Only aggregates leave the executors: counts per body, and the positions of a few rows that are missing or duplicate.
 """
 
 from __future__ import annotations
@@ -25,18 +25,15 @@ if TYPE_CHECKING:
     from strandline.receive.spool import Spool
 
 BODIES_MAX = 1000
-_NAMED_MAX = 5
-"""Rows of one body that are named one by one; of the others it is said how many they are."""
+_NAMED_MAX = 5  # bad rows of one body that are reported one by one; the others are only counted
+# rows of damaged bodies that are checked one by one; beyond this, a list of rows explains nothing
 _BAD_ROWS_MAX = 5_000_000
-"""Rows of damaged bodies that are looked at one by one. Beyond it something is wrong that no list of rows explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    rows: SeqRange
-    """The sender's."""
-    count: int
-    """How many are really there."""
+    rows: SeqRange  # the sender's sequence numbers
+    count: int  # how many really exist
     digest: str
     problem: str | None
 
@@ -44,19 +41,17 @@ class Inspected:
 @dataclass(frozen=True, slots=True)
 class Inspection:
     ranges: tuple[Inspected, ...]
-    next: Seq | None
-    """Where to go on, if there is more."""
+    next: Seq | None  # where to continue, if there is more
 
 
 @dataclass(frozen=True)
 class Inspector:
     ledger: Ledger
-    tables: Callable[[], SparkTables]
-    """Starts Spark, where rows have to be counted in a table."""
+    tables: Callable[[], SparkTables]  # starts Spark if rows have to be counted in a table
     reader: Spool
 
     def document(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> dict[str, Any]:
-        """As it is told over HTTP."""
+        """The answer to the sender's HTTP request."""
         found = self.inspect(dataset, lane, SeqRange(lo, hi))
         ranges = [
             {"lo": r.rows.lo, "hi": r.rows.hi, "rows": r.count, "digest": r.digest, "problem": r.problem}
@@ -68,7 +63,7 @@ class Inspector:
         bodies, after = self._bodies(dataset, lane, window)
         spooled = {b.rows: self._in_spool(b) for b in bodies if b.first is None}
         if any(found.problem for found in spooled.values()):
-            # It may have been ingested in between, and its file removed: the ledger says so by now.
+            # A body may have been ingested in between, and its file removed: the ledger says so by now.
             again = {b.rows: b for b in self._bodies(dataset, lane, window)[0]}
             bodies = [again.get(b.rows, b) for b in bodies]
         placed = [b for b in bodies if b.first is not None]
@@ -107,16 +102,16 @@ class Inspector:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of the numbers of one body, in the table."""
+    """How many rows of one body the table has."""
 
     rows: int
     distinct: int
+    # some sequence numbers that do not occur exactly once, and how often they occur
     wrong: tuple[tuple[int, int], ...] = ()
-    """Some numbers that do not stand there once, and how often they do."""
 
 
 def count_in_table(tables: SparkTables, dataset: Dataset, bodies: Sequence[PlacedBody]) -> dict[int, Tally]:
-    """By the first number of each body at its sender."""
+    """Keyed by the sender's first sequence number of each body."""
     from pyspark.sql import functions as F
 
     view = tables.view(dataset.name)
@@ -137,8 +132,8 @@ def _first_of(body: PlacedBody) -> tuple[tuple[int, int], ...]:
 
 
 def _tallies(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> list[tuple[PlacedBody, int, int]]:
-    """One pass. How many numbers there are, and how many different ones: a bit for each, so that no number is shuffled.
-    A body is found by the bucket of bits that a number falls into."""
+    """Rows, and distinct sequence numbers, of each body, in one pass. One bit per sequence number avoids a shuffle of
+    the numbers. The join finds a body by the bitmap bucket of a sequence number."""
     from pyspark.sql import functions as F
 
     spans = _spans(numbers, bodies)
@@ -158,12 +153,12 @@ def _tallies(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> list[tuple[Pla
         .groupBy("_body")
         .agg(F.sum("rows").alias("rows"), F.sum("distinct").alias("distinct"))
     )
-    found = {r["_body"]: (int(r["rows"]), int(r["distinct"])) for r in _collected(counted)}  # a line per body
+    found = {r["_body"]: (int(r["rows"]), int(r["distinct"])) for r in _collected(counted)}  # one row per body
     return [(b, *found.get(i, (0, 0))) for i, b in enumerate(bodies)]
 
 
 def _wrong_numbers(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> dict[int, list[tuple[int, int]]]:
-    """Of each body a few numbers that do not stand in the table once, with how often they do."""
+    """For each body, a few sequence numbers that do not occur exactly once, and how often they occur."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -180,7 +175,7 @@ def _wrong_numbers(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> dict[int
         .where(F.col("place") <= _NAMED_MAX)
     )
     found: dict[int, list[tuple[int, int]]] = {}
-    for r in sorted(_collected(wrong), key=lambda r: (r["_body"], r["_number"])):  # a few lines per bad body
+    for r in sorted(_collected(wrong), key=lambda r: (r["_body"], r["_number"])):  # a few rows per bad body
         found.setdefault(bodies[r["_body"]].rows.lo, []).append((int(r["_number"]), int(r["times"])))
     return found
 
@@ -191,7 +186,7 @@ def _spans(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
 
 
 def _between(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
-    """Reaches Iceberg: files without any of these numbers are not opened."""
+    """The filter is pushed down to Iceberg, which skips files without any of these sequence numbers."""
     from pyspark.sql import functions as F
 
     first = min(int(b.first or 0) for b in bodies)
@@ -216,8 +211,7 @@ def _judge(body: PlacedBody, tally: Tally | None) -> Inspected:
 
 
 def describe(body: PlacedBody, tally: Tally) -> str:
-    """What is wrong, row by row for the first few. Rows count from 1; the number at the sender is known where no number
-    of the range was left out."""
+    """What is wrong, row by row (from 1) for the first few; with the sender's sequence number if there are no gaps."""
     dense = body.count == len(body.rows)
     said = []
     for number, times in tally.wrong:

@@ -1,7 +1,8 @@
-"""Bodies that may be in the table already, by the receipts of batches that the ledger does not have as published.
+"""Finds bodies that may be in the table already: receipts name them, in batches that the ledger does not have as
+published.
 
-While the receiver of a dataset holds, nobody can say whether the table has them. They are known by what they are, and
-not by the name of a file: another copy of the ledger may have recorded the same body in another file.
+While a dataset is on hold, nobody knows whether its table has these bodies. They are matched by identity and not by
+file name: another copy of the ledger may have recorded the same body in another file.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Doubtful:
         return any(rows.overlaps(other) for other in self.ranges.get(note.identity.lane, ()))
 
     def files_in(self, spool: Spool, dataset: Dataset) -> list[str]:
-        """The files of these bodies that are in the spool, whether the ledger knows them or not."""
+        """The spool files of these bodies, recorded in the ledger or not."""
         return [name for name, _ in spool.bodies(dataset.table_uuid) if name in self.files or self._is_in(spool, name)]
 
     def _is_in(self, spool: Spool, name: str) -> bool:
         try:
             note = spool.note(name)
         except StorageError:
-            return False  # gone meanwhile, or damaged: nobody can ingest it
+            return False  # removed meanwhile, or damaged: nobody can ingest it
         return note is not None and self.has(note)
 
 

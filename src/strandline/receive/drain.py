@@ -1,4 +1,4 @@
-"""What was received for a dataset is ingested now, however young it is: for whoever must reach every row of it."""
+"""Ingests at once everything that was received for a dataset, for operations that need every row of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from strandline.ledger.receive import batches, ended_batches
 from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
 from strandline.receive.record_found import Adoption
 
-_WAIT_WITHOUT_PROGRESS_SECONDS = 60.0
-"""For a batch that another receiver has under way, or that waits to be tried again."""
+_WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
 
 def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
-    """How many bodies waited when it began. Those that arrive meanwhile are not waited for, so that it ends while
-    senders go on; files whose rows are in are removed. Refused where a body was set aside: its rows would be missed."""
+    """Returns how many bodies waited at the start. It does not wait for bodies that arrive later, so that it ends while
+    senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
+    recorded: its rows would be missing."""
     context.door.catch_up()
     check_hold(context.ledger, dataset.id)
     found = Adoption(

@@ -1,4 +1,4 @@
-"""Receiving as a lake offers it: tokens, the receiver, and what has come in."""
+"""`lake.receiver`: tokens, claims, the receiver, and the bodies that it received."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Told(Protocol):
-    """Who hears of what a receiver does."""
+    """Gets the events of a receiver."""
 
     def listening(self, url: str, datasets: list[str]) -> None: ...
 
@@ -51,20 +51,17 @@ class Told(Protocol):
 
 @dataclass(frozen=True)
 class Receiver:
-    """`lake.receiver`. Two of them over one ledger are as good as one."""
+    """`lake.receiver`. Several may run on one ledger."""
 
     context: IntakeContext
     catalog: Callable[[], LightCatalog]
-    read_lines: Callable[[], ReadLines]
-    """Ingest's reader of JSON lines; asked for when the first request may come."""
-
-    # Tokens.
+    read_lines: Callable[[], ReadLines]  # ingest's parser for JSON lines, loaded when the first request may come
 
     def create_token(
         self, name: str, only: Sequence[str] | None = None, *, replaces: str | None = None
     ) -> tuple[Token, str]:
-        """The secret is told once, and never again: only its hash is kept. One that replaces another owns what that one
-        has claimed and sent; both are good until the old one is revoked."""
+        """Returns the secret, which nobody can read again: only its hash is stored. A token that replaces another owns
+        what that one has claimed and sent. Both are valid until the old one is revoked."""
         with self.context.ledger.write() as connection:
             named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
             made = tokens.create(connection, name, named, replaces=replaces)
@@ -81,14 +78,12 @@ class Receiver:
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
             audit.record(connection, "token_revoked", token=name)
 
-    # Claims of senders.
-
     def every_claim(self) -> list[ClaimOf]:
         with self.context.ledger.read() as connection:
             return senders.every_claim(connection)
 
     def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
-        """Take a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
+        """Takes a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
         with self.context.ledger.write() as connection:
             target = datasets.get(connection, full_name(dataset))
             released = senders.release(connection, target.id, lake, source_dataset)
@@ -109,23 +104,19 @@ class Receiver:
             )
         return released
 
-    # What waits.
-
     def ingest_waiting(self, dataset: Dataset) -> int:
-        """Ingests what was received for the dataset and is not in its table yet; how many bodies that were."""
+        """Ingests the bodies that were received for the dataset and are not in its table yet; returns how many."""
         from strandline.receive.drain import drain
 
         return drain(self.context, dataset)
 
-    # A ledger that was restored.
-
     def adopt(self) -> Adopted:
-        """Record the bodies in the spool that the ledger does not know; a receiver does it when it starts."""
+        """Records the bodies in the spool that the ledger does not know. A receiver does this when it starts."""
         return Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
-        """A person lets the receiver of a dataset go on, though nobody knows which bodies its table has. Files that may
-        be in the table already are set aside first: their names in the spool."""
+        """Lifts the hold of a dataset on a person's word, though nobody knows which bodies its table has. It first sets
+        aside the files that may be in the table already, and returns their names in the spool."""
         with self.context.ledger.read() as connection:
             target = datasets.get(connection, full_name(dataset))
             hold = receive_holds.every(connection).get(target.id)
@@ -133,7 +124,7 @@ class Receiver:
         if hold is None:
             raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
         aside = find_doubtful(self.context.ledger, self.context.receipts, target).files_in(self.context.spool, target)
-        for name in aside:  # before the hold goes: a crash in between leaves it
+        for name in aside:  # before the hold is lifted: after a crash in between, the hold is still there
             self.context.spool.set_aside(name)
         with self.context.ledger.write() as connection:
             blocks.check_opened(connection, target.id)
@@ -143,8 +134,6 @@ class Receiver:
             )
         return aside
 
-    # What has come in.
-
     def intake(self, on_report: Callable[[BatchReport], None] = lambda report: None) -> Intake:
         return Intake(self.context, on_report=on_report)
 
@@ -153,19 +142,17 @@ class Receiver:
 
         return Inspector(self.context.ledger, self.context.tables, self.context.spool)
 
-    # Bodies that could not be ingested, and those of datasets that were dropped.
-
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
         with self.context.ledger.read() as connection:
             return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
 
     def unrecorded(self) -> LeftFiles:
-        """Files in the spool whose bodies could not be recorded when a receiver looked last."""
+        """Files in the spool whose bodies could not be recorded at the receiver's last check."""
         with self.context.ledger.read() as connection:
             return spool_files.left(connection)
 
     def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
-        """Give up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
+        """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
         wanted = None if dataset is None else full_name(dataset)
         self.context.door.catch_up()
         gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
@@ -179,22 +166,20 @@ class Receiver:
         return gone
 
     def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
-        """Put bodies in line again that were set aside; None: all of them. A receiver ingests them."""
+        """Queues bodies again that were set aside (None: all). A receiver ingests them."""
         return ended_batches.replay(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
 
     def discard(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
-        """Give bodies up that were set aside, and remove their files. They stay known: a repeat is still answered."""
+        """Gives up bodies that were set aside, and removes their files. The ledger still answers a repeat."""
         gone = ended_batches.discard(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
         self.intake().remove_files()
         return gone
 
     def clear(self, dataset: str) -> Cleared:
-        """Give up all that was received for a dataset that was dropped, and remove the files."""
+        """Gives up everything that was received for a dropped dataset, and removes the files."""
         gone = ended_batches.clear_dropped(self.context.ledger, full_name(dataset))
         self.intake().remove_files()
         return gone
-
-    # The receiver.
 
     def serve(
         self,
@@ -205,7 +190,7 @@ class Receiver:
         port: int | None = None,
         ingest: bool = True,
     ) -> None:
-        """Until `stopping` is set; then what is under way is finished first."""
+        """Serves until `stopping` is set, then finishes what is under way."""
         from strandline.receive.http.server import address, listen, tls_files
 
         settings = self.context.settings
@@ -235,7 +220,8 @@ class Receiver:
             working.result()
 
     def _adopt_at_start(self) -> None:
-        """An intake does this by itself. Where the ledger is behind the witness, whoever opens it does."""
+        """For receivers without an intake, which does this itself. If the ledger is behind the witness, its resync does
+        it."""
         try:
             with self.context.ledger.write() as connection:
                 sequence.check(connection, self.context.witness)

@@ -1,7 +1,7 @@
-"""A listener for TLS that knows its connections from the moment they are accepted.
+"""A TLS listener that knows its connections from the moment they are accepted.
 
-An event loop's own listener tells nobody of a connection before its handshake is done, and waits a minute for that. So
-clients that connect and keep silent would not count as connections at all.
+The event loop's own listener reports a connection only after its handshake, for which it waits a minute. Clients that
+connect and stay silent would not count as connections at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ACCEPT_AGAIN_SECONDS = 1.0
 
 
 class Handshakes:
-    """Those that are under way, and since when. Used from one event loop only."""
+    """Handshakes under way, with their start times. Used from one event loop only."""
 
     def __init__(self) -> None:
         self._since: dict[asyncio.Task[None], float] = {}
@@ -35,9 +35,9 @@ class Handshakes:
         self._since.pop(task, None)
 
     def oldest(self, *, but: object) -> tuple[float, Callable[[], object]] | None:
-        """Since when it is under way, and what closes its connection; None where there is no other."""
+        """When the oldest other handshake began, and the function that closes its connection; None if there is none."""
         others = (task for task in self._since if task is not but)
-        found = next(others, None)  # in the order in which they began
+        found = next(others, None)  # dicts keep the order of insertion
         return None if found is None else (self._since[found], found.cancel)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Handshakes:
 
 
 class TlsListener:
-    """From `start` to `close`; what uvicorn needs of a server."""
+    """Implements what uvicorn needs of a server, from `start` to `close`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TlsListener:
         make_room: Callable[[asyncio.Task[None]], None],
         seconds_max: float,
     ) -> None:
-        """`new_protocol` is told which handshake its connection comes from, and `make_room` who is new."""
+        """`new_protocol` and `make_room` get the task of the new connection's handshake."""
         listening.setblocking(False)
         self._listening = listening
         self._context = context
@@ -85,13 +85,14 @@ class TlsListener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._listening)
-            except OSError as e:  # no file descriptors are left, say
+            except OSError as e:  # for example, no file descriptors are left
                 log.warning("a connection could not be accepted: %s", e)
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             task = loop.create_task(self._shake_hands(connection))
             self._handshakes.begin(task)
-            await asyncio.sleep(0)  # it has begun before anybody cancels it, and so closes its connection
+            # the task must have started before anybody cancels it: only then does it close its connection
+            await asyncio.sleep(0)
             self._make_room(task)
 
     async def _shake_hands(self, connection: Any) -> None:
@@ -105,7 +106,7 @@ class TlsListener:
                 ssl=self._context,
                 ssl_handshake_timeout=self._seconds_max,
             )
-        except OSError as e:  # what goes wrong in TLS is one, and so is being late
+        except OSError as e:  # includes TLS errors and the timeout
             log.debug("a TLS handshake failed: %s", e)
         finally:
             self._handshakes.end(this)

@@ -1,9 +1,8 @@
-"""From the spool into the table: which bodies form a batch is stored, then they enter through the one door.
+"""Ingests bodies from the spool: stores which bodies form a batch, then appends the batch to the table.
 
-Every step can be done again by anyone: a batch keeps its id and its bodies, the door knows the id, and a file is
+Any process can repeat every step. A batch keeps its id and its bodies, `append` recognizes the id, and a file is
 removed only when the ledger says that its rows are published. A batch that cannot be ingested is divided until the body
-that is at fault stands alone, and that one is set aside. While there is nothing to do, a look is one question to the
-ledger.
+at fault is alone, and that body is set aside. An idle intake costs one query to the ledger per poll.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 _DATASETS_AT_ONCE_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
-_OPEN_AGAIN_SECONDS = 60.0
-"""How often datasets whose opening was postponed are tried again."""
-_TIDY_SECONDS = 600.0
-"""How often keys that are too old, and files that a dead receiver left, are looked for."""
+_OPEN_AGAIN_SECONDS = 60.0  # how often datasets whose resync was postponed are tried again
+_TIDY_SECONDS = 600.0  # how often expired keys, old receipts and leftover files are removed
 _UNFIT_HINT = (
     "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
     "dataset alter`), and they are ingested; those that were set aside meanwhile after `strandline spool replay`."
@@ -76,13 +73,14 @@ class Entered(Protocol):
 
 
 class BatchDoor(Protocol):
-    """How a batch enters its table. `ingest/facade.Ingestion` gives it."""
+    """Appends a batch to its table. `ingest/facade.Ingestion` implements it."""
 
     def catch_up(self) -> None:
-        """Resyncs a ledger that was restored, before it is asked what is published."""
+        """Resyncs a restored ledger, before anybody asks it what is published."""
 
     def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Entered:
-        """The batch's id alone decides. What `last_check` raises before the commit gives the batch up."""
+        """Only the batch id decides what is a repeat. If `last_check` raises before the commit, the batch is
+        abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,7 @@ class IntakeContext:
     config: LakeConfig
     ledger: Ledger
     spool: Spool
-    tables: Callable[[], SparkTables]
-    """Starts Spark when it is called for the first time."""
+    tables: Callable[[], SparkTables]  # starts Spark at the first call
     door: BatchDoor
     receipts: Receipts
     witness: Witness
@@ -109,8 +106,7 @@ class IntakeContext:
 class BatchReport:
     dataset: str
     batch_id: str
-    did: str
-    """`ingested`; `waiting` (to try again); `divided`, or `set_aside` (its one body waits for a person)."""
+    did: str  # `ingested`; `waiting` (for a retry); `divided`; or `set_aside` (its one body waits for a person)
     bodies: int
     rows: int
     numbers: SeqRange | None = None
@@ -119,7 +115,7 @@ class BatchReport:
 
 
 class Intake:
-    """Many may run at once, in many processes: the lease of a batch sees to it."""
+    """Many may run at once, in many processes: the lease of a batch keeps them apart."""
 
     def __init__(
         self, context: IntakeContext, *, on_report: Callable[[BatchReport], None] = lambda report: None
@@ -130,11 +126,11 @@ class Intake:
         self._running: dict[DatasetId, Future[list[BatchReport]]] = {}
         self._tidied_at: float | None = None
         self._opens = threading.Event()
-        self._opens.set()  # the first look at a ledger is whether it was restored
+        self._opens.set()  # the first step checks whether the ledger was restored
         self._opened_at = monotonic()
 
     def open_soon(self) -> None:
-        """Somebody found that the ledger is behind the witness."""
+        """Called when the ledger was found behind the witness."""
         self._opens.set()
 
     def run(
@@ -143,7 +139,7 @@ class Intake:
         on_trouble: OnTrouble,
         on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until `stopping` is set; then what is under way is finished."""
+        """Runs until `stopping` is set, then finishes what is under way."""
 
         def step() -> None:
             self._collect()
@@ -165,13 +161,13 @@ class Intake:
             on_trouble(_told(e))
 
     def close(self) -> None:
-        """Wait for what is under way: a batch that was begun is finished, and no other is begun."""
+        """Waits for batches under way; begins no other."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._collect()
 
     def step(self) -> list[BatchReport]:
-        """Everything that is due, here and now."""
+        """Does everything that is due, in this thread."""
         self._open_if_asked()
         self.tidy()
         return [report for id in self._due() for report in self._work(id, threading.Event())]
@@ -191,23 +187,21 @@ class Intake:
             self._opened_at = monotonic()
             self.context.door.catch_up()
         if self._opens.is_set():
-            # Their senders were told that they are safe, and may never send anything again.
+            # Senders of bodies in the spool were told that they are safe, and may never send anything again.
             Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
-        """The one question of an idle receiver."""
+        """The only query of an idle receiver."""
         rows_max = self.context.settings.batch_rows_max
         with self.context.ledger.read() as connection:
             due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
             held = receive_holds.every(connection) if due else {}
         return [id for id in due if id not in held]
 
-    # One dataset.
-
     def _work(self, id: DatasetId, stopping: threading.Event) -> list[BatchReport]:
-        """Batches of one dataset, one after the other, until there is none that is due; those of others go on beside.
-        What comes in meanwhile makes the next one larger."""
+        """Ingests batches of one dataset, one after the other, until none is due; other datasets run in parallel.
+        Bodies that arrive meanwhile make the next batch larger."""
         reports: list[BatchReport] = []
         while not stopping.is_set():
             done = self.next_batch(id)
@@ -217,9 +211,9 @@ class Intake:
         return reports
 
     def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
-        """One batch of the dataset, formed if need be; None where there is none to be had."""
+        """Ingests one batch of the dataset, which it forms if needed; None if there is none to take."""
         ledger, settings = self.context.ledger, self.context.settings
-        # Before bodies are put into a batch: by a ledger that was restored, they may be in the table already.
+        # Before bodies are put into a batch: if the ledger was restored, they may be in the table already.
         self.context.door.catch_up()
         check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
@@ -236,7 +230,7 @@ class Intake:
         return utc_now() - timedelta(seconds=self.context.settings.batch_wait_seconds_max)
 
     def _ingest(self, batch: Batch) -> BatchReport | None:
-        """None where another receiver has taken the batch over: it has the word."""
+        """None if another receiver has taken the batch over: that one reports it."""
         ledger, seconds = self.context.ledger, self.context.lease_seconds
         dataset, at_the_door = None, False
         try:
@@ -249,7 +243,7 @@ class Intake:
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
             raise
-        except ReceiverHolds:  # says nothing about these bodies, so it is no failure of the batch
+        except ReceiverHolds:  # it says nothing about these bodies, so it is no failure of the batch
             batches.release(ledger, batch)
             raise
         except Exception as e:
@@ -258,7 +252,7 @@ class Intake:
         return BatchReport(dataset.name, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
 
     def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
-        """Through the door, unless it is in already: then its files may be gone, and are not needed."""
+        """Appends the batch unless it is published already: then its files may be gone, and are not needed."""
         numbers = self._published(dataset, batch)
         if numbers is None:
             numbers = self.context.door.append_received(
@@ -275,7 +269,7 @@ class Intake:
         return numbers
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
-        """Durable before the table can have the batch. A ledger that forgets the batch finds it there."""
+        """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
         with self.context.ledger.read() as connection:
             receipt = batch_receipts.receipt_of(connection, batch)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
@@ -316,7 +310,7 @@ class Intake:
     def _failed(
         self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, at_the_door: bool
     ) -> BatchReport | None:
-        """What the ledger's record of the batch, and of the others, says is done with it."""
+        """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
         told = explained(error)
         with self.context.ledger.read() as connection:
             standing = ended_batches.standing(connection, batch, tries=TRIES_WITHOUT_PROOF)
@@ -329,7 +323,7 @@ class Intake:
             self.context.ledger, self.context.witness, batch, told.message
         ):
             did, hint = "set_aside", _ASIDE_HINT
-        else:  # or a block still has it, and must be settled first
+        else:  # also if a block still has the batch, which must be settled first
             seconds = backoff_seconds(batch.failures, random.random(), longest=_RETRY_SECONDS_MAX)
             retry_at = utc_now() + timedelta(seconds=seconds)
             if not batches.failed(self.context.ledger, batch, told.message, retry_at):
@@ -337,10 +331,8 @@ class Intake:
         name = f"dataset {batch.dataset}" if dataset is None else dataset.name
         return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=told.message, hint=hint)
 
-    # Files.
-
     def _remove_now(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
-        """The rows are in: whatever happens to their files must not look like a failure of that."""
+        """The rows are published, so a failure to remove their files must not look like a failed batch."""
         try:
             self._remove(files)
         except StrandlineError as e:
@@ -352,13 +344,13 @@ class Intake:
         batches.removed(self.context.ledger, [id for id, _ in files])
 
     def tidy(self) -> None:
-        """Files that are not needed any more, and keys that nobody will send again."""
+        """Removes files that are no longer needed, expired keys and old receipts."""
         self.remove_files()
         received.forget_keys(self.context.ledger, utc_now() - timedelta(days=self.context.settings.keys_kept_days))
         self._remove_old_receipts()
 
     def remove_files(self) -> None:
-        """Those whose rows are published or given up, and that are still there."""
+        """Removes the files whose rows are published or given up."""
         while True:
             with self.context.ledger.read() as connection:
                 left = batches.to_remove(connection)
@@ -367,8 +359,8 @@ class Intake:
             self._remove(left)
 
     def _remove_old_receipts(self) -> None:
-        """A copy of the ledger that is older than they are makes the receiver hold. The newest one stays: it says that
-        the dataset has received rows."""
+        """A dataset goes on hold if its ledger is restored from a copy that is older than the receipts kept. The newest
+        receipt stays: it says that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
         with self.context.ledger.read() as connection:
             known = datasets.every(connection)
@@ -381,7 +373,7 @@ class Intake:
         self._remove_receipts_of_dropped()
 
     def _remove_receipts_of_dropped(self) -> None:
-        """No ledger takes their batches back: the table is gone. Datasets without receipts are not looked at."""
+        """No ledger can take their batches back, because the table is gone. Skips datasets without receipts."""
         tables = self.context.receipts.tables()
         with self.context.ledger.read() as connection:
             dropped = [d for d in datasets.every_dropped(connection) if d.table_uuid in tables]
@@ -408,7 +400,7 @@ def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
 
 
 def explained(error: StrandlineError) -> StrandlineError:
-    """What a task said of rows that do not fit the table any more."""
+    """Finds, in a Spark error, what a task said of rows that no longer fit the table."""
     _, found, said = error.message.partition(MARK)
     return SchemaError(said, hint=_UNFIT_HINT) if found else error
 

@@ -1,8 +1,8 @@
-"""Whether the ledger may be believed: it stands where the witness does, and knows what lies in the spool.
+"""Checks whether the ledger can be trusted: it is not behind the witness, and knows every body in the spool.
 
-A ledger that was restored from an older copy does not know which bodies the table has. Until somebody opens it (an
-intake does; so does `strandline ledger open`), a receiver takes nothing, and says nothing about what it holds. When it
-is opened, and when a receiver starts, bodies in the spool that the ledger has forgotten are recorded first.
+A ledger that was restored from an older copy does not know which bodies the table has. Until a resync (by an intake, or
+by `strandline ledger open`), a receiver accepts nothing, and does not say what it holds. After a resync, and when a
+receiver starts, bodies in the spool that the ledger has forgotten are recorded first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from strandline.receive.sqlite_lock import Turns
 
 LOOK_AGAIN_SECONDS = 1.0
 _ADOPT_AGAIN_SECONDS = 600.0
-_IN_HAND_SECONDS = 3_600
-"""A file that is younger may be about to be recorded. That does no harm, but is no help either."""
+_IN_HAND_SECONDS = 3_600  # a younger file may be about to be recorded; to record it here does no harm, but is useless
 
 
 class LedgerWatch:
-    """For many threads."""
+    """Thread-safe."""
 
     def __init__(
         self, ledger: Turns, witness: Witness, adoption: Adoption, on_behind: Callable[[], None] = lambda: None
@@ -41,8 +40,7 @@ class LedgerWatch:
         self._unclaimed = 0
 
     def check(self) -> None:
-        """Raise `OpeningNeeded` where the ledger is not where the witness is. Whoever passes may believe the ledger for
-        a moment."""
+        """Raises `OpeningNeeded` if the ledger is behind the witness. A success is cached for `LOOK_AGAIN_SECONDS`."""
         if self._is_fresh():
             return
         with self._lock:
@@ -56,7 +54,7 @@ class LedgerWatch:
             self._looked_at = monotonic()
 
     def claimed(self) -> None:
-        """A sender has claimed its lanes: bodies of it may have waited for that."""
+        """Called when a sender has claimed its lanes: bodies of it in the spool may have waited for that."""
         with self._lock:
             if self._unclaimed:
                 self._adopt(everything=True)
@@ -66,7 +64,8 @@ class LedgerWatch:
 
     def _look(self) -> None:
         try:
-            with self._ledger.write() as connection:  # nobody takes a number between the two looks
+            # in a write transaction, so that nobody reserves sequence numbers between the two reads
+            with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
         except OpeningNeeded:
             self._looked_at = self._adopted_at = None
@@ -77,5 +76,5 @@ class LedgerWatch:
         older_than = None if everything else utc_now() - timedelta(seconds=_IN_HAND_SECONDS)
         done = self._adoption.run(older_than=older_than)
         self._adopted_at = monotonic()
-        if everything:  # else the young ones were not looked at
+        if everything:  # otherwise the young files were skipped
             self._unclaimed = done.unclaimed

@@ -1,11 +1,11 @@
-"""Bodies in the spool that the ledger does not know are recorded by the note that they carry.
+"""Records bodies in the spool that the ledger does not know, by the note in their file.
 
-Whoever wrote such a file died before the commit point, or the ledger was restored from a copy that is older than the
-body: then its sender was told that it is safe, and never sends it again. Nobody can tell the two apart, and nobody
-needs to: what was not answered may be taken, too.
+Either the writer of such a file died before the commit point, or the ledger was restored from a copy that is older than
+the body: then its sender was told that it is safe, and never sends it again. Nobody can tell the two cases apart, and
+nobody needs to: a body that was not answered may be accepted, too.
 
-Another receiver may have the file in hand. If we record the body first, that receiver finds a repeat, and removes its
-file. So we record a copy under a name of our own.
+Another receiver may be about to record the same file. If we record the body first, that receiver finds a repeat, and
+removes its file. So we record a copy under a name of our own.
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ log = logging.getLogger(__name__)
 class Adopted:
     bodies: int
     rows: int
-    unclaimed: int
-    """Bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too."""
-    left: tuple[LeftFile, ...] = ()
-    """Files whose bodies cannot be recorded, with those that are unclaimed."""
+    unclaimed: int  # bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too
+    left: tuple[LeftFile, ...] = ()  # files whose bodies cannot be recorded, the unclaimed ones included
 
 
 @dataclass(slots=True)
 class _Found:
-    """What one look has come to so far."""
+    """Counters of one run."""
 
     bodies: int = 0
     rows: int = 0
@@ -60,9 +58,9 @@ class Adoption:
     receipts: Receipts
 
     def run(self, *, older_than: datetime | None = None) -> Adopted:
-        """Every file that was written before the moment, or every one. What may be in the table already, of a dataset
-        whose receiver holds, is left where it is."""
-        listed = self.spool.bodies()  # before the ledger is asked: what is recorded meanwhile is known then
+        """Records the files that were written before `older_than`, or all. If a dataset is on hold, bodies that may be
+        in its table already stay where they are."""
+        listed = self.spool.bodies()  # before the ledger is read, so that a body recorded meanwhile is known
         with self.ledger.read() as connection:
             known = spool_files.every_spooled(connection)
             left_before = spool_files.left(connection).first
@@ -76,7 +74,7 @@ class Adoption:
             if dataset.id in held
         }
         done = self._record(found, by_uuid, doubtful)
-        # What this look passes over because it is young is as it was.
+        # Files that are too young for this run keep their entry.
         young = [f for f in left_before if f.name in unknown and f.name not in found]
         spool_files.record_left(self.ledger, [*done.left, *young])
         return done
@@ -92,7 +90,7 @@ class Adoption:
             try:
                 reason = self._take(name, dataset, doubtful.get(dataset.id), found)
             except StorageError as e:
-                reason = e.message if self.spool.exists(name) else None  # else it was ingested meanwhile
+                reason = e.message if self.spool.exists(name) else None  # None: it was ingested meanwhile
             if reason is not None:
                 found.left.append(LeftFile(name, dataset.name, reason))
         if found.bodies:
@@ -106,12 +104,12 @@ class Adoption:
         return Adopted(found.bodies, found.rows, found.unclaimed, tuple(found.left))
 
     def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: _Found) -> str | None:
-        """Why the file stays and is not recorded; None where it is, or need not be."""
+        """Why the file stays unrecorded; None if it was recorded, or need not be."""
         note = self.spool.note(name)
         if note is None:
             return "it does not say which body it is"
         if doubtful is not None and (name in doubtful.files or doubtful.has(note)):
-            return None  # the hold says it, and a person decides
+            return None  # the hold reports it, and a person decides
         copy, size = self.spool.copy(name)
         self.spool.sync([copy])
         failpoints.hit("adopt_body.before_record")
@@ -128,9 +126,10 @@ class Adoption:
         return _why_not(decision)
 
     def _settle_repeat(self, name: str, dataset: Dataset, note: Note) -> str | None:
-        """The ledger has the body by another file, so this one is not needed. But that file may be gone: another copy
-        of the ledger was in use meanwhile, and its receiver has recorded a copy, as we do, and removed the original.
-        Then this file takes its place, unless a person has set that file aside. Otherwise it stays where it is."""
+        """Settles a file whose body the ledger has in another file. Usually this one is removed. But the other file may
+        be gone: if another copy of the ledger was in use meanwhile, its receiver has recorded a copy, as we do, and
+        removed the original. Then this file replaces it, unless a person has set the other file aside. Otherwise this
+        file stays, and the reason is returned."""
         with self.ledger.write() as connection:
             needed = files_of(connection, dataset.id, note)
         if name in needed:
@@ -160,4 +159,4 @@ def _why_not(decision: Decision) -> str | None:
         case OtherBody():
             return "its key was used for another body"
         case New() | Repeat() | Gone() | OnHold():
-            return None  # or its dataset was dropped a moment ago, or its hold says it already
+            return None  # its dataset was dropped a moment ago, or its hold is reported already

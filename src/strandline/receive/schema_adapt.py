@@ -1,8 +1,8 @@
-"""Rows as they were received, made what their table has by now.
+"""Adapts received rows to the present schema of their table.
 
-A body is checked against the table when it comes in, so usually nothing is to be done. But the table may be changed
-before its rows are ingested. A column that was added is null; one that was widened is cast. One that is gone, has
-another name or another type would lose what it holds: the body does not fit, and waits.
+A body is checked against the table when it arrives, so usually there is nothing to do. But the table may change before
+the rows are ingested. A column that was added is null; one that was widened is cast. If a column is gone, or has
+another name or type, its values would be lost: the body does not fit, and waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BodyUnfit(Exception):
-    """In a task. The driver finds it by its name in what Spark says."""
+    """Raised in a task. The driver finds it by its class name in Spark's error message."""
 
 
 MARK = f"{BodyUnfit.__name__}: "
@@ -23,8 +23,8 @@ MARK = f"{BodyUnfit.__name__}: "
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
+    # the table's columns as Spark has them, nullable at every level: otherwise a cast refuses more than it must
     schema: pa.Schema
-    """As Spark has the table's columns, nullable at every level: a cast would refuse more than it must."""
     required: tuple[str, ...] = ()
 
     def fit(self, part: pa.RecordBatch) -> pa.RecordBatch:
@@ -63,7 +63,7 @@ def _column(part: pa.RecordBatch, field: pa.Field[Any]) -> Any:
 
 
 def may_become(old: pa.DataType, new: pa.DataType) -> bool:
-    """The same type in another spelling, or one that Iceberg widens to: never one that could lose or guess."""
+    """Whether it is the same type in another representation, or one that Iceberg widens to: never lossy or a guess."""
     import pyarrow.types as t
 
     if old.equals(new):

@@ -1,5 +1,8 @@
-"""The columns of the datasets that rows are sent to. The ledger is asked for every request, the table's metadata now
-and then: a body that does not fit what was read before is tried again with what is true now."""
+"""Caches the columns of datasets that receive rows.
+
+Every request asks the ledger, but reads the table's metadata only now and then. A body that does not fit the cached
+columns is tried again with fresh ones.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,12 @@ READ_AGAIN_SECONDS = 5.0
 @dataclass(frozen=True, slots=True)
 class Target:
     dataset: Dataset
-    columns: tuple[Column, ...]
-    """Without our own."""
+    columns: tuple[Column, ...]  # without Strandline's own
     read_at: float
 
 
 class Targets:
-    """For many threads."""
+    """Thread-safe."""
 
     def __init__(self, schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]) -> None:
         self._schema_of = schema_of
@@ -35,7 +37,7 @@ class Targets:
         if found is not None:
             return found
         with self._lock:
-            # Whoever waited for another's reading takes it.
+            # A thread that waited for another thread's read uses its result.
             found = self._fresh(dataset, newer_than)
             if found is None:
                 at = monotonic()

@@ -1,9 +1,9 @@
 """The spool: bodies that were received and are not ingested yet, one Arrow file each.
 
-A name is `<table uuid>/<random>.body.arrow`, and never used twice. The file holds a note that says which body it is. A
-file that the ledger does not name was left by a receiver that died before the commit point, or the ledger was restored
-from an older copy and has forgotten it: then its sender was told that it is safe. So a receiver records what it finds
-(`adoption`). A file that the ledger names must not go away before its rows are published.
+A name is `<table uuid>/<random>.body.arrow`, and is never reused. The file contains a note that says which body it is.
+There are two reasons why the ledger may not know a file: a receiver died before the commit point, or the ledger was
+restored from an older copy; then the sender was told that its body is safe. So a receiver records the files it finds
+(`record_found`). A file that the ledger names must not be removed before its rows are published.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = "_strandline/spool"
-UNSURE_SUFFIX = ".unsure"
-"""Of a file that was set aside: the table may have its rows already."""
+UNSURE_SUFFIX = ".unsure"  # of a file that was set aside because the table may have its rows already
 _NOTE = b"strandline.body"
-_BATCH_ROWS = 65_536
-"""Compressed at a time."""
+_BATCH_ROWS = 65_536  # compressed at a time
 _NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
 
 
@@ -38,7 +36,7 @@ def open_spool(config: LakeConfig) -> Spool:
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Can be pickled for tasks, and keeps nothing open. `StorageError` where a file is not there or cannot be used."""
+    """Can be pickled for tasks, and keeps nothing open. Raises StorageError for a file that is missing or unusable."""
 
     objects: ObjectStore
 
@@ -48,7 +46,7 @@ class Spool:
 
     @contextmanager
     def read(self, name: str) -> Iterator[Iterator[pa.RecordBatch]]:
-        """The batches of the file, in order."""
+        """The file's record batches, in order."""
         with self._reader(name) as reader:
             yield (reader.get_batch(i) for i in range(reader.num_record_batches))
 
@@ -57,7 +55,7 @@ class Spool:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
     def note(self, name: str) -> Note | None:
-        """What the file says of its body; None for an older file."""
+        """The note in the file; None for an older file."""
         with self._reader(name) as reader:
             found = (reader.schema.metadata or {}).get(_NOTE)
         return None if found is None else parse_note(found)
@@ -78,7 +76,7 @@ class Spool:
             yield reader
 
     def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
-        """Name and size. What is in the file is durable when this returns; its name is, after `sync`."""
+        """Returns name and size. The content is durable when this returns; the name only after `sync`."""
         name = _new_name(table_uuid)
         with explained("the spool cannot be written", hint=_NOT_NOW), self.objects.writer(_path(name)) as file:
             _pack(rows, note, file)
@@ -91,20 +89,19 @@ class Spool:
             self.objects.sync(map(_path, names))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Names that do not exist are ignored."""
         with explained("files of the spool cannot be removed"):
             self.objects.remove(map(_path, names))
 
     def bodies(self, table_uuid: str | None = None) -> list[tuple[str, datetime]]:
-        """The files that have a note, of this table or of all, and when they were written."""
+        """The files that have a note, of this table or of all, with their modification times."""
         with explained("the spool cannot be listed", hint=_NOT_NOW):
             found = self.objects.list_below(FOLDER if table_uuid is None else f"{FOLDER}/{table_uuid}")
         named = ((stored.name.removeprefix(f"{FOLDER}/"), stored.modified) for stored in found)
         return [(name, modified) for name, modified in named if name.endswith(BODY_SUFFIX) and name.count("/") == 1]
 
     def copy(self, name: str, target: str | None = None) -> tuple[str, int]:
-        """Its content under a new name, or under that of a file that is gone; and its size. As durable as after
-        `write`."""
+        """Copies to a new name, or to that of a file that is gone; returns name and size. As durable as `write`."""
         made = target or _new_name(name.partition("/")[0])
         with explained(f"the spool file {name} cannot be copied", hint=_NOT_NOW):
             self.objects.copy(_path(name), _path(made))
@@ -114,7 +111,7 @@ class Spool:
         return made, size
 
     def set_aside(self, name: str) -> None:
-        """Out of the way, under a name that nobody ingests; a person may rename it back."""
+        """Renames the file so that nobody ingests it; a person may rename it back."""
         with explained(f"the spool file {name} cannot be set aside"):
             self.objects.move(_path(name), _path(name) + UNSURE_SUFFIX)
 
@@ -124,7 +121,7 @@ def _new_name(table_uuid: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Names come back out of a database; one that leads elsewhere must not be followed."""
+    """Raises StorageError for a name that leads out of the spool: names come from a database."""
     folder, _, file = name.partition("/")
     if (
         not folder

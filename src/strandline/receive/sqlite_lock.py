@@ -1,7 +1,7 @@
-"""The threads of a receiver at the ledger.
+"""Serializes the access of a receiver's threads to a SQLite ledger.
 
-SQLite lets nobody commit while somebody reads, and whoever has to wait sleeps between looks, longer each time. Threads
-that take turns never meet there; only other processes do. PostgreSQL needs none of this.
+SQLite lets nobody commit while somebody reads, and whoever has to wait sleeps between attempts, longer each time. With
+this lock, threads never wait there; only other processes do. PostgreSQL needs no lock.
 """
 
 from __future__ import annotations

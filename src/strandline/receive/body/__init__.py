@@ -1,1 +1,1 @@
-"""Request bodies to typed rows, within bounds."""
+"""Parses request bodies into typed rows, within limits."""

@@ -1,10 +1,11 @@
-"""Arrow IPC streams of strangers: cast to a table's columns where nothing is lost by it, and refused where they would
-take more memory than they may.
+"""Reads Arrow IPC streams from untrusted clients: casts columns to the table's types if that loses nothing, and refuses
+streams that would take too much memory.
 
-A few bytes of Arrow can stand for very many: compressed buffers, dictionaries, run ends, views, columns of nulls,
-structs without fields. What a batch will take is known from its metadata (`arrow_layout`, `arrow_cost`), and is
-counted before it is read.
-Strandline's senders use none of these; compression belongs into Content-Encoding, where it is bounded.
+A few bytes of Arrow can expand to very many: compressed buffers, dictionaries, run-end encoding, views, null columns,
+structs without fields. The metadata of a batch tells how much memory it will take (`arrow_layout`, `arrow_cost`). The
+reader adds that up before it reads the batch.
+
+Strandline's senders use none of these. Clients compress with Content-Encoding, which is bounded.
 """
 
 from __future__ import annotations
@@ -36,15 +37,13 @@ _UUID_LOW = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][1::2]
 
 _NO_ROOM = "Use plain types, and Content-Encoding to compress."
 _SCHEMA_TEXT_BYTES_MAX = 1 << 20
-_FIELDS_TOO_MANY = 64
-"""So many beyond what fits are still read, to be told by their names."""
-_SLICE_ROWS = 65_536
-"""What is converted at a time, where that takes more room than its result."""
+_FIELDS_TOO_MANY = 64  # so many fields beyond the limit are still read, so that the error can name them
+_SLICE_ROWS = 65_536  # converted at a time, where the conversion takes more memory than its result
 
 
 def read_arrow(data: bytes | memoryview, columns: tuple[Column, ...], bytes_max: int, made_bytes_max: int) -> pa.Table:
-    """Rows of at most `bytes_max`, of which at most `made_bytes_max` are not in `data` already. Raises TooLarge, or
-    BadRow, whose line is the number of the row."""
+    """The rows, in at most `bytes_max` bytes, of which at most `made_bytes_max` are not in `data` already. Raises
+    TooLarge, or BadRow with the row's number as its line."""
     try:
         batches = list(_batches(memoryview(data), columns, bytes_max, made_bytes_max))
     except (pa.ArrowException, OSError, struct.error, ValueError, NotImplementedError) as e:
@@ -76,7 +75,7 @@ def _batches(
         if message.rows == 0:
             continue
         batch = pa.ipc.read_record_batch(_message(data, frame), schema)
-        batch.validate(full=True)  # offsets and texts come from outside, and nobody else looks at them
+        batch.validate(full=True)  # offsets and texts come from clients, and nothing else checks them
         yield _fit_batch(batch, columns, fits, rows)
         rows += batch.num_rows
 
@@ -86,7 +85,8 @@ def _message(data: memoryview, frame: Frame) -> Any:
 
 
 def _fit_schema(given: pa.Schema, columns: Sequence[Column]) -> dict[str, bool]:
-    """Which columns are there; refused where a column is unknown, is there twice, or has another type."""
+    """Whether each column is present. Raises BadRow for a column that is unknown, duplicate, missing though required,
+    or of an incompatible type."""
     known = {c.name: c for c in columns}
     for field in given:
         column = known.get(field.name)
@@ -106,7 +106,7 @@ def _fit_schema(given: pa.Schema, columns: Sequence[Column]) -> dict[str, bool]:
 
 
 def _unfit(given: Any, kind: ColumnType, path: str) -> str | None:
-    """Why a type cannot become another without loss or guessing; values that do not fit it are found by the cast."""
+    """Why a type cannot be cast without loss or guessing; None if it can. The cast finds values that do not fit."""
     if t.is_null(given):
         return None
     match kind:
@@ -192,7 +192,7 @@ def _first_misfit(array: Array, column: Column, before: int, error: Exception) -
 
 
 def _cast(array: Array, kind: ColumnType) -> Array:
-    """Nested arrays are rebuilt around cast children: Arrow's own cast would drop fields that it does not find."""
+    """Rebuilds nested arrays around cast children, because Arrow's own cast drops fields that the target lacks."""
     wanted = arrow_type(kind)
     if array.type == wanted:
         return array
@@ -229,7 +229,7 @@ def _mask(array: Array) -> Array | None:
 
 
 def _narrowed(array: Array, wanted: Any) -> Array:
-    """Arrow rounds a double to a float without a word."""
+    """Checks the result, because Arrow rounds a double to a float silently."""
     narrow = array.cast(wanted, safe=False)
     for part, given in zip(_slices(narrow), _slices(array), strict=True):
         same = pc.or_(pc.equal(part.cast(pa.float64()), given), pc.is_nan(given))
@@ -239,7 +239,7 @@ def _narrowed(array: Array, wanted: Any) -> Array:
 
 
 def _uuid_texts(array: Array) -> Array:
-    """Straight into the bytes of their texts: a Python object for each would take ten times the room."""
+    """Writes the text bytes directly: one Python object per uuid would take ten times the memory."""
     raw = array.storage if isinstance(array, pa.ExtensionArray) else array
     count = len(raw)
     texts = np.empty((count, _UUID_CHARS), np.uint8)

@@ -1,4 +1,4 @@
-"""How many bytes a batch of Arrow will be as rows of a table: from the lengths in its metadata, before it is read."""
+"""Computes how many bytes an Arrow batch takes as rows of a table, from its metadata, before it is read."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from strandline.receive.body.arrow_layout import Damaged, Message
 from strandline.receive.body.columns import arrow_type, width_bytes
 
 _BATCH_BYTES = 4096
-_FIELD_BYTES = 512
-"""What a batch, and each of its fields, takes beside its rows."""
+_FIELD_BYTES = 512  # overhead of a batch, and of each of its fields
 _UUID_TEXT_BYTES = 36
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    size: int
-    """Bytes of the rows."""
-    made: int
-    """Those of them that are not taken as they are."""
+    size: int  # bytes of the rows
+    made: int  # the part of `size` that has to be built: padding, nulls, and values that are cast
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.size + other.size, self.made + other.made)
 
 
 def cost_of(message: Message, schema: pa.Schema, columns: tuple[Column, ...]) -> Cost:
-    """Of a batch whose schema is known to fit the columns."""
+    """The schema of the batch must fit the columns."""
     walk = _Walk(iter(message.nodes), iter(message.buffers))
     known = {c.name: c for c in columns}
     rows = message.rows
@@ -48,7 +45,7 @@ def cost_of(message: Message, schema: pa.Schema, columns: tuple[Column, ...]) ->
 
 
 class _Walk:
-    """In the order in which Arrow lays fields out: each before its children."""
+    """Walks fields in Arrow's order: each before its children."""
 
     def __init__(self, nodes: Iterator[int], buffers: Iterator[int]) -> None:
         self._nodes = nodes
@@ -81,7 +78,7 @@ class _Walk:
         return there + length * (1 + missing)
 
     def _texts(self, given: Any, kind: Primitive, length: int) -> int:
-        """Of texts and bytes: what is not of the same size in each row."""
+        """Bytes of texts and binaries beyond the fixed width of a row."""
         stored = given.storage_type if isinstance(given, pa.BaseExtensionType) else given
         if t.is_string(stored) or t.is_large_string(stored) or t.is_binary(stored) or t.is_large_binary(stored):
             self._skip(2)
@@ -109,7 +106,7 @@ def _width(kind: ColumnType) -> int:
 
 @lru_cache(maxsize=256)
 def fields_in(columns: tuple[Column, ...]) -> int:
-    """With those inside others, as Arrow counts them."""
+    """Nested fields included, as Arrow counts them."""
     return sum(_fields(c.type) for c in columns)
 
 

@@ -1,8 +1,8 @@
-"""What an Arrow IPC message says of itself, read before Arrow does: how many fields, nodes and bytes it will have.
+"""Reads the metadata of an Arrow IPC message before Arrow does: how many fields, nodes and bytes it will have.
 
-Arrow believes lengths that take no bytes to write down: nulls, structs without fields, buffers that several columns
-share, compression, and tables of a flatbuffer to which many offsets point. Here they are counted first. Only what is
-needed for that is read; whether the rest makes sense is Arrow's to say.
+Arrow trusts lengths that cost a sender no bytes: nulls, structs without fields, buffers that several columns share,
+compression, and flatbuffer tables to which many offsets point. This module counts them first. It reads only what it
+needs for that, and leaves all other validation to Arrow.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ SCHEMA, RECORD_BATCH = 1, 3
 _KINDS = {0: "message without a header", 2: "dictionary batch", 4: "tensor", 5: "sparse tensor"}
 _V5 = 4
 _CONTINUES = 0xFFFFFFFF
-METADATA_BYTES_MAX = 1 << 20
-"""Of one message: a field takes about 100 bytes, a node or a buffer 16."""
+METADATA_BYTES_MAX = 1 << 20  # of one message: a field takes about 100 bytes, a node or a buffer 16
 
 
 class Damaged(ValueError):
-    """An offset that leads nowhere."""
+    """An offset points outside the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of a stream: where it begins and ends, and its metadata."""
+    """Position and metadata of one message in the stream."""
 
     start: int
     end: int
@@ -35,13 +34,13 @@ class Frame:
 
 
 def frames(data: memoryview) -> Iterator[Frame]:
-    """The messages, up to the end of the stream or of the data. A body that is cut is an error."""
+    """The messages, up to the end of the stream or of the data. Raises Damaged for a truncated message."""
     at = 0
     while at + 4 <= len(data):
         start = at
         [length] = struct.unpack_from("<I", data, at)
         at += 4
-        if length == _CONTINUES:  # always there since version 0.15
+        if length == _CONTINUES:  # always present since Arrow 0.15
             [length] = struct.unpack_from("<I", data, at)
             at += 4
         if length == 0:
@@ -65,7 +64,7 @@ class _Table:
     at: int
 
     def slot(self, field: int) -> int | None:
-        """Where the field is; None where it is left out."""
+        """The position of the field; None if it is absent."""
         vtable = self.at - _read("<i", self.data, self.at)
         if 4 + 2 * field >= _read("<H", self.data, vtable):
             return None
@@ -85,7 +84,7 @@ class _Table:
         return 0 if found is None else _read("<I", self.data, _follow(self.data, found))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """How many elements, and where the first is."""
+        """The number of elements, and the position of the first."""
         found = self.slot(field)
         if found is None:
             return 0, 0
@@ -98,7 +97,6 @@ class _Table:
             yield _Table(self.data, _follow(self.data, at + 4 * n))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A vector of structs of two int64."""
         count, at = self.vector(field)
         if at + 16 * count > len(self.data):
             raise Damaged("a vector is cut")
@@ -117,7 +115,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 class Message:
-    """Raises `Damaged` or `struct.error` where an offset leads nowhere."""
+    """Raises `Damaged` or `struct.error` if an offset points outside the data."""
 
     def __init__(self, metadata: memoryview) -> None:
         self._table = _Table(metadata, _follow(metadata, 0))
@@ -142,18 +140,18 @@ class Message:
         return found
 
     def check_schema(self, fields_max: int, text_bytes_max: int) -> None:
-        """Fields and texts are counted as often as offsets lead to them, which is as often as Arrow copies them."""
+        """Counts fields and texts once per offset that points to them, because Arrow copies them as often."""
         room = _Room(fields_max, text_bytes_max)
         schema = self._header
         if schema.number(0, "<h") != 0:
-            raise BadRow(None, "big-endian Arrow is not taken")  # every buffer would be copied
+            raise BadRow(None, "big-endian Arrow is not taken")  # Arrow would copy every buffer
         room.take_texts(schema, 2)
         for field in schema.tables(1):
             room.take_field(field, depth=1)
 
     @property
     def is_compressed(self) -> bool:
-        """Version 4 hid it in the message's own metadata, where Strandline's senders have nothing."""
+        """Version 4 put the compression into the message's own metadata, which Strandline's senders leave empty."""
         hidden = self._table.number(0, "<h") < _V5 and self._table.vector(4)[0] > 0
         return hidden or self._header.slot(3) is not None
 
@@ -163,12 +161,11 @@ class Message:
 
     @property
     def nodes(self) -> list[int]:
-        """The length of every field, in the order of the schema, children behind their parents."""
+        """The length of every field, in the order of the schema, parents before children."""
         return [length for length, _ in self._header.pairs(1)]
 
     @property
     def buffers(self) -> list[int]:
-        """The length of every buffer, in the order of the nodes."""
         return [length for _, length in self._header.pairs(2)]
 
 

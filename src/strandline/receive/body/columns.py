@@ -1,6 +1,7 @@
-"""A table's columns as Arrow has them, and what Iceberg keeps narrower: required values, uuids, fixed lengths.
+"""Maps a table's columns to Arrow types, and checks what Arrow's types cannot express: required values, uuids, fixed
+lengths.
 
-Rows that passed here fit the table to the last value, so that ingest cannot fail on them later.
+Rows that pass these checks fit the table completely, so ingest cannot fail on them later.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import pyarrow.compute
 
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 
-Array = Any
-"""pyarrow's stubs are generic over types that are only known at run time here."""
+Array = Any  # pyarrow's stubs are generic over types that are only known at run time here
 pc: Any = pyarrow.compute
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -36,7 +36,7 @@ _ARROW: dict[str, Any] = {
 
 
 class Misfit(Exception):
-    """Where in the array, from 0, and why."""
+    """A value that its column cannot hold: the row's index in the array, and why."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -46,7 +46,7 @@ class Misfit(Exception):
 
 @lru_cache(maxsize=256)
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """As Spark takes it: a uuid is text, a fixed is bytes. Nullable at every level; what is required is checked."""
+    """The types that Spark accepts: a uuid is text, a fixed is binary. Nullable; `check` checks required values."""
     return pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
 
 
@@ -69,7 +69,7 @@ def arrow_type(kind: ColumnType) -> Any:
 
 @lru_cache(maxsize=256)
 def width_bytes(columns: tuple[Column, ...]) -> int:
-    """What a row takes in Arrow though it holds nothing but nulls."""
+    """Bytes that a row of nulls takes in Arrow."""
     return sum(_width(arrow_type(c.type)) for c in columns)
 
 
@@ -82,7 +82,7 @@ def _width(kind: Any) -> int:
 
 
 def check(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Raises Misfit for the first column that has a value which its table cannot hold."""
+    """Raises Misfit for the first column that has a value which the table cannot hold."""
     for column in columns:
         if not _is_narrow(column):
             continue
@@ -143,7 +143,7 @@ def _check(array: Array, kind: ColumnType, path: str) -> None:
 
 @contextmanager
 def _owners(array: Array) -> Iterator[None]:
-    """A place among the elements of lists, told as the place of the list."""
+    """Translates the index of a list element into the index of its list."""
     try:
         yield
     except Misfit as e:
@@ -152,7 +152,7 @@ def _owners(array: Array) -> Iterator[None]:
 
 
 def _as_list(array: Array) -> Array:
-    """Of a map: its list of entries."""
+    """A map as a list of its entries."""
     if not pa.types.is_map(array.type):
         return array
     return array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
@@ -164,7 +164,7 @@ def _entries(array: Array) -> tuple[Array, Array]:
 
 
 def _check_required(array: Array, owner: Array | None, required: bool, path: str) -> None:
-    """Of a field of a struct: only where the struct itself is there."""
+    """For a field of a struct, rows whose struct (`owner`) is null are exempt."""
     if required and array.null_count:
         fits = array.is_valid() if owner is None else pc.or_(array.is_valid(), owner.is_null())
         _demand(fits, f'column "{path}" is null and required')

@@ -1,4 +1,4 @@
-"""Bodies as they were sent to bodies as they were meant, under a limit: what is beyond it is never in memory."""
+"""Decompresses bodies under a limit: bytes beyond it never get into memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ _STEP_BYTES = 1 << 20
 
 
 class TooLarge(Exception):
-    """More bytes than `limit`."""
-
     def __init__(self, limit: int, what: str) -> None:
         super().__init__(f"{what}; the limit is {limit:,} bytes")
         self.limit = limit
 
 
 def unpack(body: bytes, encoding: str, bytes_max: int) -> bytes | memoryview:
-    """All of it, in one piece. A stream that ends too early is an error, several one after another are one body."""
+    """The whole body, in one buffer. Concatenated streams are one body. Raises BadRow if truncated, or TooLarge."""
     if encoding == "identity":
         return next(unpack_pieces(body, encoding, bytes_max), b"")
-    # Pages of it take memory when they are written, so that it is as large as the body and never copied to grow.
+    # The OS commits a page when it is written: the buffer takes no more than the body, and is never copied to grow.
     whole = np.empty(bytes_max, np.uint8).data
     size = 0
     for piece in unpack_pieces(body, encoding, bytes_max):
@@ -35,7 +33,7 @@ def unpack(body: bytes, encoding: str, bytes_max: int) -> bytes | memoryview:
 
 
 def unpack_pieces(body: bytes, encoding: str, bytes_max: int) -> Iterator[bytes]:
-    """`encoding` is one of wire.ENCODINGS."""
+    """`encoding` is one of forward_protocol.ENCODINGS."""
     if encoding == "identity":
         if len(body) > bytes_max:
             raise TooLarge(bytes_max, f"the body has {len(body):,} bytes")

@@ -1,8 +1,8 @@
-"""JSON lines to rows, a few at a time: what a line can become is bounded before it is read.
+"""Parses JSON lines into rows, a slice at a time, and bounds what a slice can become before it parses it.
 
-A few bytes of JSON can stand for very many. A line of two braces is a row of nulls in every column, and a `null` in a
-list is a struct of nulls. So lines are read in slices that are small enough whatever they hold; a line that is too long
-for that is counted value by value.
+A few bytes of JSON can expand to very many. `{}` is a row of nulls in every column, and a `null` in a list of structs
+is a struct of nulls. So the reader takes slices that are small enough whatever they hold. It counts a line that is too
+long for a slice value by value.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf,
 from strandline.receive.body.columns import width_bytes
 from strandline.receive.body.decompress import TooLarge
 
+# Parses JSON lines into rows, with the line number of each; raises BadRow. It is ingest's own parser, so that the same
+# rules decide whether a row fits, whichever way it comes in.
 ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
-"""JSON lines to rows, and the line of each; raises BadRow. It is ingest's: a row fits, or does not, by the same rules
-whichever way it comes in."""
 
 _SLICE_BYTES = 1 << 20
-_SLICE_PARTS = 16
-"""A slice, and what it can become, is at most this part of the limit."""
-_LINE_PARTS = 3
-"""So is a line, which cannot be cut: the text of it, and its values, are there at once."""
+_SLICE_PARTS = 16  # a slice, and the rows it can become, take at most this fraction of the limit
+_LINE_PARTS = 3  # so does a line, which cannot be cut: its text and its values are in memory at once
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_json(
     pieces: Iterable[bytes], columns: tuple[Column, ...], bytes_max: int, room: int, read_lines: ReadLines
 ) -> Iterator[tuple[pa.Table, Any]]:
-    """Rows of at most `bytes_max`, which together with the text read so far take at most `room`; and their lines."""
+    """Yields rows and their line numbers. The rows take at most `bytes_max`, and at most `room` together with the text
+    read so far. Raises TooLarge and BadRow."""
     reader = _Reader(columns, bytes_max, room, read_lines)
     for data in _whole_lines(pieces, min(_SLICE_BYTES, max(1, bytes_max // _SLICE_PARTS)), bytes_max // _LINE_PARTS):
         yield from reader.read(data)
 
 
 def _whole_lines(pieces: Iterable[bytes], slice_bytes: int, line_bytes_max: int) -> Iterator[bytes]:
-    """Cut behind line ends, about so many bytes at a time; longer only where one line is."""
+    """Cuts after line ends, into slices of about `slice_bytes`; longer only for a longer line. Raises TooLarge."""
     left: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -80,7 +79,7 @@ class _Reader:
         self._made = 0
 
     def read(self, data: bytes) -> Iterator[tuple[pa.Table, Any]]:
-        """Whole lines."""
+        """`data` is whole lines."""
         may_become = self._may_become(data)
         if may_become > self._bytes_max // _SLICE_PARTS:
             middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n") + 1
@@ -94,7 +93,7 @@ class _Reader:
         yield self._read_here(data)
 
     def _may_become(self, data: bytes) -> int:
-        """At most: each line a row of nulls, and each comma or bracket an element of the widest kind."""
+        """Upper bound: each line is a row of nulls, and each comma or bracket an element of the widest type."""
         rows = data.count(b"\n") + (not data.endswith(b"\n"))
         elements = 0
         if self._element:
@@ -102,7 +101,7 @@ class _Reader:
         return rows * self._width + elements * self._element
 
     def _becomes(self, line: bytes) -> int:
-        """Exactly, of one line; if that can be told without as much memory as it would take."""
+        """The exact size of one line. Raises TooLarge if computing it could take as much memory as the rows."""
         if not self._element:
             return self._width
         if python_bytes(line) > self._bytes_max // _LINE_PARTS:
@@ -110,11 +109,11 @@ class _Reader:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            return self._width  # the reader says what is wrong with it
+            return self._width  # ingest's parser reports what is wrong with it
         return self._width + sum(inside(row.get(c.name), c.type) for c in self._columns if isinstance(row, dict))
 
     def _take(self, may_become: int) -> None:
-        """Before it is made."""
+        """Raises TooLarge before the rows are built."""
         if self._made + may_become > self._bytes_max or self._made + self._text + may_become > self._room:
             raise TooLarge(
                 self._bytes_max, f"{plural(self._rows, 'row')} and those behind them take more bytes than that"
@@ -122,7 +121,7 @@ class _Reader:
 
     def _read_here(self, data: bytes) -> tuple[pa.Table, Any]:
         before = self._lines
-        if before and data.startswith(_BOM):  # only a body begins with one
+        if before and data.startswith(_BOM):  # only the start of a body may have a BOM
             data, before = b"\n" + data, before - 1
         try:
             rows, lines = self._read_lines(data, self._columns)
@@ -136,7 +135,7 @@ class _Reader:
 
 @lru_cache(maxsize=256)
 def widest_element(columns: tuple[Column, ...]) -> int:
-    """The bytes of a null in the list, or of an entry in the map, that has the most; 0: there are none."""
+    """Bytes of a null element in the widest list, or of an entry in the widest map; 0 without lists and maps."""
     return max((_widest(c.type) for c in columns), default=0)
 
 
@@ -158,7 +157,7 @@ def _width(kind: ColumnType) -> int:
 
 
 def inside(value: Any, kind: ColumnType) -> int:
-    """The bytes of the elements of lists and maps in a value, nulls as much as others."""
+    """The bytes of all list elements and map entries in a value; a null counts like any other."""
     match kind:
         case ListOf(element) if isinstance(value, list):
             return len(value) * _width(element) + sum(inside(v, element) for v in value)
@@ -170,5 +169,5 @@ def inside(value: Any, kind: ColumnType) -> int:
 
 
 def python_bytes(text: bytes) -> int:
-    """What Python makes of a JSON text takes about so much."""
+    """About how much memory the Python objects of a JSON text take."""
     return len(text) + 64 * text.count(b"[") + 72 * text.count(b"{") + 200 * text.count(b":") + 40 * text.count(b",")

@@ -1,4 +1,4 @@
-"""The body of a request to rows that fit their table exactly, or to the reason why they do not. No I/O."""
+"""Parses the body of a request into rows that fit their table exactly, or raises why they do not. No I/O."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from strandline.receive.body.decompress import TooLarge, unpack, unpack_pieces
 from strandline.receive.body.json_lines import ReadLines, read_json
 
 _NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
-RESERVE = 4
-"""A part of `bytes_max` that is kept free for what comes and goes while rows are made."""
+RESERVE = 4  # 1/RESERVE of `bytes_max` stays free for temporary buffers while rows are built
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,13 @@ class Packed:
     data: bytes
     form: str
     encoding: str
+    # From a `forward` sender: its rows carry the sender's sequence numbers, all in this range. None: any other client.
     numbers: SeqRange | None
-    """From a sender of Strandline's: its rows carry the numbers that they have there, all of them in this range. They
-    are not ours. None: from anyone else."""
 
 
 def read_body(body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines) -> pa.Table:
-    """With exactly these columns. Raises BadRow or TooLarge.
-
-    The body as it was sent, as it was meant, and its rows take twice `bytes_max` together, at most."""
+    """The rows, with exactly these columns. Raises BadRow or TooLarge. The body as sent, the body decompressed, and its
+    rows take at most twice `bytes_max` together."""
     given = (_NUMBER, *columns) if body.numbers is not None else columns
     wanted = [c.name for c in columns]
     parts: list[pa.Table] = []
@@ -63,10 +60,10 @@ def read_body(body: Packed, columns: tuple[Column, ...], bytes_max: int, read_li
 def _parts(
     body: Packed, columns: tuple[Column, ...], bytes_max: int, read_lines: ReadLines
 ) -> Iterator[tuple[pa.Table, Any]]:
-    """The rows, and the line of each (None: they have none)."""
+    """The rows, and the line number of each; None for Arrow, which has no lines."""
     sent = 0 if body.encoding == "identity" else len(body.data)
     if body.form == forward_protocol.ARROW:
-        # While it is unpacked, what was unpacked is there twice.
+        # While `unpack` runs, the decompressed bytes are in memory twice.
         data = unpack(body.data, body.encoding, bytes_max - sent // 2)
         room = 2 * bytes_max - sent - len(data) - bytes_max // RESERVE
         yield read_arrow(data, columns, bytes_max, min(bytes_max, room)), None
@@ -79,9 +76,8 @@ def _parts(
 
 
 def check_numbers(column: Any, within: SeqRange, lines: Any | None, after: int | None) -> None:
-    """A range is the name of the rows in it: it has some, and their numbers strictly increase inside it, from the one
-    behind `after` on. Anything else would make the rows that belong there a repeat, and they would be answered and
-    thrown away."""
+    """Raises BadRow unless the sequence numbers strictly increase, within the range and above `after`. The range is the
+    identity of its rows. If it held other rows, the right rows would count as a repeat: answered, and thrown away."""
     numbers = column.fill_null(0).to_numpy()  # 0 is in no range
     bad = (numbers < within.lo) | (numbers > within.hi)
     bad[1:] |= numbers[1:] <= numbers[:-1]

@@ -1,5 +1,4 @@
-"""Who may come in: so many bodies at once, and no more bytes than ingest can keep up with. Decided before a body is
-read.
+"""Admission control: limits the requests in progress and the bytes that wait for ingest, before a body is read.
 
 Used from one event loop only, so it needs no locks.
 """
@@ -14,8 +13,7 @@ from strandline.core.settings import ReceiveSettings
 from strandline.core.types import DatasetId
 from strandline.receive.http.answers import Turned, busy, in_flight
 
-GAUGE_SECONDS = 1.0
-"""How old the ledger's word on the bytes that wait may be. What came in since is added."""
+GAUGE_SECONDS = 1.0  # how long a measurement of the waiting bytes is used; bytes that arrive since are added
 
 
 INSPECTIONS_AT_ONCE_MAX = 8
@@ -35,7 +33,7 @@ class Gate:
         return self._measured_at is None or monotonic() - self._measured_at > GAUGE_SECONDS
 
     def measured(self, waiting_bytes: Mapping[DatasetId, int]) -> None:
-        """Of each dataset that has some, those that were dropped too: their files are on the disk."""
+        """Bytes per dataset, dropped datasets included: their files still take disk space."""
         self._waiting_bytes = dict(waiting_bytes)
         self._measured_at = monotonic()
 
@@ -44,7 +42,7 @@ class Gate:
 
     @contextmanager
     def inspecting(self) -> Iterator[None]:
-        """To look into the table takes Spark: few look, few wait for it."""
+        """An inspection of the table needs Spark, so few run at once, and few wait."""
         if self._inspecting >= INSPECTIONS_AT_ONCE_MAX:
             raise Turned(busy("too many ask what is in the table", self._settings.retry_after_seconds))
         self._inspecting += 1
@@ -55,7 +53,7 @@ class Gate:
 
     @contextmanager
     def entered(self, bringing_to: DatasetId | None = None) -> Iterator[None]:
-        """With rows for a dataset, or with a question, which no rows that wait hold up."""
+        """For a body of a dataset, or for a question (None), which waiting rows do not hold up. Raises Turned."""
         retry = self._settings.retry_after_seconds
         if self._inside >= self._settings.requests_at_once_max:
             raise Turned(busy("too many requests are being taken in", retry))
@@ -68,7 +66,8 @@ class Gate:
             self._inside -= 1
 
     def _has_room(self, dataset: DatasetId) -> bool:
-        """One that cannot be ingested must not shut out the others: it cannot take all, and each has a reserve."""
+        """A dataset that cannot be ingested must not shut out others: it has a limit of its own, and each has a
+        reserve."""
         own, limits = self._waiting_bytes.get(dataset, 0), self._settings
         if own >= limits.spool_dataset_bytes_max:
             return False
@@ -76,8 +75,8 @@ class Gate:
 
     @contextmanager
     def alone(self, key: Hashable | None) -> Iterator[None]:
-        """A courtesy to the client that sends one key twice at once; across processes the ledger decides. None: there
-        is nothing to keep apart."""
+        """Spares a client that sends one key twice at once the wasted work; across processes the ledger decides. None:
+        no key to protect. Raises Turned."""
         if key is None:
             yield
             return

@@ -1,5 +1,7 @@
-"""What a receiver answers: one status and one outcome for everything that can happen. Nothing here tells a path, a
-secret or a trace; who runs the receiver finds those in its log."""
+"""The receiver's answers: one status and one outcome for each case.
+
+No answer contains a path, a secret or a traceback; the operator finds those in the receiver's log.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Reply:
 
 
 class Turned(Exception):
-    """The request ends here."""
+    """Ends the request with this reply."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.why)
@@ -38,7 +40,7 @@ def accepted(rows: int, digest: str) -> Reply:
 
 
 def decided(decision: Decision, rows: int, digest: str) -> Reply:
-    """Rows and digest are those of the body that was just sent: a repeat is answered with those of the first one."""
+    """`rows` and `digest` are those of the body just sent. A repeat is answered with those of the first one."""
     match decision:
         case New():
             return accepted(rows, digest)
@@ -138,7 +140,7 @@ def not_owner() -> Reply:
 
 
 def not_claimed(generation: int | None) -> Reply:
-    """The generation that was claimed last."""
+    """`generation` is the last one that was claimed."""
     if generation is None:
         why = "no sink has claimed these lanes: a sender claims its first generation before it sends"
     else:

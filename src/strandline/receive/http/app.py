@@ -1,4 +1,4 @@
-"""The receiver as an HTTP application: paths, their description for OpenAPI, and one form of answer for everything."""
+"""The receiver as a FastAPI application: paths, their OpenAPI description, and one form for all answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def create_app(parts: ReceiverContext) -> FastAPI:
         description=_ABOUT,
         lifespan=lifespan,
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # these pages load scripts of strangers
+        docs_url=None,  # these pages load scripts from third parties
         redoc_url=None,
     )
     app.add_middleware(_Marked, retry_after_seconds=parts.config.settings.receive.retry_after_seconds)
@@ -117,7 +117,7 @@ def _handle_failures(app: FastAPI) -> None:
 
 
 class _Marked:
-    """The header on every answer, those of the framework too. What fails unforeseen is an answer without a trace."""
+    """Sets the protocol header on every answer, the framework's included. Answers unexpected failures."""
 
     def __init__(self, app: ASGIApp, retry_after_seconds: int) -> None:
         self._app = app
@@ -145,8 +145,6 @@ class _Marked:
                 failed = answers.busy("the receiver failed; its log says why", self._retry_after_seconds, status=503)
                 await _response(failed)(scope, receive, marked)
 
-
-# The description.
 
 _SEND = """
 JSON lines (a JSON object per line) or an Arrow IPC stream, as it is, gzipped or as zstd. Columns have the types of the

@@ -1,5 +1,8 @@
-"""Who was let in a moment ago. SQLite lets nobody read while somebody commits: a client that sends body after body need
-not wait for that each time, because the commit point looks at its token and its dataset again."""
+"""Caches callers that were authorized a moment ago.
+
+SQLite blocks readers during a commit. A client that sends one body after another need not wait for that each time,
+because the commit point checks its token and its dataset again.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,7 @@ _KEPT_MAX = 1024
 class Caller:
     token: Token
     dataset: Dataset
-    mark: TokenMark
-    """Of the token's owner, for the note in the spool."""
+    mark: TokenMark  # of the token's owner, for the note in the spool
 
 
 class Callers:

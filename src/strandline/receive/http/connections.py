@@ -1,7 +1,7 @@
-"""Connections that cost a receiver something: how many there may be, and how long one may keep silent.
+"""Limits how many connections there may be, and how long one may stay silent.
 
-uvicorn closes a connection that is idle after an answer. It waits for ever for the first byte of a new one, for the
-rest of a head that was begun, and for the rest of a body that was answered before it was read.
+uvicorn closes a connection that is idle after an answer. It waits forever for the first byte of a new connection, for
+the rest of an incomplete head, and for the rest of a body that was answered before it was read.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ HEAD_BYTES_MAX = 64 << 10
 
 
 def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: int, head_seconds_max: float) -> None:
-    """For a configuration that is loaded. Connections whose TLS handshake is under way count, too."""
+    """`config` must be loaded. Connections whose TLS handshake is under way count, too."""
     base: Any = config.http_protocol_class
 
     class Guarded(base):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
-        _head_bytes: int | None = 0
-        """Of a head that is not whole; None where nothing, or a body, is being read."""
-        handshake: asyncio.Task[None] | None = None
-        """That it comes from; None without TLS."""
+        _head_bytes: int | None = 0  # bytes of an incomplete head; None while nothing, or a body, is read
+        handshake: asyncio.Task[None] | None = None  # the handshake of this connection; None without TLS
+        # `time.monotonic`, because uvloop's clock counts milliseconds: too coarse to find the longest idle one
         idle_since = 0.0
-        """Not by the loop's clock: that of uvloop counts milliseconds, too coarse to tell who is idle for longer."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.idle_since = time.monotonic()
-            if self.handshake is not None:  # it has made room before its handshake, and is counted once
+            if self.handshake is not None:  # it was counted, and made room, when its handshake began
                 handshakes.end(self.handshake)
             elif len(self.connections) + len(handshakes) > connections_max:
                 close_longest_idle(self.connections, handshakes, self, self.transport.abort)
@@ -50,7 +48,7 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: in
                 self._start_timer()
             if self._head_bytes is not None:
                 self._head_bytes += len(data)
-                if self._head_bytes > HEAD_BYTES_MAX + len(data):  # the last piece may hold a body, too
+                if self._head_bytes > HEAD_BYTES_MAX + len(data):  # the last piece may contain a body, too
                     self.transport.abort()
                     return
             super().data_received(data)
@@ -92,8 +90,8 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: in
 def close_longest_idle(
     connections: Iterable[Any], handshakes: Handshakes, new: object, close_new: Callable[[], object]
 ) -> None:
-    """The one that has asked for nothing for longest gives way: its client makes a new one when it needs it. If all
-    others are at work, the new one does."""
+    """Closes the connection that has been idle longest; its client reconnects when needed. If all are busy, the new
+    one."""
     idle = [(c.idle_since, c.transport.abort) for c in connections if c is not new and c.is_idle]
     if (oldest := handshakes.oldest(but=new)) is not None:
         idle.append(oldest)

@@ -1,4 +1,4 @@
-"""What a sender asks a receiver beside sending rows: whose record this is, what is held, what is really there."""
+"""Answers a sender's questions: who claimed its lanes, which ranges are held, which rows really exist."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ Number = Annotated[int, Field(ge=1, le=SEQ_MAX)]
 
 
 LANES_AT_ONCE_MAX = 1000
+# in one answer to `held`, about 2 MiB; a sender asks again for ranges after the last one
 HELD_RANGES_AT_ONCE_MAX = 20_000
-"""In one answer to `held`: about 2 MiB. A sender that has more asks again, behind the last of them."""
-QUESTION_BYTES_MAX = 4 << 20
-"""A thousand lanes, each with the longest name."""
+QUESTION_BYTES_MAX = 4 << 20  # a thousand lanes, each with the longest name
 
 
 class _Question(BaseModel):
@@ -91,7 +90,7 @@ _Ask = Callable[[Taking, Request, str], Awaitable[Reply]]
 
 
 def _through_the_gate(ask: _Ask) -> _Ask:
-    """As bodies are; but rows that wait for ingest hold up no question."""
+    """Counts a question like a body, except that waiting rows do not hold it up."""
 
     @wraps(ask)
     async def asked(taking: Taking, request: Request, name: str) -> Reply:
@@ -199,7 +198,7 @@ async def inspect(taking: Taking, request: Request, name: str) -> Reply:
 
 
 def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
-    """What nobody has claimed holds nothing, and may be asked for."""
+    """Lanes that nobody has claimed hold nothing, so anybody may ask about them."""
     found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
     if found is not None:
         _own(found, caller)

@@ -1,5 +1,7 @@
-"""A request from its first header to its answer. What waits (the network, the ledger, the disk) never holds up what
-others ask for: the event loop only reads bodies, and a bounded number of threads does the rest.
+"""Handles a request from its first header to its answer.
+
+The event loop only reads bodies. A bounded number of threads does what blocks (ledger, disk, Spark), so that one
+request does not hold up others.
 """
 
 from __future__ import annotations
@@ -46,15 +48,14 @@ _T = TypeVar("_T")
 
 _LOOKING_THREADS = 4
 _WORKING_THREADS_MIN = 8
-_INSPECTING_THREADS = 2
-"""They wait for Spark most of the time, and must not take the place of bodies."""
+_INSPECTING_THREADS = 2  # these threads mostly wait for Spark, and must not take threads from bodies
 
 _UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the same request can be sent again"
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A body that is in memory, with all that its headers say."""
+    """A body in memory, with what its headers say."""
 
     caller: Caller
     identity: forward_protocol.Identity
@@ -84,10 +85,9 @@ class Taking:
         self.committer.close()
         self.parts.close()
 
-    # Who asks, and for what.
-
     async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
-        """Who was let in a moment ago is taken at their word, where what comes of it is decided by the ledger."""
+        """Raises Turned unless the token may use the dataset. With `recently`, a cached caller is enough: only for
+        requests that the ledger decides in the end."""
         secret = _bearer(request.headers.get("authorization"))
         if secret is None:
             raise Turned(answers.no_token())
@@ -153,8 +153,6 @@ class Taking:
             log.error("a request failed in a way that nobody foresaw", exc_info=error)
         return Turned(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
 
-    # A body of rows.
-
     async def take(self, request: Request, name: str) -> Reply:
         caller = await self.caller(request, name, recently=True)
         headers = _headers(request)
@@ -179,7 +177,7 @@ class Taking:
             return await self._recorded(made, caller)
 
     async def read(self, request: Request, limit: int) -> bytes:
-        """All of the body, if it is not too large: whatever its length claims to be, it is counted."""
+        """The whole body. Raises Turned if it is larger than `limit`, by its Content-Length or by its actual bytes."""
         said = request.headers.get("content-length", "")
         large = Turned(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
         if said.isascii() and said.isdigit() and int(said) > limit:
@@ -201,7 +199,7 @@ class Taking:
         return b"".join(pieces)
 
     def _spooled(self, arrival: Arrival) -> Body | Reply:
-        """In a thread: everything up to the commit point, or an answer that needs none."""
+        """Runs in a thread. Does everything before the commit point; returns a Reply if nothing is to be committed."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
             return answers.bad_digest()
@@ -221,14 +219,15 @@ class Taking:
         return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
 
     def _known(self, arrival: Arrival, digest: str) -> Reply | None:
-        """What fitted when it came first, and would not now, is still answered as it was then."""
+        """The stored answer, for a body that fitted when it first came and would not fit now."""
         caller = arrival.caller
         with self.ledger.read() as connection:
             found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
         return None if found is None else answers.decided(found, 0, digest)
 
     def _rows(self, arrival: Arrival) -> tuple[pa.Table, Dataset]:
-        """A table may have got a column since its columns were read: a sender that knows it must not be refused."""
+        """Parses again with fresh columns if the body does not fit: a column may have been added since they were read,
+        and a sender that knows it must not be refused."""
         arrived_at = monotonic()
         target = self._targets.of(arrival.caller.dataset)
         try:
@@ -262,7 +261,7 @@ def _bearer(header: str | None) -> str | None:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    """Names of lakes and datasets may hold any letter, and come as UTF-8."""
+    """Decodes as UTF-8, because names of lakes and datasets may contain any letter."""
     found: dict[str, str] = {}
     for name, value in request.headers.raw:
         try:

@@ -1,4 +1,4 @@
-"""The receiver's HTTP server: an address, and requests that are finished before it ends."""
+"""The receiver's HTTP server: it listens, and finishes its requests before it stops."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     import uvicorn
 
 _BACKLOG = 512
-_KEEP_ALIVE_SECONDS = 75
-"""Longer than senders pause between two chunks, so that a connection is seldom made anew."""
+_KEEP_ALIVE_SECONDS = 75  # longer than senders pause between two chunks, so that they seldom have to reconnect
+# A client that needs longer to send its body is disconnected when the receiver stops. It got no answer, so it repeats.
 LAST_REQUESTS_SECONDS_MAX = 30
-"""A client that takes longer to send its body is cut off when the receiver ends: it was told nothing, and repeats."""
-_FAREWELL_SECONDS = 1.0
-"""How long a client that asks for nothing may take to answer the end of its TLS."""
+_FAREWELL_SECONDS = 1.0  # how long an idle client may take to answer the TLS close
 _START_SECONDS_MAX = 30.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Taken before anything else is started, so that an address in use is told at once."""
+    """Binds before anything else starts, so that an address in use is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -52,7 +50,7 @@ def address(listening: socket.socket, *, tls: bool) -> str:
 
 
 def tls_files(config: LakeConfig) -> tuple[Path, Path] | None:
-    """Certificate and key, if HTTPS is asked for."""
+    """Certificate and key; None without HTTPS. Raises ConfigError."""
     settings = config.settings.receive
     if settings.tls_certificate is None and settings.tls_key is None:
         return None
@@ -66,7 +64,7 @@ def tls_files(config: LakeConfig) -> tuple[Path, Path] | None:
 
 
 class Server:
-    """Answers in a thread of its own from `start` to `stop`."""
+    """Answers requests in a thread of its own, from `start` to `stop`."""
 
     def __init__(
         self, app: Any, listening: socket.socket, tls: tuple[Path, Path] | None, settings: ReceiveSettings
@@ -80,7 +78,7 @@ class Server:
         self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Returns when requests are answered."""
+        """Returns when the server answers requests. Raises ConfigError or FailedError."""
         import uvicorn
 
         handshakes = Handshakes()
@@ -100,7 +98,7 @@ class Server:
         )
         try:
             server.config.load()
-        except OSError as e:  # what is wrong with a certificate is told in this class, too
+        except OSError as e:  # ssl.SSLError, for a bad certificate, is an OSError
             raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
         guard(
             server.config,
@@ -136,16 +134,17 @@ class Server:
         return self._failure
 
     def stop(self) -> None:
-        """No more connections; what is under way is answered first."""
+        """Accepts no more connections, and answers the requests under way."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
 
 
 def _our_server(handshakes: Handshakes, settings: ReceiveSettings) -> type[uvicorn.Server]:
-    """Ends when every request is answered. uvicorn's own waits for every connection, and one with TLS is only closed
-    when its client says farewell, too: senders that keep one for their next chunk do not listen, and the end takes as
-    long as a request may. And it knows connections whose TLS handshake is under way."""
+    """A server that stops when every request is answered, and that counts TLS handshakes under way.
+
+    uvicorn's own server waits for every connection to close. A TLS connection closes only when its client answers the
+    close, and senders that keep one open for their next chunk do not: stopping would take as long as the timeout."""
     import uvicorn
 
     class OurServer(uvicorn.Server):
