@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.delivery_types import Chunk, ChunkState, LanePlan
 from strandline.core.errors import OpeningNeeded
 from strandline.core.types import Seq, SeqRange
-from strandline.ledger.deliver import intents, losses, sinks
+from strandline.ledger.deliver import intents, losses, sinks, splits
 from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver.splits import Split
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors, retention_holds, skipped_rows
 from strandline.ledger.maintain.skipped_rows import LaneDrop
@@ -254,6 +255,22 @@ def test_a_drop_in_the_middle_of_an_intent_keeps_what_landed_and_what_is_beyond(
     assert [c.state for c in before.chunks] == [ChunkState.LANDED, ChunkState.PLANNED]
     delivery.acknowledge(landed(rest.chunks[0]))
     assert delivery.close([rest]) and delivery.marks() == {"": 160}
+
+
+def test_chunks_that_were_split_before_a_drop_can_be_split_after_it(delivery: Delivery) -> None:
+    delivery.settle(1, 300)
+    (stored,) = delivery.plan(10, LanePlan("", None, Seq(10), (planned(1, 10),))) or []
+
+    def halves(chunk: Chunk) -> tuple[Chunk, Chunk]:
+        at = Seq(chunk.rows.lo + len(chunk.rows) // 2 - 1)
+        parts = splits.split(delivery.ledger, delivery.lease, [Split(chunk.id, at, int(at - chunk.rows.lo + 1))])
+        assert parts is not None
+        return parts[chunk.id]
+
+    halves(halves(stored.chunks[0])[1])
+    assert drop(delivery, 5)
+    (rest,) = delivery.open()
+    assert [[part.rows for part in halves(chunk)] for chunk in rest.chunks if len(chunk.rows) > 1]
 
 
 def test_a_drop_past_an_intent_closes_it(delivery: Delivery) -> None:

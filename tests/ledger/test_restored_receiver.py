@@ -86,6 +86,16 @@ def test_a_receipt_that_the_ledger_contradicts_changes_nothing(receiving: Receiv
     assert "15 rows" in (_with_numbers(restored, made, 14) or "")
 
 
+def test_a_key_that_was_used_again_for_other_rows_contradicts_the_receipt(
+    receiving: Receiving, restored: Receiving
+) -> None:
+    receiving.accept("one")
+    made = receipt(receiving)
+    [decision] = restored.record(restored.body("one", digest="of other rows"))
+    assert isinstance(decision, New)
+    assert "'one'" in (take_back(restored, made) or ""), "its rows are in no table"
+
+
 def _with_numbers(receiving: Receiving, made: Receipt, count: int) -> str | None:
     with receiving.ledger.write() as connection:
         return batch_receipts.take_back(connection, receiving.dataset.id, made, span(1, count))

@@ -103,7 +103,8 @@ class Maintenance:
         def work(alive: StillAlive) -> Purged:
             from strandline.maintain.purge.run import purge
 
-            return purge(self.context, target, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
+            options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
+            return purge(self.context, target, where, **options, progress=progress, alive=alive)
 
         return self._run(target, Kind.PURGE, work, dry_run)
 

@@ -115,5 +115,7 @@ def _part(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -
         values = {**fixed, "after": after, "until": end, "closed_at": closed_at}
         made = connection.execute(intent.insert().values(values).returning(intent.c.id)).scalar_one()
         own = [r for r in rows if (after or 0) < r.lo and r.hi <= end]
-        copied = [{k: v for k, v in r._mapping.items() if k != "id"} | {"intent_id": made} for r in own]
+        # The copies get other ids, which SQLite may have used before: `split_from` would name the wrong chunk.
+        changed = {"intent_id": made, "split_from": None}
+        copied = [{k: v for k, v in r._mapping.items() if k != "id"} | changed for r in own]
         connection.execute(chunk.insert(), copied)

@@ -90,10 +90,12 @@ def purge(
     keep_snapshots: bool = False,
     dry_run: bool = False,
     progress: Progress = quiet,
+    alive: Callable[[], None] = lambda: None,
 ) -> Purged:
+    """Calls `alive` right before files are written anew; it raises if this run was taken for dead."""
     if not where.strip():
         raise UsageError("a condition that says nothing would delete everything", hint="Say which rows: --where EXPR.")
-    return _Purge(context, dataset, where, progress, dry_run).run(keep_snapshots=keep_snapshots)
+    return _Purge(context, dataset, where, progress, dry_run, alive).run(keep_snapshots=keep_snapshots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class _Purge:
     where: str
     progress: Progress
     dry_run: bool
+    alive: Callable[[], None]
     left: list[str] = field(default_factory=list)
 
     def run(self, *, keep_snapshots: bool) -> Purged:
@@ -383,7 +386,7 @@ class _Purge:
         if head is not None and int(head.summary.get("total-delete-files", "0")):
             self.progress("writing files anew", 0, None)
             options = options_of(self.context.config.settings.maintain.compact)
-            left = compact(self.context, self.dataset, options).delete_files_after
+            left = compact(self.context, self.dataset, options, alive=self.alive).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))
         shown = still_shown(self._rows, self.progress)
