@@ -14,6 +14,7 @@ from strandline.ledger.deliver import delivery_report, sinks
 from strandline.ledger.deliver.delivery_report import Pace
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
+from strandline.status import documents
 from strandline.status import sinks as sink_status
 from strandline.status.sinks import SinkStatus
 from tests.ledger.conftest import LAKE, Bench
@@ -40,13 +41,13 @@ def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench)
     first, second, third = stored[0].chunks
     assert delivery.acknowledge(landed(first, 35, withheld=5), empty(second, withheld=30))
     [half] = look(delivery).values()
-    assert half.to_json()["open_intent"] == {"from": 1, "to": 100, "chunks": 3, "landed": 2}
+    assert documents.sink_status(half)["open_intent"] == {"from": 1, "to": 100, "chunks": 3, "landed": 2}
     assert (half.watermark, half.lag_rows, half.unplanned_rows) == (None, 30, 0)
     assert delivery.acknowledge(landed(third)) and delivery.close(stored)
     [done] = look(delivery).values()
     assert (done.watermark, done.lag_rows, done.lag_seconds, done.trend) == (100, 0, 0.0, "steady")
     assert (done.exported, done.withheld, done.open_intent) == (65, 35, None)
-    batch = done.to_json()["last_batch"]
+    batch = documents.sink_status(done)["last_batch"]
     assert (batch["from"], batch["to"], batch["rows"]) == (1, 100, 65)
 
 

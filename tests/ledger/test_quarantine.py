@@ -13,6 +13,7 @@ from strandline.core.errors import MarkMoved
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sinks
 from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState, SetAside
+from strandline.status import documents
 from strandline.status import sinks as sink_status
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
@@ -212,7 +213,7 @@ def test_status_counts_what_was_set_aside_by_partition(delivery: Delivery) -> No
 
     def told() -> dict[str | None, int]:
         found = sink_status.look(delivery.ledger, LAKE, delivery.sink.name)
-        assert [s.to_json()["quarantined"] for s in found] == [s.quarantined for s in found]
+        assert [documents.sink_status(s)["quarantined"] for s in found] == [s.quarantined for s in found]
         return {s.partition: s.quarantined for s in found}
 
     assert told() == {"k=a": 0, "k=b": 0}

@@ -24,12 +24,12 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.send.text_rows import csv_header, line
 from strandline.deliver.sink import Address, Landed, Parcel, Refused, SinkContext
 from strandline.deliver.sinks.blobs.encode import Format, encode
 from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark.row_text import csv_header, line
 
 ROWS = 200
 DAY = 86_400_000_000

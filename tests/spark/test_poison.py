@@ -17,6 +17,7 @@ from strandline.core.errors import RefusedError, UsageError
 from strandline.deliver import sink_kinds
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, sinks
+from strandline.status import documents
 from tests.spark.flaky import REFUSES, TROUBLE
 from tests.spark.lakes import create, new_lake, numbers
 from tests.spark.sinks import armed, names, rows, tick
@@ -97,7 +98,7 @@ def test_the_bad_rows_stand_alone_in_quarantine_and_the_rest_flows(lake: Lake, o
     assert [(int(q.row.seq), q.content) for q in found] == [(n, {"_ingest_seq": n, "n": n}) for n in (17, 60, 61)]
     assert all(q.row.reason == "not to its taste (400)" and Path(q.place).is_file() for q in found)
     [status] = [s for s in lake.status().sinks if s.name == "out"]
-    assert status.to_json()["quarantined"] == 3
+    assert documents.sink_status(status)["quarantined"] == 3
     lake.append("events", numbers(lake, 101, 110))
     assert tick(lake, "out").rows == 10
     proof = verdict(lake)

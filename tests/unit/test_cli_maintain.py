@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from strandline.cli.commands.deliver import Journal
-from strandline.cli.commands.metrics import Sample, exposition
 from strandline.cli.main import run
 from strandline.cli.render import maintain
 from strandline.core.errors import Skipped, StorageError, UsageError
@@ -30,6 +29,7 @@ from strandline.maintain.expire import Expired
 from strandline.maintain.purge.run import Purged
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
+from strandline.status.metrics import Sample, exposition
 from tests.unit.test_cli import document, error, plain_error
 
 COMPACTED = Compacted(

@@ -26,19 +26,19 @@ from rich.progress import Progress, TextColumn
 from strandline.cli.commands.deliver import Journal
 from strandline.cli.main import run
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver import SinkPreview
 from strandline.cli.render.deliver_progress import Bars
 from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.read_token import Continuation
 from strandline.core.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.deliver import sink_kinds
-from strandline.deliver.plan.preview import ChunkPreview, LanePreview
+from strandline.deliver.plan.preview import ChunkPreview, LanePreview, SinkPreview
 from strandline.deliver.tick import SinkReport, TickReport
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
+from strandline.status import documents
 from tests.unit.test_cli import document, error, plain_error
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "psycopg", "structlog")
@@ -476,7 +476,7 @@ def test_a_tick_is_told_sink_by_sink_in_words() -> None:
     assert deliver.exit_code(stopped) == 3
     assert deliver.exit_code(TickReport(REPORT.sinks[:1])) == 0
     assert deliver.exit_code(TickReport(REPORT.sinks[:2])) == 1, "what the other is at may not be there yet"
-    assert deliver.tick_document(REPORT, 2.0)["rows"] == 1_010
+    assert documents.tick(REPORT, 2.0)["rows"] == 1_010
 
 
 def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> None:
@@ -492,7 +492,7 @@ def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> Non
     assert "would get 1,000 rows in 100 chunks to 1 partition" in shown
     assert "--json has all" in shown and "991..1000" not in shown
     assert "nobody answers" in shown and "Start it." in shown
-    listed = deliver.preview_document(found)
+    listed = documents.tick_preview(found)
     assert [len(lane["chunks"]) for s in listed["sinks"] for lane in s["lanes"]] == [1, 100]
     assert listed["sinks"][2]["error"]["retryable"]
     assert listed["rows"] == 1_010

@@ -34,8 +34,9 @@ from strandline.cli.commands import (
     verify,
 )
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
-from strandline.cli.output import Output, dumps, error_document
+from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
+from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError, unexpected_message
 from strandline.core.masking import masked
 from strandline.iceberg.session.java import refuse_windows

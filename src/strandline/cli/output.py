@@ -12,15 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
-from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from strandline.core.errors import StrandlineError
+from strandline.core.documents import json_text
 
 PIPE_WIDTH = 200
 """A pipe has no width of its own, and a table must not be cut to that of a terminal that is not there."""
@@ -102,40 +100,17 @@ class Output:
 
 
 def dumps(value: Any, *, indent: int | None = 2) -> str:
-    # Escapes are the same JSON; they are for terminals and pipes that could not hold the characters.
-    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(value, indent=indent, ensure_ascii=not utf8, default=_plain)
+    return printable(json_text(value, indent=indent))
 
 
-def _plain(value: object) -> object:
-    match value:
-        case datetime():
-            return iso(value)
-        case date():
-            return value.isoformat()
-        case Path():
-            return str(value)
-        case Enum():
-            return value.value
-        case set() | frozenset():
-            return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+def printable(text: str) -> str:
+    """The same JSON, escaped for terminals and pipes that could not hold its characters."""
+    if text.isascii() or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
+        return text
+    return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
 
 
 def shown(path: Path) -> str:
     """As a person here would type it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)
-
-
-def iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def error_document(error: StrandlineError) -> dict[str, Any]:
-    return {
-        "type": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-    }

@@ -6,12 +6,11 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import date, datetime, timedelta
-from enum import Enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
+from strandline.core.documents import json_text
 from strandline.core.errors import LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
@@ -142,20 +141,5 @@ def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
 
 def plain(result: DataclassInstance) -> dict[str, Any]:
     """The result as JSON values, so that it looks the same now and when it is read from the ledger later."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(result), default=_plain))
+    document: dict[str, Any] = json.loads(json_text(result))
     return document
-
-
-def _plain(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Enum():
-            return value.value
-        case set() | frozenset():
-            return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -19,6 +19,7 @@ from strandline.core.read_token import Bounds, Continuation
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.row_text import line
 from strandline.iceberg.spark.tables import CATALOG, SparkTables, explain
 from strandline.read.settled_view import SettledView
 
@@ -30,25 +31,34 @@ class Rows:
 
     df: DataFrame
     token: Continuation  # after the last row
-    _ordered: Callable[[], DataFrame] = field(repr=False)  # the sequence number first, then the same columns
+    _all: DataFrame = field(repr=False)  # the same rows with all columns, the sequence number among them
 
     @property
     def continuation(self) -> str:
         return self.token.encode()
 
     def __iter__(self) -> Iterator[tuple[Row, str]]:
-        last = 0
         fields = self.df.schema.fields
         named = Row(*(f.name for f in fields))
         zoned = [_zoned(f.dataType) for f in fields]
+        for values, token in self._in_order(*(_utc(quoted(f.name), f.dataType) for f in fields)):
+            yield named(*map(_through, zoned, values)), token
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The rows in sequence order as JSON, as sinks of JSON lines get them, each with its token."""
+        for [text], token in self._in_order(line("jsonl", self.df.schema.fields)):
+            yield text, token
+
+    def _in_order(self, *columns: Column) -> Iterator[tuple[Sequence[Any], str]]:
+        last = 0
+        ordered = self._all.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *columns)
         try:
-            for row in self._ordered().toLocalIterator(prefetchPartitions=True):
+            for row in ordered.toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
                     raise DuplicateNumbers(f"number {number} stands on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
-                values = map(_through, zoned, row[1:])
-                yield named(*values), Continuation(self.token.lake, self.token.table, Seq(number)).encode()
+                yield row[1:], Continuation(self.token.lake, self.token.table, Seq(number)).encode()
         except Exception as e:
             raise explain(e, "the rows cannot be read") from e
 
@@ -76,11 +86,7 @@ def bounded(
             df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     if settled.may_repeat_numbers:
         _check_once(df)
-    return Rows(
-        df.select(*map(quoted, chosen)),
-        Continuation(lake, dataset.table_uuid, behind),
-        lambda: _in_order(df, chosen),
-    )
+    return Rows(df.select(*map(quoted, chosen)), Continuation(lake, dataset.table_uuid, behind), df)
 
 
 def _check_once(df: DataFrame) -> None:
@@ -91,11 +97,6 @@ def _check_once(df: DataFrame) -> None:
         raise explain(e, "the rows cannot be read") from e
     if found:
         raise DuplicateNumbers(f"number {found[0][0]} stands on two rows", hint=DuplicateNumbers.REMEDY)
-
-
-def _in_order(df: DataFrame, chosen: Sequence[str]) -> DataFrame:
-    kinds = {f.name: f.dataType for f in df.schema.fields}
-    return df.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *(_utc(quoted(c), kinds[c]) for c in chosen))
 
 
 def settled_rows(

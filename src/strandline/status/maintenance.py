@@ -6,44 +6,22 @@ It reads only the ledger. What is unknown is None, never 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
+from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.runs import Run
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """The newest run of a kind, without dry runs."""
-
-    run: int
-    kind: str
-    by_schedule: bool
-    started_at: datetime
-    ended_at: datetime | None
-    outcome: str | None  # None while it is under way
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBy:
-    """Rows that are due and stay, because this sink does not have them yet."""
-
-    sink: str
-    rows: int | None
-    since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetMaintenance:
     dataset: str
     floor: int | None  # retention may have deleted rows at or below it; None: it never deleted any
-    held_by: tuple[HeldBy, ...]
-    last: tuple[LastRun, ...]
+    held_by: tuple[Hold, ...]  # sinks that lack rows which are due, so that those rows stay
+    last: tuple[Run, ...]  # the newest run of each kind, without dry runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +50,6 @@ def _dataset(connection: Connection, dataset: Dataset) -> DatasetMaintenance:
     return DatasetMaintenance(
         dataset.name,
         floors.get(connection, dataset.id),
-        tuple(HeldBy(h.name, h.rows, h.since) for h in retention_holds.of_dataset(connection, dataset.id)),
-        tuple(map(_last, runs.last_of_each_kind(connection, dataset.id))),
+        tuple(retention_holds.of_dataset(connection, dataset.id)),
+        tuple(runs.last_of_each_kind(connection, dataset.id)),
     )
-
-
-def _last(r: Run) -> LastRun:
-    outcome = None if r.outcome is None else r.outcome.value
-    return LastRun(r.id, r.kind.value, r.by_schedule, r.started_at, r.ended_at, outcome, r.reason)

@@ -5,9 +5,8 @@ It reads the ledger and the newest metadata of each table, and starts no JVM. Wh
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from strandline.core.errors import StrandlineError, WitnessUnreadable
 from strandline.core.settings import LakeConfig
@@ -65,10 +64,6 @@ class LakeStatus:
     receive: tuple[ReceiveStatus, ...] | None = None  # None if nothing was ever received
     maintenance: MaintenanceStatus | None = None
     reconcile: ReconcileStatus = NOT_YET
-
-    def to_json(self) -> dict[str, Any]:
-        document = asdict(replace(self, sinks=()))
-        return document | {"sinks": [s.to_json() for s in self.sinks], "followers": []}
 
 
 def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord, SinkState
 from strandline.core.errors import MarkUnreadable
@@ -52,38 +51,6 @@ class SinkStatus:
     lost_rows: int = 0  # rows that were deleted, by a rule or on demand, before the sink had them
     unknown_losses: int = 0  # ranges deleted while nobody knew the sink's watermark; `verify` shows what the sink has
     failing_since: datetime | None = None  # the first failure since a success, or since rows landed
-
-    def to_json(self) -> dict[str, Any]:
-        opened, last = self.open_intent, self.last_batch
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "dataset": self.dataset,
-            "partition": self.partition,
-            "generation": self.generation,
-            "watermark": self.watermark,
-            "lag_rows": self.lag_rows,
-            "lag_seconds": self.lag_seconds,
-            "state": self.state,
-            "reason": self.reason,
-            "open_intent": opened
-            and {"from": opened.rows.lo, "to": opened.rows.hi, "chunks": opened.chunks, "landed": opened.settled},
-            "quarantined": self.quarantined,
-            "withheld": self.withheld,
-            "held_rows": self.held_rows,
-            "held_since": self.held_since,
-            "lost_rows": self.lost_rows,
-            "unknown_losses": self.unknown_losses,
-            "exported": self.exported,
-            "last_batch": last and {"from": last.rows.lo, "to": last.rows.hi, "rows": last.count, "at": last.at},
-            "retries": self.retries,
-            "retry_at": self.retry_at,
-            "failing_since": self.failing_since,
-            "trend": self.trend,
-            "unplanned_rows": self.unplanned_rows,
-            "sink_lag_rows": self.sink_lag_rows,
-            "sink_lag_seconds": self.sink_lag_seconds,
-        }
 
 
 def look(ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None) -> tuple[SinkStatus, ...]:

@@ -15,6 +15,7 @@ from strandline.cli.render import common, created
 from strandline.cli.render.bars import one_bar
 from strandline.core.errors import UsageError
 from strandline.core.types import History
+from strandline.status import documents
 
 if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
@@ -64,10 +65,7 @@ def create(
     with opened(config) as lake:
         found = _columns(schema, like, types or [])
         made = lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
-    out.show(
-        created.document(made, found, inferred_from=like),
-        created.created(made, found, inferred_from=like),
-    )
+    out.show(documents.created_dataset(made, found, like), created.created(made, found, inferred_from=like))
 
 
 def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
@@ -141,7 +139,7 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """The lake's datasets. Starts no JVM."""
     with opened(config) as lake:
         found = lake.datasets()
-    Output(as_json=json).show({"datasets": [common.dataset_document(d) for d in found]}, common.datasets(found))
+    Output(as_json=json).show({"datasets": [documents.dataset(d) for d in found]}, common.datasets(found))
 
 
 @app.command()
@@ -152,7 +150,7 @@ def show(name: NameArgument, config: ConfigOption = None, json: JsonOption = Fal
     with opened(config) as lake:
         found = lake.dataset(name)
         table = describe(lake.catalog.load(found.name))
-    Output(as_json=json).show(common.shown_document(found, table), common.shown(found, table))
+    Output(as_json=json).show(documents.described_dataset(found, table), common.shown(found, table))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from strandline.cli.output import Output
 from strandline.cli.render import deliver
 from strandline.cli.render.deliver_progress import delivering
 from strandline.core.errors import StrandlineError
+from strandline.status import documents
 from strandline.status.sinks import state_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from strandline.core.reconcile_records import Asked
     from strandline.core.reconcile_records import Run as Sweep
     from strandline.core.types import Dataset
+    from strandline.deliver.plan.preview import SinkPreview
     from strandline.deliver.tick import SinkReport, TickReport
     from strandline.lake import Lake
     from strandline.ledger.maintain.runs import Kind, Run
@@ -61,7 +63,7 @@ def tick(
             lake.delivery.recovery.catch_up()
             report = lake.delivery.tick(sink, progress=progress.on_rows)
     seconds = time.monotonic() - began
-    out.show(deliver.tick_document(report, seconds), *deliver.tick(report, seconds))
+    out.show(documents.tick(report, seconds), *deliver.tick(report, seconds))
     if code := deliver.exit_code(report):
         raise typer.Exit(code)
 
@@ -71,18 +73,19 @@ def _preview(out: Output, lake: Lake, only: str | None) -> None:
     with out.working("Starting Spark") as say:
         lake.on_start = say
         found = [_preview_one(lake, record) for record in chosen]
-    out.show(deliver.preview_document(found), *deliver.preview(found))
+    out.show(documents.tick_preview(found), *deliver.preview(found))
     if code := max((s.error.exit_code for s in found if s.error is not None), default=0):
         raise typer.Exit(code)
 
 
-def _preview_one(lake: Lake, record: SinkRecord) -> deliver.SinkPreview:
+def _preview_one(lake: Lake, record: SinkRecord) -> SinkPreview:
     """A sink that cannot be asked does not keep the others from being shown."""
+    from strandline.deliver.plan.preview import SinkPreview
+
     try:
-        lanes = lake.delivery.preview(record.name)
+        return SinkPreview(record.name, state_of(record), lake.delivery.preview(record.name), None)
     except StrandlineError as e:
-        return deliver.SinkPreview(record.name, state_of(record), (), e)
-    return deliver.SinkPreview(record.name, state_of(record), lanes, None)
+        return SinkPreview(record.name, state_of(record), (), e)
 
 
 def run(

@@ -12,6 +12,7 @@ from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument,
 from strandline.cli.output import Output
 from strandline.cli.render import ingest as render_ingest
 from strandline.cli.render.ingest_progress import watching
+from strandline.status import documents
 
 
 def add_to(app: typer.Typer) -> None:
@@ -67,7 +68,7 @@ def ingest(
             )
         name = lake.dataset(dataset).name
     seconds = time.monotonic() - began
-    out.show(render_ingest.document(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
+    out.show(documents.ingest(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
     worst = max((o.error.exit_code for o in outcomes if o.error is not None), default=0)
     if worst:
         raise typer.Exit(worst)

@@ -19,6 +19,7 @@ from strandline.core.errors import FailedError, UsageError
 from strandline.core.settings import CONFIG_NAME, find_config, load_config
 from strandline.lake_admin import init_lake
 from strandline.ledger.engine import Ledger
+from strandline.status import documents
 
 WATCH_SECONDS = 2.0
 
@@ -95,11 +96,7 @@ def doctor(
             ensure_runtime(s3=is_s3(config), progress=say)
     checks = all_checks(config)
     ok = all(c.ok for c in checks)
-    document = {
-        "ok": ok,
-        "checks": [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in checks],
-    }
-    out.show(document, *common.checks(checks))
+    out.show({"ok": ok, "checks": checks}, *common.checks(checks))
     if not ok:
         raise typer.Exit(FailedError.exit_code)
 
@@ -116,7 +113,7 @@ def status(
     with opened(config) as lake:
         if not watch:
             found = lake.status()
-            out.show(found.to_json(), render_status.status(found))
+            out.show(documents.lake_status(found), render_status.status(found))
             return
         from rich.live import Live
 
@@ -134,7 +131,7 @@ def recover(config: ConfigOption = None, json: JsonOption = False) -> None:
     out = Output(as_json=json)
     with opened_with_spark(config, out, "Settling open blocks") as lake:
         found = lake.recover()
-    out.show(common.recovered_document(found), common.recovered(found))
+    out.show(documents.recovered(found), common.recovered(found))
 
 
 def migrate(config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -143,4 +140,4 @@ def migrate(config: ConfigOption = None, json: JsonOption = False) -> None:
     with closing(Ledger(settings)) as ledger:
         done = ledger.open()
         version = ledger.revision()
-    Output(as_json=json).show(common.migrated_document(done, version), common.migrated(done, version))
+    Output(as_json=json).show(documents.migrated(done, version), common.migrated(done, version))

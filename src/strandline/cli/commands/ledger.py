@@ -15,6 +15,7 @@ from strandline.core.errors import RefusedError, StorageError
 from strandline.core.settings import find_config, load_config
 from strandline.lake_admin import rebuild_ledger
 from strandline.ledger import audit as audit_events
+from strandline.status import documents
 
 app = typer.Typer(help="Look after the ledger: the lake's own state.")
 
@@ -35,7 +36,7 @@ def rebuild(
     settings = load_config(find_config(config, os.environ, Path.cwd()))
     with out.working("Starting Spark") as say:
         done = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
-    out.show(common.opened_document(done), common.opened(done, "The ledger is made again"))
+    out.show(documents.opened(done), common.opened(done, "The ledger is made again"))
 
 
 @app.command()
@@ -65,7 +66,7 @@ def open_(config: ConfigOption = None, json: JsonOption = False) -> None:
         done = lake.open_ledger()
         settled = lake.recover()
     out.show(
-        {"opened": None if done is None else common.opened_document(done)} | common.recovered_document(settled),
+        {"opened": None if done is None else documents.opened(done)} | documents.recovered(settled),
         common.done("Ledger and witness agree") if done is None else common.opened(done, "The ledger is opened"),
         common.recovered(settled),
     )
@@ -103,5 +104,4 @@ def audit(
     """What was decided out of the ordinary course, and why. Starts no JVM."""
     with opened(config) as lake, lake.ledger.read() as connection:
         found = audit_events.latest(connection, events_max=limit)
-    document = {"events": [{"at": e.at, "event": e.event, "detail": e.detail} for e in found]}
-    Output(as_json=json).show(document, common.audit(found))
+    Output(as_json=json).show({"events": found}, common.audit(found))

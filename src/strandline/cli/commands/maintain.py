@@ -16,6 +16,7 @@ from strandline.cli.render.bars import one_bar
 from strandline.core import duration
 from strandline.core.errors import FailedError
 from strandline.ledger.maintain.runs import Kind
+from strandline.status import documents
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -200,7 +201,7 @@ def _do(
         with one_bar(out, "starting Spark") as bar:
             lake.on_start = bar.say
             run = work(lake, bar.step).run
-    out.show(maintain.document(run), *maintain.told(run))
+    out.show(documents.maintenance_run(run), *maintain.told(run))
     return run
 
 
@@ -217,7 +218,7 @@ def runs(
     """The latest runs, the newest first: when, how it was begun, what became of it."""
     with opened(config) as lake:
         found = lake.maintenance.runs(dataset, None if kind is None else kind.value, runs_max=limit)
-    Output(as_json=json).show({"runs": [maintain.document(r) for r in found]}, maintain.runs(found))
+    Output(as_json=json).show({"runs": [documents.maintenance_run(r) for r in found]}, maintain.runs(found))
 
 
 @app.command()
@@ -229,4 +230,4 @@ def show(
     """One run, with everything that it stored."""
     with opened(config) as lake:
         found = lake.maintenance.get(run)
-    Output(as_json=json).show(maintain.document(found), *maintain.shown(found))
+    Output(as_json=json).show(documents.maintenance_run(found), *maintain.shown(found))

@@ -12,6 +12,7 @@ from strandline.cli.render import quarantine
 from strandline.cli.render.bars import one_bar
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
+from strandline.status import documents
 
 app = typer.Typer(help="Rows that a sink refused for good and that were set aside: look at them, send them again.")
 
@@ -42,7 +43,7 @@ def list_(
     """The rows that were set aside: number, reason, when, and the row itself. Starts no JVM."""
     with opened(config) as lake:
         found = lake.delivery.quarantined(sink, settled_too=settled_too, contents_max=limit)
-    Output(as_json=json).show(quarantine.list_document(found), *quarantine.listed(found))
+    Output(as_json=json).show({"rows": [documents.quarantined_row(q) for q in found]}, *quarantine.listed(found))
 
 
 @app.command()
@@ -61,7 +62,7 @@ def replay(
     wanted = _chosen(numbers, everything=everything)
     with opened(config) as lake, one_bar(out, words := "Sending") as bar:
         report = lake.delivery.replay(sink, wanted, on_progress=lambda done, total: bar.step(words, done, total))
-    out.show(quarantine.replay_document(report), *quarantine.replayed(report))
+    out.show(documents.replayed_rows(report), *quarantine.replayed(report))
     if report.failed:
         raise typer.Exit(1)
 
@@ -88,4 +89,4 @@ def discard(
             refusal="nothing is discarded",
         )
         gone = lake.delivery.discard(sink, wanted)
-    out.show(quarantine.discard_document(sink, gone), quarantine.discarded(sink, gone))
+    out.show(documents.discarded_rows(sink, gone), quarantine.discarded(sink, gone))

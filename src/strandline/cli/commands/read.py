@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
-from strandline.cli.output import Output, dumps, error_document
+from strandline.cli.output import Output, dumps, printable
+from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.partition import choose_partition
 
@@ -79,14 +80,11 @@ def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> str | None:
 
 def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[], None]) -> int:
     """A reader that is cut off gets the token behind the last row that it was given."""
-    from strandline.cli.render.values import row_encoder
-
-    encode = row_encoder(rows.df.schema)
     behind = since
     try:
-        for row, token in rows:
+        for line, token in rows.lines():
             ready()  # the spinner must be gone before the first row
-            sys.stdout.write(dumps(encode(row), indent=None) + "\n")
+            sys.stdout.write(printable(line) + "\n")
             behind = token
         behind = rows.continuation
     except BrokenPipeError:
@@ -105,16 +103,13 @@ def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[],
 
 def _print_document(rows: Rows, ready: Callable[[], None]) -> int:
     """Streamed, and a whole document also where reading fails on the way: it says so, and where to go on."""
-    from strandline.cli.render.values import row_encoder
-
-    encode = row_encoder(rows.df.schema)
     write = sys.stdout.write
     write('{"rows": [')
     tail: dict[str, Any] = {}
     code, separator = 0, "\n  "
     try:
-        for row, token in rows:
-            write(separator + dumps(encode(row), indent=None))
+        for line, token in rows.lines():
+            write(separator + printable(line))
             separator, tail["continuation"] = ",\n  ", token
         tail["continuation"] = rows.continuation
     except StrandlineError as e:

@@ -12,8 +12,10 @@ from strandline.cli.output import Output
 from strandline.cli.render import reconcile as render_reconcile
 from strandline.cli.render.bars import one_bar
 from strandline.cli.render.findings_file import findings_file
+from strandline.core.documents import fields_of
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.reconcile_records import AbortReason, Asked
+from strandline.status import documents
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -78,7 +80,7 @@ def reconcile(
             )
         if told is not None and not told.finish(run):
             out.note(f"{findings} is not written: the run ended before everything was told", "yellow")
-    out.show(render_reconcile.run_document(run), *render_reconcile.run(run))
+    out.show(documents.reconcile_run(run), *render_reconcile.run(run))
     if run.aborted is not None:
         raise typer.Exit(RefusedError.exit_code if run.aborted is AbortReason.GUARD else FailedError.exit_code)
     if run.doubts:
@@ -110,7 +112,7 @@ def runs(
     """The runs that the ledger remembers, newest first."""
     with opened(config) as lake:
         found = lake.reconciler.runs(limit)
-    Output(as_json=json).show(render_reconcile.runs_document(found), *render_reconcile.runs(found))
+    Output(as_json=json).show({"runs": [documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
 
 
 @app.command()
@@ -119,7 +121,7 @@ def show(run: RunArgument, config: ConfigOption = None, json: JsonOption = False
     with opened(config) as lake:
         found, files = lake.reconciler.show(run)
     Output(as_json=json).show(
-        render_reconcile.show_document(found, files),
+        documents.reconcile_run_with_files(found, files),
         *render_reconcile.run(found),
         *render_reconcile.files(files),
     )
@@ -133,7 +135,7 @@ def suspects(config: ConfigOption = None, json: JsonOption = False) -> None:
     """
     with opened(config) as lake:
         found = lake.reconciler.suspects()
-    Output(as_json=json).show(render_reconcile.suspects_document(found), *render_reconcile.suspects(found))
+    Output(as_json=json).show({"suspects": found}, *render_reconcile.suspects(found))
 
 
 @app.command()
@@ -156,7 +158,7 @@ def release(
     )
     with opened(config) as lake:
         released = lake.reconciler.release(file)
-    out.show(render_reconcile.suspects_document([released])["suspects"][0], *render_reconcile.released(released))
+    out.show(fields_of(released), *render_reconcile.released(released))
 
 
 @app.command()
@@ -168,7 +170,7 @@ def restore(run: RunArgument, config: ConfigOption = None, json: JsonOption = Fa
     out = Output(as_json=json)
     with opened(config) as lake, one_bar(out, words := "Bringing files back") as bar:
         restored = lake.reconciler.restore(run, on_progress=lambda done, total: bar.step(words, done, total))
-    out.show(render_reconcile.restored_document(restored), *render_reconcile.restored(restored))
+    out.show(fields_of(restored), *render_reconcile.restored(restored))
     if restored.taken or restored.lost or restored.failed:
         raise typer.Exit(FailedError.exit_code)
 
@@ -196,6 +198,6 @@ def purge(
     )
     with opened(config) as lake, one_bar(out, words := "Deleting") as bar:
         purged = lake.reconciler.purge(run, on_progress=lambda done, total: bar.step(words, done, total))
-    out.show(render_reconcile.purged_document(purged), *render_reconcile.purged(purged))
+    out.show(fields_of(purged), *render_reconcile.purged(purged))
     if purged.failed:
         raise typer.Exit(FailedError.exit_code)

@@ -17,7 +17,7 @@ from strandline.cli.render import sinks as render_sinks
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.ledger.deliver import delivery_report, intents
 from strandline.ledger.maintain import floors
-from strandline.status import sinks
+from strandline.status import documents, sinks
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
@@ -70,7 +70,7 @@ def add(
         made = lake.delivery.add(name, dataset, kind, options, from_now=start is Start.NOW)
         full = lake.dataset(dataset).name
         floor = _floor(lake, made)
-    out.show(render_sinks.record_document(made, full), render_sinks.added(made, full, floor))
+    out.show(documents.sink(made, full), render_sinks.added(made, full, floor))
 
 
 def _floor(lake: Lake, record: SinkRecord) -> int | None:
@@ -96,7 +96,7 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """The sinks, how far each is, and what needs attention. Starts no JVM."""
     with opened(config) as lake:
         found = sinks.look(lake.ledger, lake.id)
-    Output(as_json=json).show({"sinks": [s.to_json() for s in found]}, *render_sinks.sink_list(found))
+    Output(as_json=json).show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
 
 
 @app.command()
@@ -107,8 +107,8 @@ def show(name: SinkArgument, config: ConfigOption = None, json: JsonOption = Fal
         lanes = sinks.look(lake.ledger, lake.id, name)
         with lake.ledger.read() as connection:
             still_open = intents.open_of(connection, record)
-    found = render_sinks.SinkDetail(record, lanes, still_open)
-    Output(as_json=json).show(render_sinks.detail_document(found), *render_sinks.detail(found))
+    found = record, lanes, still_open
+    Output(as_json=json).show(documents.sink_in_full(*found), *render_sinks.detail(*found))
 
 
 @app.command()
@@ -138,7 +138,7 @@ def update(
 
 def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
     with lake.ledger.read() as connection:
-        return render_sinks.record_document(record, delivery_report.dataset_name(connection, record))
+        return documents.sink(record, delivery_report.dataset_name(connection, record))
 
 
 @app.command()
@@ -220,7 +220,7 @@ def recover(
             confirm(out, yes=yes, question=what, refusal=f"{name} is not recovered")
         with out.working("Asking the destination what it holds"):
             found = lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
-    out.show(render_sinks.recovered_document(found), render_sinks.recovered(found))
+    out.show(documents.recovered_sink(found), render_sinks.recovered(found))
 
 
 @app.command()
@@ -253,7 +253,7 @@ def kinds(
     from strandline.deliver.sink_options import COMMON
 
     found = {name: _options_of(name) for name in kind_names()}
-    Output(as_json=json).show(render_sinks.kinds_document(found, COMMON), *render_sinks.kinds(found, COMMON))
+    Output(as_json=json).show(documents.sink_kinds(found, COMMON), *render_sinks.kinds(found, COMMON))
 
 
 def _options_of(kind: str) -> Sequence[Option] | str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -13,9 +12,11 @@ from rich.text import Text
 from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render.common import NOTHING, age, done
+from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import full_name
+from strandline.status import documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def list_(
         found = lake.receiver.set_aside(dataset)
         left = lake.receiver.unrecorded()
         named = None if dataset is None else full_name(dataset)
-    document = {"bodies": [body_document(b) for b in found], "unrecorded": unrecorded_document(left, named)}
+    document = {"bodies": [documents.spool_body(b) for b in found], "unrecorded": documents.unrecorded(left, named)}
     Output(as_json=json).show(document, *listed(found), *unrecorded(left, named))
 
 
@@ -155,23 +156,7 @@ def clear(name: NameArgument, yes: YesOption = False, config: ConfigOption = Non
             refusal="nothing is cleared",
         )
         gone = lake.receiver.clear(name)
-    out.show(cleared_document(name, gone), cleared(name, gone))
-
-
-def body_document(b: AsideBody) -> dict[str, Any]:
-    return {
-        "body": b.id,
-        "dataset": b.dataset,
-        "dropped": b.is_dropped,
-        "rows": b.rows,
-        "bytes": b.bytes,
-        "received_at": b.received_at,
-        "since": b.since,
-        "reason": b.reason,
-        "key": b.key,
-        "sender": b.sender,
-        "file": b.spool,
-    }
+    out.show({"dataset": name} | fields_of(gone), cleared(name, gone))
 
 
 def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
@@ -195,28 +180,19 @@ def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[Rend
     return lines
 
 
-def unrecorded_document(left: LeftFiles, dataset: str | None) -> dict[str, Any]:
-    files = sum(n for name, n in left.by_dataset.items() if dataset in (None, name))
-    return {"files": files, "first": [asdict(f) for f in left.first if dataset in (None, f.dataset)]}
-
-
 def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
-    found = unrecorded_document(left, dataset)
+    found = documents.unrecorded(left, dataset)
     if not found["files"]:
         return []
     lines: list[RenderableType] = [
         Text(f"{plural(found['files'], 'body', 'lies')} in the spool and could not be recorded", "bold")
     ]
     for f in found["first"]:
-        lines += [Text(f"{f['dataset']}  {f['name']}"), Text(f"  {' '.join(f['reason'].split())[:300]}", "red")]
+        lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {' '.join(f.reason.split())[:300]}", "red")]
     if found["files"] > len(found["first"]):
         lines.append(Text(f"… and {found['files'] - len(found['first']):,} more", "dim"))
     lines.append(Text("a receiver tries again by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
     return lines
-
-
-def cleared_document(name: str, gone: Cleared) -> dict[str, Any]:
-    return {"dataset": name, "bodies": gone.bodies, "rows": gone.rows, "bytes": gone.bytes}
 
 
 def cleared(name: str, gone: Cleared) -> RenderableType:

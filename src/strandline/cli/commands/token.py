@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -11,6 +11,7 @@ from rich.text import Text
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render.common import age, done, grid
+from strandline.status import documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def create(
     """
     with opened(config) as lake:
         made, secret = lake.receiver.create_token(name, dataset or None, replaces=replaces)
-    document = token_document(made) | {"secret": secret}
+    document = documents.token(made) | {"secret": secret}
     Output(as_json=json).show(document, done(f"Token {made.name}, for {_for(made)}"), Text(secret))
 
 
@@ -64,7 +65,7 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Every token there is or was, without its secret."""
     with opened(config) as lake:
         found = lake.receiver.every_token()
-    Output(as_json=json).show({"tokens": [token_document(t) for t in found]}, tokens(found))
+    Output(as_json=json).show({"tokens": [documents.token(t) for t in found]}, tokens(found))
 
 
 @app.command()
@@ -80,7 +81,7 @@ def claims(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
     with opened(config) as lake:
         found = lake.receiver.every_claim()
-    Output(as_json=json).show({"claims": [claim_document(c) for c in found]}, claims_table(found))
+    Output(as_json=json).show({"claims": [documents.claim(c) for c in found]}, claims_table(found))
 
 
 @app.command()
@@ -113,18 +114,6 @@ def release(
     out.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
 
 
-def claim_document(c: ClaimOf) -> dict[str, Any]:
-    record = c.record
-    return {
-        "dataset": c.dataset,
-        "lake": record.lake,
-        "source": record.dataset,
-        "sink": record.instance,
-        "generation": record.generation,
-        "token": c.token,
-    }
-
-
 def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
     if not found:
         return Text("No sender has claimed a dataset here.", "dim")
@@ -135,15 +124,6 @@ def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
         names = (c.dataset, record.lake, record.dataset, record.instance, str(record.generation))
         table.add_row(*map(Text, names), token)
     return Group(table)
-
-
-def token_document(t: Token) -> dict[str, Any]:
-    return {
-        "name": t.name,
-        "datasets": None if t.datasets is None else list(t.datasets),
-        "created_at": t.created_at,
-        "revoked_at": t.revoked_at,
-    }
 
 
 def tokens(found: Sequence[Token]) -> RenderableType:

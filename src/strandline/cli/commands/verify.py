@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -14,6 +14,7 @@ from strandline.cli.output import Output
 from strandline.cli.render.bars import one_bar
 from strandline.cli.render.common import BAD, NOTHING, OK
 from strandline.core.wording import agreeing, plural
+from strandline.status import documents
 
 if TYPE_CHECKING:
     from strandline.deliver.verify.ranges import Finding
@@ -55,52 +56,12 @@ def verify(
                 taken_is_fine=taken_is_fine,
                 progress=lambda name, what, done, total: bar.step(f"{name}: {what}", done, total),
             )
-    out.show(document(report), *rendered(report))
+    out.show(documents.verify(report), *rendered(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------
-
-
-def document(report: VerifyReport) -> dict[str, Any]:
-    return {"ok": report.ok, "sinks": [_sink_document(s) for s in report.sinks]}
-
-
-def _sink_document(s: SinkVerdict) -> dict[str, Any]:
-    return {
-        "name": s.name,
-        "kind": s.kind,
-        "ok": s.ok,
-        "watermark": s.watermark,
-        "lanes": s.lanes,
-        "ranges": s.ranges,
-        "rows": s.rows,
-        "withheld": s.withheld,
-        "empty": s.empty,
-        "taken": s.taken,
-        "taken_over": s.taken_over,
-        "under_way": s.under_way,
-        "quarantined": s.quarantined,
-        "replayed": s.replayed,
-        "discarded": s.discarded,
-        "gone": s.gone,
-        "unprovable": s.unprovable,
-        "lost": s.lost,
-        "checked_bytes": s.checked_bytes,
-        "findings": [_finding_document(f) for f in s.findings],
-    }
-
-
-def _finding_document(f: Finding) -> dict[str, Any]:
-    return {
-        "kind": f.kind.value,
-        "partition": f.partition or None,
-        "from": None if f.range is None else f.range.lo,
-        "to": None if f.range is None else f.range.hi,
-        "what": f.what,
-        "detail": f.detail,
-    }
 
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:

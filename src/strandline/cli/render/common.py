@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
+from strandline.status.documents import replaced_table
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.describe import TableDescription
@@ -90,17 +91,6 @@ def columns_table(columns: Sequence[Column]) -> Table:
     return table
 
 
-def dataset_document(d: Dataset) -> dict[str, Any]:
-    return {
-        "name": d.name,
-        "table_uuid": d.table_uuid,
-        "deliver_by": list(d.deliver_by),
-        "adopted": d.adopted,
-        "history": d.history,
-        "created_at": d.created_at,
-    }
-
-
 def datasets(found: Sequence[Dataset]) -> RenderableType:
     if not found:
         return Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim")
@@ -127,28 +117,9 @@ def shown(d: Dataset, table: TableDescription) -> RenderableType:
     ):
         facts.add_row(Text(f"  {label}", "dim"), Text(value))
     parts: list[RenderableType] = [Text(d.name, "bold"), facts, Text("")]
-    if table.table_uuid != d.table_uuid:
-        parts.insert(1, Text(f"! {_replaced(d, table)}", "yellow"))
+    if problem := replaced_table(d, table):
+        parts.insert(1, Text(f"! {problem}", "yellow"))
     return Group(*parts, columns_table(table.columns))
-
-
-def shown_document(d: Dataset, table: TableDescription) -> dict[str, Any]:
-    from strandline.iceberg.schema.columns import to_json
-
-    return dataset_document(d) | {
-        "partition_by": list(table.partition_by),
-        "location": table.location,
-        "format_version": table.format_version,
-        "columns": to_json(table.columns),
-        "problem": None if table.table_uuid == d.table_uuid else _replaced(d, table),
-    }
-
-
-def _replaced(d: Dataset, table: TableDescription) -> str:
-    return (
-        f"the catalog has another table under this name by now ({table.table_uuid}); "
-        f"`strandline dataset adopt {d.name}` makes a dataset of it"
-    )
 
 
 def _origin(d: Dataset) -> str:
@@ -197,12 +168,6 @@ def migrated(found: Migrated | None, version: str) -> RenderableType:
     return done(f"The ledger went from version {found.before} to {found.after}{kept}")
 
 
-def migrated_document(found: Migrated | None, version: str) -> dict[str, Any]:
-    if found is None:
-        return {"migrated": False, "from": version, "to": version, "copy": None}
-    return {"migrated": True, "from": found.before, "to": found.after, "copy": found.copy}
-
-
 def opened(found: Opened, what: str) -> RenderableType:
     lines = [done(f"{what} (epoch {found.epoch})")]
     if found.gap is not None:
@@ -214,16 +179,6 @@ def opened(found: Opened, what: str) -> RenderableType:
     if found.batches:
         lines.append(Text(f"  Batches taken back from the tables' history: {found.batches:,}"))
     return Group(*lines)
-
-
-def opened_document(found: Opened) -> dict[str, Any]:
-    return {
-        "epoch": found.epoch,
-        "gap": None if found.gap is None else str(found.gap),
-        "rolled_forward": list(map(str, found.rolled_forward)),
-        "batches": found.batches,
-        "datasets_found": list(found.datasets_found),
-    }
 
 
 def recovered(found: Recovered) -> RenderableType:
@@ -238,16 +193,6 @@ def recovered(found: Recovered) -> RenderableType:
     if found.branches_removed:
         lines.append(done(f"{plural(found.branches_removed, 'left-over branch')} removed"))
     return Group(*lines) if lines else done("Nothing was open")
-
-
-def recovered_document(found: Recovered) -> dict[str, Any]:
-    return {
-        "published": list(map(str, found.published)),
-        "abandoned": list(map(str, found.abandoned)),
-        "waiting": list(map(str, found.waiting)),
-        "held": list(found.held),
-        "branches_removed": found.branches_removed,
-    }
 
 
 def audit(events: Sequence[AuditEvent]) -> RenderableType:

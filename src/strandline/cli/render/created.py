@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import OK, columns_table, dataset_document
+from strandline.cli.render.common import OK, columns_table
 from strandline.core.types import Dataset
 from strandline.core.wording import agreeing, part, plural
 
@@ -56,25 +56,3 @@ def _misfits(guess: Guess) -> str:
     fit = f"{part(guess.values - guess.misfits, guess.values, 'value', 'fits')} {guess.likely}"
     shown = ", ".join(f'"{text}" in line {line}' for line, text in guess.examples)
     return f"{fit}, {guess.misfits:,} {agreeing(guess.misfits, 'does')} not: {shown}"
-
-
-def document(made: Dataset, found: Inferred, *, inferred_from: Path | None) -> dict[str, Any]:
-    from strandline.iceberg.schema.columns import to_json
-
-    return dataset_document(made) | {
-        "columns": to_json(found.columns),
-        "inferred_from": inferred_from,
-        "guesses": [
-            {
-                "column": g.column,
-                "likely": g.likely,
-                "values": g.values,
-                "misfits": g.misfits,
-                "examples": [{"line": line, "text": text} for line, text in g.examples],
-            }
-            for g in found.guesses
-        ],
-        "columns_without_values": list(found.empty),
-        "columns_of_empty_objects": list(found.empty_objects),
-        "sampled_rows": found.sampled_rows,
-    }

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.output import error_document
 from strandline.cli.render.common import BAD, NOTHING, OK, rate
 from strandline.cli.render.sinks import cut, reason
-from strandline.core.errors import StrandlineError
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
-    from strandline.deliver.plan.preview import LanePreview
+    from strandline.deliver.plan.preview import LanePreview, SinkPreview
     from strandline.deliver.tick import SinkReport, TickReport
 
 FAILED, STOPPED = 1, 3
@@ -28,27 +25,6 @@ def exit_code(report: TickReport) -> int:
     if any(s.did == "stopped" for s in report.sinks):
         return STOPPED
     return FAILED if any(s.did == "busy" or (s.did == "waiting" and s.reason) for s in report.sinks) else 0
-
-
-def tick_document(report: TickReport, seconds: float) -> dict[str, Any]:
-    return {
-        "rows": sum(s.rows for s in report.sinks),
-        "seconds": round(seconds, 3),
-        "sinks": [report_document(s) for s in report.sinks],
-    }
-
-
-def report_document(s: SinkReport) -> dict[str, Any]:
-    return {
-        "name": s.name,
-        "did": s.did,
-        "rows": s.rows,
-        "withheld": s.withheld,
-        "quarantined": s.quarantined,
-        "chunks": s.chunks,
-        "reason": s.reason,
-        "hint": s.hint,
-    }
 
 
 def tick(report: TickReport, seconds: float) -> list[RenderableType]:
@@ -97,44 +73,6 @@ def _said(s: SinkReport) -> Text:
 
 
 # What a tick would do.
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPreview:
-    name: str
-    state: str
-    lanes: Sequence[LanePreview]
-    error: StrandlineError | None
-
-    @property
-    def rows(self) -> int:
-        return sum(lane.rows for lane in self.lanes)
-
-
-def preview_document(found: Sequence[SinkPreview]) -> dict[str, Any]:
-    return {
-        "dry_run": True,
-        "rows": sum(s.rows for s in found),
-        "sinks": [
-            {
-                "name": s.name,
-                "state": s.state,
-                "rows": s.rows,
-                "lanes": [_lane_document(lane) for lane in s.lanes],
-                "error": None if s.error is None else error_document(s.error),
-            }
-            for s in found
-        ],
-    }
-
-
-def _lane_document(lane: LanePreview) -> dict[str, Any]:
-    return {
-        "partition": lane.partition or None,
-        "under_way": lane.under_way,
-        "rows": lane.rows,
-        "chunks": [{"from": c.range.lo, "to": c.range.hi, "rows": c.rows} for c in lane.chunks],
-    }
 
 
 def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:

@@ -4,51 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.output import error_document, shown
+from strandline.cli.output import shown
 from strandline.cli.render.common import BAD, NOTHING, OK, grid, rate
 from strandline.core.wording import plural
+from strandline.status.documents import new_rows
 
 if TYPE_CHECKING:
     from strandline.ingest.ingest_files import FileOutcome
 
 
 _NAMES_MAX = 10
-
-
-def document(dataset: str, found: Sequence[FileOutcome], seconds: float) -> dict[str, Any]:
-    return {
-        "dataset": dataset,
-        "rows": _new_rows(found),
-        "rejected": sum(o.rejected or 0 for o in found),
-        "failed": sum(o.error is not None for o in found),
-        "seconds": round(seconds, 3),
-        "files": [_outcome(o) for o in found],
-    }
-
-
-def _outcome(o: FileOutcome) -> dict[str, Any]:
-    return {
-        "path": o.path if len(o.paths) == 1 else list(o.paths),
-        "batch_id": o.batch_id,
-        "rows": o.rows,
-        "lo": None if o.range is None else o.range.lo,
-        "hi": None if o.range is None else o.range.hi,
-        "rejected": o.rejected,
-        "rejects_path": o.rejects_path,
-        "absent_columns": list(o.absent),
-        "duplicate": o.duplicate,
-        "seconds": round(o.seconds, 3),
-        "error": None if o.error is None else error_document(o.error),
-    }
-
-
-def _new_rows(found: Sequence[FileOutcome]) -> int:
-    return sum(o.rows for o in found if not o.duplicate and o.error is None)
 
 
 def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableType]:
@@ -108,7 +78,7 @@ def _name(paths: Sequence[Path]) -> str:
 
 
 def _total(found: Sequence[FileOutcome], seconds: float) -> Text:
-    rows = _new_rows(found)
+    rows = new_rows(found)
     parts = [f"{plural(len(found), 'file')}: {plural(rows, 'new row')} in {seconds:.1f} s"]
     if known := sum(o.duplicate for o in found):
         parts.append(f"{known} in already")

@@ -31,23 +31,6 @@ _OUTCOMES = {
 Result = Mapping[str, Any]
 
 
-def document(run: Run) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "dataset": run.dataset,
-        "kind": run.kind,
-        "dry_run": run.dry_run,
-        "by_schedule": run.by_schedule,
-        "node": run.node,
-        "started_at": run.started_at,
-        "ended_at": run.ended_at,
-        "seconds": run.seconds,
-        "outcome": run.outcome,
-        "reason": run.reason,
-        "result": None if run.result is None else dict(run.result),
-    }
-
-
 def size(count: int) -> str:
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -1,16 +1,14 @@
-"""How a run of the reconciler is shown. Values in, documents and renderables out."""
+"""How a run of the reconciler is shown to people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.output import iso
 from strandline.cli.render.common import BAD, NOTHING, OK, age, grid
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
 from strandline.core.wording import plural
@@ -55,76 +53,6 @@ _KINDS = {
 DOUBT = ("!", "bold yellow")
 """Neither done nor failed: somebody should look."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-# ---- documents -------------------------------------------------------------------------------------------------------
-
-
-def run_document(run: Run) -> dict[str, Any]:
-    found = run.outcome
-    return {
-        "run": run.id,
-        "dry_run": not run.asked.act,
-        "delete": run.asked.delete,
-        "accept_loss": run.asked.accept_loss,
-        "storage": run.storage.value,
-        "started_at": iso(run.started_at),
-        "ended_at": None if run.ended_at is None else iso(run.ended_at),
-        "partial": found.partial,
-        "cap_hit": found.cap_hit,
-        "doubts": [doubt.value for doubt in run.doubts],
-        "refusals": list(found.refusals),
-        "stopped": dict(found.stopped),
-        "suspects": found.suspects,
-        "aborted": None if run.aborted is None else run.aborted.value,
-        "why": run.why,
-        "listed": found.listed,
-        "referenced": found.referenced,
-        "found": asdict(found.found),
-        "planned": asdict(found.planned),
-        "done": asdict(found.done),
-        "protected": dict(found.protected),
-        "held": run.held,
-        "failures": list(found.failures),
-        "samples": [dict(sample) for sample in found.samples],
-        "phases": dict(found.phases),
-    }
-
-
-def runs_document(found: Sequence[Run]) -> dict[str, Any]:
-    return {"runs": [run_document(run) for run in found]}
-
-
-def show_document(run: Run, files: Sequence[Swept]) -> dict[str, Any]:
-    listed = [
-        {
-            "path": file.path,
-            "kept_at": file.kept_at,
-            "kind": file.kind.value,
-            "table": file.table,
-            "size": file.size,
-            "state": file.state.value,
-            "why": file.why,
-            "at": iso(file.changed_at),
-        }
-        for file in files
-    ]
-    return run_document(run) | {"files": listed}
-
-
-def suspects_document(found: Sequence[Suspect]) -> dict[str, Any]:
-    return {"suspects": [asdict(suspect) for suspect in found]}
-
-
-def restored_document(found: Restored) -> dict[str, Any]:
-    return asdict(found)
-
-
-def purged_document(found: Purged) -> dict[str, Any]:
-    return asdict(found)
-
-
-# ---- for people ------------------------------------------------------------------------------------------------------
 
 
 def run(found: Run) -> list[RenderableType]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -162,73 +161,10 @@ def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
 # One sink in full.
 
 
-@dataclass(frozen=True, slots=True)
-class SinkDetail:
-    record: SinkRecord
-    lanes: Sequence[SinkStatus]
-    open_intents: Sequence[Intent]
-
-
-def detail_document(found: SinkDetail) -> dict[str, Any]:
-    one = found.lanes[0]
-    return record_document(found.record, one.dataset) | {
-        "state": one.state,
-        "reason": one.reason,
-        "retries": one.retries,
-        "retry_at": one.retry_at,
-        "failing_since": one.failing_since,
-        "lag_rows": one.sink_lag_rows,
-        "lag_seconds": one.sink_lag_seconds,
-        "unplanned_rows": one.unplanned_rows,
-        "trend": one.trend,
-        "lanes": [lane.to_json() for lane in found.lanes],
-        "open_intents": [_intent_document(i) for i in found.open_intents],
-    }
-
-
-def record_document(r: SinkRecord, dataset: str) -> dict[str, Any]:
-    return {
-        "name": r.name,
-        "kind": r.kind,
-        "dataset": dataset,
-        "destination": r.destination,
-        "options": dict(r.options),
-        "generation": r.generation,
-        "instance": r.instance,
-        "start": r.start,
-        "planned": r.planned,
-        "state": r.state,
-        "reason": r.reason,
-        "created_at": r.created_at,
-    }
-
-
-def _intent_document(i: Intent) -> dict[str, Any]:
-    return {
-        "partition": i.partition or None,
-        "from": (i.after or 0) + 1,
-        "to": i.until,
-        "opened_at": i.opened_at,
-        "options": dict(i.options),
-        "chunks": [
-            {
-                "from": c.rows.lo,
-                "to": c.rows.hi,
-                "state": c.state,
-                "expected": c.expected,
-                "rows": c.count,
-                "withheld": c.withheld,
-                "digest": c.digest,
-                "size": c.size,
-                "found": c.found,
-            }
-            for c in i.chunks
-        ],
-    }
-
-
-def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableType]:
-    record, one, moment = found.record, found.lanes[0], now or datetime.now(UTC)
+def detail(
+    record: SinkRecord, lanes: Sequence[SinkStatus], open_intents: Sequence[Intent], now: datetime | None = None
+) -> list[RenderableType]:
+    one, moment = lanes[0], now or datetime.now(UTC)
     facts = grid("", "")
     for label, value in (
         ("dataset", Text(one.dataset)),
@@ -246,13 +182,13 @@ def detail(found: SinkDetail, now: datetime | None = None) -> list[RenderableTyp
     for name, given in sorted(record.options.items()):
         facts.add_row(Text(f"option {name}", "dim"), Text(given))
     parts: list[RenderableType] = [Text(record.name, "bold"), facts]
-    parts += [Text.assemble(("! ", "yellow"), line) for line in problems(found.lanes, moment)]
-    parts += [Text(""), _lanes(found.lanes, moment)]
-    if len(found.lanes) > LINES_MAX:
-        parts.append(Text(f"… and {plural(len(found.lanes) - LINES_MAX, 'partition')} more; --json has all", "dim"))
-    if found.open_intents:
+    parts += [Text.assemble(("! ", "yellow"), line) for line in problems(lanes, moment)]
+    parts += [Text(""), _lanes(lanes, moment)]
+    if len(lanes) > LINES_MAX:
+        parts.append(Text(f"… and {plural(len(lanes) - LINES_MAX, 'partition')} more; --json has all", "dim"))
+    if open_intents:
         parts += [Text(""), Text("Under way", "bold")]
-        parts += cut([line for i in found.open_intents for line in _intent(i, moment)], "line")
+        parts += cut([line for i in open_intents for line in _intent(i, moment)], "line")
     return parts
 
 
@@ -370,42 +306,7 @@ def _some(noun: str, partitions: Sequence[str]) -> str:
     return f"{plural(len(partitions), noun)} ({', '.join(names[:5])}{rest})"
 
 
-def recovered_document(found: SinkRecovered) -> dict[str, Any]:
-    return {
-        "name": found.name,
-        "generation": found.generation,
-        "repaired": [p or None for p in found.repaired],
-        "lost": [{"partition": p or None, "range": rows} for p, rows in found.lost],
-        "intents_dropped": found.intents_dropped,
-        "intents_kept": found.intents_kept,
-    }
-
-
 # Kinds.
-
-
-def kinds_document(kinds: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> dict[str, Any]:
-    return {
-        "kinds": [
-            {
-                "name": name,
-                "options": [] if isinstance(found, str) else [_option_document(o) for o in found],
-                "problem": found if isinstance(found, str) else None,
-            }
-            for name, found in kinds.items()
-        ],
-        "common": [_option_document(o) for o in common],
-    }
-
-
-def _option_document(o: Option) -> dict[str, Any]:
-    return {
-        "name": o.name,
-        "description": o.description,
-        "required": o.required,
-        "default": o.default,
-        "secret": o.secret,
-    }
 
 
 def kinds(found: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> list[RenderableType]:

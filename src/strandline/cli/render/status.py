@@ -13,7 +13,8 @@ from strandline.cli.render.common import age, grid, number
 from strandline.core.reconcile_records import Doubt
 from strandline.core.types import BlockKind
 from strandline.core.wording import agreeing, plural
-from strandline.status.maintenance import LastRun, MaintenanceStatus
+from strandline.ledger.maintain.runs import Run
+from strandline.status.maintenance import MaintenanceStatus
 from strandline.status.receive import ReceiveStatus
 from strandline.status.reconcile import ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
@@ -126,13 +127,13 @@ def _maintenance(found: MaintenanceStatus, now: datetime | None) -> RenderableTy
     kinds = (*_KINDS, _KIND_OF_SOME) if some else _KINDS
     table = grid("maintenance", "floor", *(f"last {kind}" for kind in kinds), right=("floor",))
     for d in found.datasets:
-        last = {r.kind: r for r in d.last}
+        last = {r.kind.value: r for r in d.last}
         floor = Text("–", "dim") if d.floor is None else Text(number(d.floor))
         table.add_row(Text(d.dataset, "bold"), floor, *(_last_run(last.get(kind), now) for kind in kinds))
     return table
 
 
-def _last_run(run: LastRun | None, now: datetime | None) -> Text:
+def _last_run(run: Run | None, now: datetime | None) -> Text:
     if run is None:
         return Text("–", "dim")
     style = _OUTCOMES.get(run.outcome, "bold red")
@@ -152,7 +153,7 @@ def _maintenance_problems(found: MaintenanceStatus | None) -> list[str]:
     for d in found.datasets:
         lines += [
             f"{d.dataset}: {r.kind} {_WORDS.get(r.outcome or '', r.outcome)}: {r.reason}; "
-            f"`strandline maintenance show {r.run}` tells more"
+            f"`strandline maintenance show {r.id}` tells more"
             for r in d.last
             if r.outcome in _WORDS
         ]

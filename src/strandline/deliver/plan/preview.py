@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strandline.core.delivery_types import ChunkState, SinkRecord, SinkState
+from strandline.core.errors import StrandlineError
 from strandline.core.types import Dataset, Lease, SeqRange
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.planner import look, plan_lanes
@@ -28,6 +30,18 @@ class LanePreview:
     @property
     def rows(self) -> int:
         return sum(c.rows for c in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPreview:
+    name: str
+    state: str
+    lanes: Sequence[LanePreview]
+    error: StrandlineError | None
+
+    @property
+    def rows(self) -> int:
+        return sum(lane.rows for lane in self.lanes)
 
 
 def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> list[LanePreview]:

@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.chunking import Piece
+from strandline.deliver.plan.row_weight import width
 from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows
 from strandline.deliver.send import data_files
 from strandline.deliver.send.data_files import one_after_the_other
-from strandline.deliver.send.text_rows import width
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.tables import DataFile, explain
 from strandline.storage.s3_settings import S3Settings

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from strandline.core.delivery_types import NOT_PARTITIONED
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.plan.chunking import Found, Piece, segments
-from strandline.deliver.send.text_rows import weight
+from strandline.deliver.plan.row_weight import weight
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.spark.tables import explain

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,8 +53,14 @@ def unpacked(body: bytes, name: str) -> Content:
     return Content(rows.replace_schema_metadata(None), columns)
 
 
+def in_json(content: Content, form: str) -> Any:
+    """The row as it is shown: what JSON can hold, its times and bytes as text."""
+    found = shown(content, form)
+    return {f.name: spelled(found[f.name], f.type) for f in content.rows.schema} if form == "rows" else found
+
+
 def shown(content: Content, form: str) -> Any:
-    """The row for a person to read: its values by column, or the line that was made of them."""
+    """The row's values by column, or the line that was made of them."""
     [row] = content.rows.to_pylist()
     if form == "rows":
         return row
@@ -63,3 +71,36 @@ def shown(content: Content, form: str) -> Any:
         except ValueError:
             return line
     return {SEQ_COLUMN: row[SEQ_COLUMN], "line": line}
+
+
+def spelled(value: Any, kind: pa.DataType) -> Any:
+    """A value of Arrow as JSON lines spell it (`iceberg/spark/row_text.py`), without a JVM."""
+    import numpy as np
+    import pyarrow.types as t
+
+    if value is None:
+        return None
+    if t.is_struct(kind):
+        return {f.name: spelled(value[f.name], f.type) for f in kind}
+    if t.is_map(kind):
+        return {_key(spelled(k, kind.key_type)): spelled(v, kind.item_type) for k, v in value}
+    if t.is_list(kind) or t.is_large_list(kind):
+        return [spelled(v, kind.value_type) for v in value]
+    if t.is_timestamp(kind):
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + ("Z" if kind.tz else "")
+    if t.is_date(kind):
+        return value.isoformat()
+    if t.is_decimal(kind):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return float(str(np.float32(value))) if t.is_float32(kind) else value
+    return value
+
+
+def _key(value: Any) -> str:
+    """JSON's keys are text."""
+    return value if isinstance(value, str) else json.dumps(value)

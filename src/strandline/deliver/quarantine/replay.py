@@ -50,8 +50,12 @@ class ReplayReport:
     rows: tuple[ReplayedRow, ...]
 
     @property
+    def landed(self) -> int:
+        return sum(r.outcome is Replay.REPLAYED for r in self.rows)
+
+    @property
     def failed(self) -> bool:
-        return any(r.outcome is not Replay.REPLAYED for r in self.rows)
+        return self.landed < len(self.rows)
 
 
 OnRows = Callable[[int, int], None]  # rows handled, rows in all

@@ -12,7 +12,7 @@ from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.types import Dataset
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import shown, unpacked
+from strandline.deliver.quarantine.content import in_json, shown, unpacked
 from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
 from strandline.ledger import audit
 from strandline.ledger.deliver import quarantine, sinks
@@ -52,9 +52,11 @@ def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | N
         body = objects.get(row.object)
         if body is None:
             return None, "its object is gone"
-        return shown(unpacked(body, row.object), row.form), None
+        return in_json(unpacked(body, row.object), row.form), None
     except FailedError as e:
         return None, e.message
+    except (OverflowError, ValueError) as e:  # a date of a year that Python does not have
+        return None, f"it cannot be shown here: {e}"
 
 
 def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str) -> list[Quarantined]:

@@ -29,10 +29,10 @@ from strandline.deliver.quarantine.content import packed
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.patience import patience_of
 from strandline.deliver.send.rejection import Halves, Single
-from strandline.deliver.send.text_rows import line
 from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.row_text import line
 from strandline.iceberg.spark.tables import explain
 
 if TYPE_CHECKING:

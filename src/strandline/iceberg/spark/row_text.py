@@ -1,4 +1,5 @@
-"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format.
+"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format. `read` and sinks use
+them.
 
 The expressions run in the JVM, in generated code. They give the same text for the same row: nothing depends on the
 machine's time zone or language.
@@ -55,7 +56,10 @@ def _spelled(value: Column, kind: T.DataType) -> Column:
             return F.transform(value, lambda x: _spelled(x, kind.elementType))
         case T.MapType() if _needs_spelling(kind):
             return F.transform_values(
-                F.transform_keys(value, lambda k, _: _spelled(k, kind.keyType)),
+                F.transform_keys(
+                    value,
+                    lambda k, _: F.base64(k) if isinstance(kind.keyType, T.BinaryType) else _spelled(k, kind.keyType),
+                ),
                 lambda _, v: _spelled(v, kind.valueType),
             )
     return value
@@ -70,7 +74,8 @@ def _needs_spelling(kind: T.DataType) -> bool:
         case T.ArrayType():
             return _needs_spelling(kind.elementType)
         case T.MapType():
-            return _needs_spelling(kind.keyType) or _needs_spelling(kind.valueType)
+            inner = (kind.keyType, kind.valueType)
+            return isinstance(kind.keyType, T.BinaryType) or any(map(_needs_spelling, inner))
     return False
 
 
@@ -134,31 +139,3 @@ def _copy_text(field: T.StructField) -> Column:
     for raw, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = F.replace(text, F.lit(raw), F.lit(escaped))
     return text
-
-
-def weight(fields: Sequence[T.StructField]) -> Column:
-    """The approximate size of a row in bytes: exact for columns of varying size, the width of the type for others."""
-    total = F.lit(sum(width(f.dataType) for f in fields)).cast("long")
-    for f in fields:
-        value = F.col(quoted(f.name))
-        match f.dataType:
-            case T.StringType() | T.BinaryType():
-                total = total + F.coalesce(F.octet_length(value), F.lit(0))
-            case T.StructType() | T.ArrayType() | T.MapType() | T.VariantType():
-                total = total + F.coalesce(F.octet_length(F.to_json(value)), F.lit(0))
-            case _:
-                pass
-    return total
-
-
-def width(kind: T.DataType) -> int:
-    match kind:
-        case T.BooleanType() | T.ByteType():
-            return 1
-        case T.IntegerType() | T.FloatType() | T.DateType() | T.ShortType():
-            return 4
-        case T.DecimalType():
-            return 16
-        case T.StringType() | T.BinaryType():
-            return 4
-    return 8

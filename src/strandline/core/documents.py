@@ -1,0 +1,58 @@
+"""How values become JSON wherever they are shown or stored: a dataclass as its fields, times in UTC with a Z."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from strandline.core.errors import StrandlineError
+
+Document = dict[str, Any]
+
+
+def fields_of(value: Any, *without: str) -> Document:
+    """A dataclass's fields by name; `json_text` turns what is in them into JSON."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            return iso(value)
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Path():
+            return str(value)
+        case Enum():
+            return value.value
+        case Mapping():
+            return dict(value)
+        case set() | frozenset():
+            return sorted(value)
+    if is_dataclass(value):
+        return fields_of(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def error_document(error: StrandlineError) -> Document:
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+    }

@@ -1,0 +1,341 @@
+"""One JSON document for each thing that is shown: commands print it, and an API can send it.
+
+Values in, documents out. A document holds values that `core/documents.py` turns into text. Renaming a field of a value
+that is shown whole renames it for everyone who parses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.documents import Document, error_document, fields_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from strandline.core.delivery_types import Intent, SinkRecord
+    from strandline.core.reconcile_records import Run as ReconcileRun
+    from strandline.core.reconcile_records import Swept
+    from strandline.core.types import Dataset, SeqRange
+    from strandline.deliver.plan.preview import LanePreview, SinkPreview
+    from strandline.deliver.quarantine.replay import ReplayReport
+    from strandline.deliver.quarantine.rows import QuarantinedRow
+    from strandline.deliver.recover_sink import SinkRecovered
+    from strandline.deliver.sink import Option
+    from strandline.deliver.tick import TickReport
+    from strandline.deliver.verify.ranges import Finding
+    from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
+    from strandline.iceberg.pyiceberg.describe import TableDescription
+    from strandline.iceberg.schema.infer import Inferred
+    from strandline.ingest.ingest_files import FileOutcome
+    from strandline.ingest.recover import Recovered
+    from strandline.ingest.resync import Opened
+    from strandline.ledger.deliver.quarantine import Quarantined
+    from strandline.ledger.engine import Migrated
+    from strandline.ledger.maintain.runs import Run as MaintenanceRun
+    from strandline.ledger.receive.ended_batches import AsideBody
+    from strandline.ledger.receive.senders import ClaimOf
+    from strandline.ledger.receive.spool_files import LeftFiles
+    from strandline.ledger.receive.tokens import Token
+    from strandline.status.maintenance import DatasetMaintenance
+    from strandline.status.report import LakeStatus
+    from strandline.status.sinks import SinkStatus
+
+_VALUE_CHARS_MAX = 10_000
+"""Of one value: a row may be as large as it likes, a list of rows not."""
+
+
+def _from_to(rows: SeqRange | None) -> Document:
+    return {"from": None if rows is None else rows.lo, "to": None if rows is None else rows.hi}
+
+
+# The lake.
+
+
+def lake_status(found: LakeStatus) -> Document:
+    document = fields_of(found) | {"sinks": list(map(sink_status, found.sinks)), "followers": []}
+    if (care := found.maintenance) is not None:
+        document["maintenance"] = fields_of(care) | {"datasets": list(map(_dataset_maintenance, care.datasets))}
+    return document
+
+
+def _dataset_maintenance(d: DatasetMaintenance) -> Document:
+    return fields_of(d) | {
+        "held_by": [{"sink": h.name, "rows": h.rows, "since": h.since} for h in d.held_by],
+        "last": [
+            {"run": r.id} | fields_of(r, "id", "dataset", "node", "dry_run", "heartbeat_at", "result") for r in d.last
+        ],
+    }
+
+
+def migrated(found: Migrated | None, version: str) -> Document:
+    if found is None:
+        return {"migrated": False, "from": version, "to": version, "copy": None}
+    return {"migrated": True, "from": found.before, "to": found.after, "copy": found.copy}
+
+
+def opened(found: Opened) -> Document:
+    gap = None if found.gap is None else str(found.gap)
+    return fields_of(found) | {"gap": gap, "rolled_forward": list(map(str, found.rolled_forward))}
+
+
+def recovered(found: Recovered) -> Document:
+    ranges = {"published": found.published, "abandoned": found.abandoned, "waiting": found.waiting}
+    return fields_of(found, "troubled") | {name: list(map(str, given)) for name, given in ranges.items()}
+
+
+# Datasets and what goes into them.
+
+
+def dataset(d: Dataset) -> Document:
+    return fields_of(d, "id")
+
+
+def described_dataset(d: Dataset, table: TableDescription) -> Document:
+    from strandline.iceberg.schema.columns import to_json
+
+    problem = replaced_table(d, table)
+    return dataset(d) | fields_of(table, "table_uuid") | {"columns": to_json(table.columns), "problem": problem}
+
+
+def replaced_table(d: Dataset, table: TableDescription) -> str | None:
+    if table.table_uuid == d.table_uuid:
+        return None
+    return (
+        f"the catalog has another table under this name by now ({table.table_uuid}); "
+        f"`strandline dataset adopt {d.name}` makes a dataset of it"
+    )
+
+
+def created_dataset(made: Dataset, found: Inferred, inferred_from: Path | None) -> Document:
+    from strandline.iceberg.schema.columns import to_json
+
+    guesses = [
+        fields_of(g) | {"examples": [{"line": line, "text": text} for line, text in g.examples]} for g in found.guesses
+    ]
+    return dataset(made) | {
+        "columns": to_json(found.columns),
+        "inferred_from": inferred_from,
+        "guesses": guesses,
+        "columns_without_values": found.empty,
+        "columns_of_empty_objects": found.empty_objects,
+        "sampled_rows": found.sampled_rows,
+    }
+
+
+def ingest(dataset: str, found: Sequence[FileOutcome], seconds: float) -> Document:
+    return {
+        "dataset": dataset,
+        "rows": new_rows(found),
+        "rejected": sum(o.rejected or 0 for o in found),
+        "failed": sum(o.error is not None for o in found),
+        "seconds": round(seconds, 3),
+        "files": list(map(_ingested_file, found)),
+    }
+
+
+def new_rows(found: Sequence[FileOutcome]) -> int:
+    return sum(o.rows for o in found if not o.duplicate and o.error is None)
+
+
+def _ingested_file(o: FileOutcome) -> Document:
+    return fields_of(o, "paths", "range", "absent") | {
+        "path": o.path if len(o.paths) == 1 else o.paths,
+        "lo": None if o.range is None else o.range.lo,
+        "hi": None if o.range is None else o.range.hi,
+        "absent_columns": o.absent,
+        "seconds": round(o.seconds, 3),
+        "error": None if o.error is None else error_document(o.error),
+    }
+
+
+# Sinks and what they get.
+
+
+def sink(record: SinkRecord, dataset: str) -> Document:
+    return fields_of(record, "id", "failures", "retry_at", "peer", "failing_since") | {"dataset": dataset}
+
+
+def sink_status(s: SinkStatus) -> Document:
+    """One logical partition of a sink."""
+    opened, last = s.open_intent, s.last_batch
+    return fields_of(s) | {
+        "open_intent": opened and _from_to(opened.rows) | {"chunks": opened.chunks, "landed": opened.settled},
+        "last_batch": last and _from_to(last.rows) | {"rows": last.count, "at": last.at},
+    }
+
+
+def sink_in_full(record: SinkRecord, lanes: Sequence[SinkStatus], open_intents: Sequence[Intent]) -> Document:
+    one = lanes[0]
+    shared = ("state", "reason", "retries", "retry_at", "failing_since", "unplanned_rows", "trend")
+    return (
+        sink(record, one.dataset)
+        | {name: getattr(one, name) for name in shared}
+        | {
+            "lag_rows": one.sink_lag_rows,
+            "lag_seconds": one.sink_lag_seconds,
+            "lanes": list(map(sink_status, lanes)),
+            "open_intents": list(map(_intent, open_intents)),
+        }
+    )
+
+
+def _intent(i: Intent) -> Document:
+    return {
+        "partition": i.partition or None,
+        "from": (i.after or 0) + 1,
+        "to": i.until,
+        "opened_at": i.opened_at,
+        "options": i.options,
+        "chunks": [
+            _from_to(c.rows) | {"rows": c.count} | fields_of(c, "id", "rows", "count", "offered") for c in i.chunks
+        ],
+    }
+
+
+def recovered_sink(found: SinkRecovered) -> Document:
+    return fields_of(found, "lost_rows") | {
+        "repaired": [p or None for p in found.repaired],
+        "lost": [{"partition": p or None, "range": rows} for p, rows in found.lost],
+    }
+
+
+def sink_kinds(kinds: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> Document:
+    def options(found: Sequence[Option]) -> list[Document]:
+        return [fields_of(o, "check", "pinned") for o in found]
+
+    return {
+        "kinds": [
+            {"name": name, "options": [], "problem": found}
+            if isinstance(found, str)
+            else {"name": name, "options": options(found), "problem": None}
+            for name, found in kinds.items()
+        ],
+        "common": options(common),
+    }
+
+
+def tick(report: TickReport, seconds: float) -> Document:
+    return {"rows": sum(s.rows for s in report.sinks), "seconds": round(seconds, 3), "sinks": report.sinks}
+
+
+def tick_preview(found: Sequence[SinkPreview]) -> Document:
+    sinks = [
+        fields_of(s)
+        | {
+            "rows": s.rows,
+            "lanes": list(map(_lane_preview, s.lanes)),
+            "error": None if s.error is None else error_document(s.error),
+        }
+        for s in found
+    ]
+    return {"dry_run": True, "rows": sum(s.rows for s in found), "sinks": sinks}
+
+
+def _lane_preview(lane: LanePreview) -> Document:
+    chunks = [_from_to(c.range) | {"rows": c.rows} for c in lane.chunks]
+    return {
+        "partition": lane.partition or None,
+        "under_way": lane.under_way,
+        "rows": lane.rows,
+        "chunks": chunks,
+    }
+
+
+def verify(report: VerifyReport) -> Document:
+    return {"ok": report.ok, "sinks": list(map(_verdict, report.sinks))}
+
+
+def _verdict(s: SinkVerdict) -> Document:
+    return fields_of(s, "start") | {"ok": s.ok, "findings": list(map(_verify_finding, s.findings))}
+
+
+def _verify_finding(f: Finding) -> Document:
+    return {"kind": f.kind, "partition": f.partition or None, **_from_to(f.range), "what": f.what, "detail": f.detail}
+
+
+def quarantined_row(q: QuarantinedRow) -> Document:
+    shown = fields_of(q.row, "id", "sink", "lane", "seq", "object", "options", "form", "replay_number")
+    return shown | {
+        "sink": q.sink,
+        "number": q.row.seq,
+        "partition": q.row.partition or None,
+        "object": q.place,
+        "row": bounded(q.content),
+        "problem": q.problem,
+    }
+
+
+def bounded(value: Any) -> Any:
+    """With long texts cut."""
+    match value:
+        case dict():
+            return {k: bounded(v) for k, v in value.items()}
+        case list():
+            return [bounded(v) for v in value]
+        case str() if len(value) > _VALUE_CHARS_MAX:
+            return f"{value[:_VALUE_CHARS_MAX]}…"
+    return value
+
+
+def replayed_rows(report: ReplayReport) -> Document:
+    return {"sink": report.sink, "replayed": report.landed, "rows": report.rows}
+
+
+def discarded_rows(sink: str, gone: Sequence[Quarantined]) -> Document:
+    return {"sink": sink, "discarded": len(gone), "numbers": [q.seq for q in gone]}
+
+
+# Receiving.
+
+
+def token(t: Token) -> Document:
+    return fields_of(t, "id", "owner")
+
+
+def claim(c: ClaimOf) -> Document:
+    record = c.record
+    return {
+        "dataset": c.dataset,
+        "lake": record.lake,
+        "source": record.dataset,
+        "sink": record.instance,
+        "generation": record.generation,
+        "token": c.token,
+    }
+
+
+def spool_body(b: AsideBody) -> Document:
+    renamed = {"body": b.id, "dropped": b.is_dropped, "file": b.spool}
+    return fields_of(b, "id", "is_dropped", "spool") | renamed
+
+
+def unrecorded(left: LeftFiles, dataset: str | None) -> Document:
+    """Files in the spool whose bodies could not be recorded, of one dataset or of all."""
+    files = sum(n for name, n in left.by_dataset.items() if dataset in (None, name))
+    return {"files": files, "first": [f for f in left.first if dataset in (None, f.dataset)]}
+
+
+# Maintenance and the reconciler.
+
+
+def maintenance_run(run: MaintenanceRun) -> Document:
+    return {"run": run.id} | fields_of(run, "id", "heartbeat_at") | {"seconds": run.seconds}
+
+
+def reconcile_run(run: ReconcileRun) -> Document:
+    return (
+        {"run": run.id, "dry_run": not run.asked.act, "delete": run.asked.delete, "accept_loss": run.asked.accept_loss}
+        | fields_of(run, "id", "asked", "outcome", "folder")
+        | {"doubts": run.doubts}
+        | fields_of(run.outcome, "tables", "sequences", "vanished", "clock")
+    )
+
+
+def reconcile_run_with_files(run: ReconcileRun, files: Sequence[Swept]) -> Document:
+    return reconcile_run(run) | {"files": list(map(quarantined_file, files))}
+
+
+def quarantined_file(file: Swept) -> Document:
+    return fields_of(file, "id", "run", "modified_ns", "begun_at", "changed_at") | {"at": file.changed_at}

@@ -1,0 +1,178 @@
+"""The numbers of `status` as monitoring reads them: how sinks, the receiver, maintenance and the reconciler fare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from strandline.core.settings import LakeConfig
+from strandline.ledger.engine import Ledger
+from strandline.status import maintenance as maintain_status
+from strandline.status import receive
+from strandline.status import reconcile as reconcile_status
+from strandline.status import sinks as sink_status
+from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
+from strandline.status.receive import ReceiveStatus
+from strandline.status.reconcile import ReconcileStatus
+from strandline.status.sinks import SinkStatus
+
+PREFIX = "strandline_"
+HELP: Mapping[str, str] = {
+    "sink_lag_rows": "Settled rows that the sink does not have yet.",
+    "sink_lag_seconds": "For how long the oldest of them has been settled.",
+    "sink_state": "1 for the state that the sink is in: active, paused, waiting (to try again) or stopped.",
+    "sink_failed_ticks": "Ticks in a row that did not get through.",
+    "sink_delivered_rows": "Rows that were delivered in this generation of the sink.",
+    "sink_quarantined_rows": "Rows that the sink refused and that are set aside.",
+    "sink_held_rows": "Rows that are due for deletion and stay, because the sink does not have them.",
+    "sink_held_since_timestamp_seconds": "Since when the sink holds retention back; absent while it does not.",
+    "sink_lost_rows": "Rows that were deleted before the sink had them, in this generation of it.",
+    "sink_unknown_losses": "Ranges of numbers of which nobody can tell how many rows the sink lost.",
+    "received_waiting_rows": "Rows that were received over HTTP and wait to be ingested.",
+    "received_waiting_bytes": "Bytes of their files in the spool.",
+    "received_oldest_timestamp_seconds": "When the oldest of them was received; absent while there is none.",
+    "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
+    "received_unrecorded_bodies": "Bodies in the spool that the ledger cannot record, so that nobody ingests them.",
+    "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
+    "dataset_floor": "Rows up to this number may have been deleted by retention.",
+    "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
+    "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
+    "maintenance_last_run_seconds": "How long it took; absent while it is under way.",
+    "maintenance_last_run_ok": "1 if it was done, 0 if it failed, died, was refused or skipped; absent until then.",
+    "reconcile_last_run": "The number of the newest run of the reconciler that ended: it rises with every run.",
+    "reconcile_last_run_ended_timestamp_seconds": "When it ended.",
+    "reconcile_last_run_ok": "1 if it went through, 0 if it ended early.",
+    "reconcile_last_run_aborted": "1 for the reason that it ended early for; absent if it did not.",
+    "reconcile_last_run_doubts": "1 for each reason why what it says is not the whole truth; absent if there is none.",
+    "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
+    "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
+    "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
+    "reconcile_partial": "1 if it could not look everywhere.",
+}
+"""All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def look(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
+    """From the ledger alone."""
+    return samples(
+        sink_status.look(ledger, lake),
+        maintain_status.look(config, ledger),
+        reconcile_status.look(config, ledger),
+        receive.look(ledger) or (),
+    )
+
+
+def samples(
+    sinks: Sequence[SinkStatus],
+    maintenance: MaintenanceStatus,
+    reconcile: ReconcileStatus,
+    received: Sequence[ReceiveStatus] = (),
+) -> list[Sample]:
+    """What is not known is left out."""
+    every = [
+        *_of_sinks(sinks),
+        *_of_receiver(received),
+        *(s for d in maintenance.datasets for s in _of_dataset(d)),
+        *_of_reconciler(reconcile),
+    ]
+    return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in every if value is not None]
+
+
+_Told = tuple[str, dict[str, str], float | None]
+
+
+def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_Told]:
+    by_name: dict[str, list[SinkStatus]] = {}
+    for lane in sinks:
+        by_name.setdefault(lane.name, []).append(lane)
+    for name, lanes in by_name.items():
+        one, labels = lanes[0], {"sink": name, "dataset": lanes[0].dataset}
+        yield "sink_lag_rows", labels, one.sink_lag_rows
+        yield "sink_lag_seconds", labels, one.sink_lag_seconds
+        yield "sink_state", {**labels, "state": one.state}, 1
+        yield "sink_failed_ticks", labels, one.retries
+        yield "sink_delivered_rows", labels, _sum(x.exported for x in lanes)
+        yield "sink_quarantined_rows", labels, _sum(x.quarantined for x in lanes)
+        yield "sink_held_rows", labels, one.held_rows
+        yield "sink_held_since_timestamp_seconds", labels, _seconds(one.held_since)
+        yield "sink_lost_rows", labels, one.lost_rows
+        yield "sink_unknown_losses", labels, one.unknown_losses
+
+
+def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_Told]:
+    for r in received:
+        if not r.dropped:
+            labels = {"dataset": r.dataset}
+            yield "received_waiting_rows", labels, r.rows
+            yield "received_waiting_bytes", labels, r.bytes
+            yield "received_oldest_timestamp_seconds", labels, _seconds(r.oldest)
+            yield "received_set_aside_bodies", labels, r.set_aside.bodies
+            yield "received_unrecorded_bodies", labels, r.unrecorded.files
+    for name in sorted({r.dataset for r in received if r.dropped}):  # several of one name may have been dropped
+        size = sum(r.bytes + r.set_aside.bytes for r in received if r.dropped and r.dataset == name)
+        yield "received_dropped_bytes", {"dataset": name}, size
+
+
+def _of_dataset(d: DatasetMaintenance) -> Iterator[_Told]:
+    labels = {"dataset": d.dataset}
+    yield "dataset_floor", labels, d.floor
+    yield "dataset_held_rows", labels, max((h.rows or 0 for h in d.held_by), default=0)
+    for run in d.last:
+        of = {**labels, "kind": run.kind}
+        yield "maintenance_last_run_timestamp_seconds", of, _seconds(run.started_at)
+        if run.ended_at is not None:
+            yield "maintenance_last_run_seconds", of, (run.ended_at - run.started_at).total_seconds()
+            yield "maintenance_last_run_ok", of, int(run.outcome == "done")
+
+
+def _of_reconciler(found: ReconcileStatus) -> Iterator[_Told]:
+    yield "reconcile_last_run", {}, found.last_run
+    yield "reconcile_last_run_ended_timestamp_seconds", {}, _seconds(found.ended_at)
+    if found.last_run is not None:
+        yield "reconcile_last_run_ok", {}, int(found.aborted is None)
+    if found.aborted is not None:
+        yield "reconcile_last_run_aborted", {"reason": found.aborted}, 1
+    for doubt in found.doubts or ():
+        yield "reconcile_last_run_doubts", {"doubt": doubt}, 1
+    if (seen := found.compared) is not None:
+        yield "reconcile_compared_timestamp_seconds", {}, _seconds(seen.at)
+        yield "reconcile_orphan_files", {}, seen.orphans
+        yield "reconcile_missing_files", {}, seen.missing
+        yield "reconcile_partial", {}, int(seen.partial)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(v or 0 for v in known)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def exposition(found: Sequence[Sample]) -> str:
+    """A name's samples stand together, under its help."""
+    lines = []
+    for name, text in HELP.items():
+        own = [s for s in found if s.name == PREFIX + name]
+        if own:
+            lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge"]
+            lines += (f"{s.name}{_labels(s.labels)} {s.value:.15g}" for s in own)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{told}}}" if told else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

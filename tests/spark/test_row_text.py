@@ -1,0 +1,103 @@
+"""A row has one spelling: what `read` prints, what a sink of JSON lines holds, and what `quarantine list` shows."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame
+
+from strandline.deliver.quarantine.content import spelled
+from strandline.iceberg.schema.columns import ColumnType, ListOf, MapOf, Primitive, Struct
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark.row_text import line
+from strandline.ingest.sources.rows import why_not
+from strandline.lake import Lake
+from tests.conftest import MakeHome
+from tests.spark.lakes import new_lake
+from tests.spark.test_lines import DAY, FROM_INTEGERS, NESTED, PLAIN, a_value, converted, raw_type
+
+KEYS = {
+    "keys": "map<binary,map<boolean,map<int,long>>>",
+    "times": "map<timestamptz,map<timestamp,map<decimal(38,10),float>>>",
+}
+COLUMNS = parse_columns([{"name": n, "type": k} for n, k in (PLAIN | NESTED | KEYS).items()])
+ROWS = 60
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Of the years 1 to 9999, all that Python has."""
+
+
+def tamed(value: Any, kind: ColumnType) -> Any:
+    """Within what Python has, so that Arrow can hand it over."""
+    if value is None:
+        return None
+    match kind:
+        case Struct(fields):
+            return tuple(tamed(v, f.type) for f, v in zip(fields, value, strict=True))
+        case ListOf(of):
+            return [tamed(v, of) for v in value]
+        case MapOf(key, of):
+            return {tamed(k, key): tamed(v, of) for k, v in value.items()}
+        case Primitive("date"):
+            return min(max(value, FIRST_DAY), LAST_DAY)
+        case Primitive("timestamp" | "timestamptz"):
+            return min(max(value, FIRST_DAY * DAY), LAST_DAY * DAY)
+    return value
+
+
+def frame_of(lake: Lake, rows: list[tuple[Any, ...]]) -> DataFrame:
+    raw = lake.spark.createDataFrame(rows, ", ".join(f"{c.name} {raw_type(c.type)}" for c in COLUMNS))
+    return raw.selectExpr(*(f"{converted(c.name, c.type, FROM_INTEGERS)} AS {c.name}" for c in COLUMNS))
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Texts alike, and numbers that are the same in the narrowest type that they may come from."""
+    match found:
+        case dict():
+            return list(found) == list(wanted) and all(same(v, wanted[k]) for k, v in found.items())
+        case list():
+            return len(found) == len(wanted) and all(map(same, found, wanted))
+        case float():
+            return found == wanted or bool(np.float32(found) == np.float32(wanted))
+    return bool(found == wanted) and type(found) is type(wanted)
+
+
+@pytest.fixture(scope="module")
+def values() -> list[tuple[Any, ...]]:
+    rng = random.Random(17)
+    return [tuple(a_value(rng, c.type) for c in COLUMNS) for _ in range(ROWS)]
+
+
+def test_a_row_is_the_same_text_in_read_and_in_a_sink(
+    tmp_path: Path, make_home: MakeHome, values: list[tuple[Any, ...]]
+) -> None:
+    with new_lake(tmp_path / "lake", make_home) as lake:
+        lake.create_dataset("all", COLUMNS)
+        lake.append("all", frame_of(lake, values))
+        read = lake.read_since("all", internal=True, columns=["_ingest_seq", *(c.name for c in COLUMNS)])
+        printed = [text for text, _ in read.lines()]
+        lake.delivery.add("out", "all", "files", {"path": str(tmp_path / "out"), "format": "jsonl"})
+        lake.delivery.tick()
+    sent = [text for f in (tmp_path / "out").rglob("*.jsonl") for text in f.read_text("utf-8").rstrip("\n").split("\n")]
+    assert printed == sorted(sent, key=lambda text: int(json.loads(text)["_ingest_seq"])) and len(sent) == ROWS
+
+
+def test_a_row_that_was_set_aside_is_shown_as_it_is_sent_and_can_be_ingested_again(
+    tmp_path: Path, make_home: MakeHome, values: list[tuple[Any, ...]]
+) -> None:
+    with new_lake(tmp_path / "lake", make_home) as lake:
+        tame = [tuple(tamed(v, c.type) for c, v in zip(COLUMNS, row, strict=True)) for row in values]
+        frame = frame_of(lake, tame).coalesce(1)
+        lines = [row.line for row in frame.select(line("jsonl", frame.schema.fields).alias("line")).collect()]
+        table, schema = frame.toArrow(), frame.schema
+    for shown, text in zip(table.to_pylist(), lines, strict=True):
+        found = {f.name: spelled(shown[f.name], f.type) for f in table.schema}
+        sent = json.loads(text)
+        assert list(found) == list(sent)
+        for name, value in found.items():
+            assert same(value, sent[name]), (name, value, sent[name])
+        assert why_not(text.encode(), schema) is None
