@@ -1,5 +1,5 @@
-"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format. `read` and sinks use
-them.
+"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format. `read` and sinks
+use them.
 
 The expressions run in the JVM, in generated code. They give the same text for the same row: nothing depends on the
 machine's time zone or language.

@@ -8,7 +8,7 @@ demand. Losses and purges are stored before the rows are deleted, and stay. A ru
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Table, Text
 
 from strandline.ledger.schema.core import RowId, UtcMicros, metadata
 
@@ -20,7 +20,6 @@ floor = Table(
     Column("floor", BigInteger, nullable=False),
     Column("changed_at", UtcMicros, nullable=False),
     Column("version", BigInteger, nullable=False),
-    CheckConstraint("floor >= 0", name="floor_not_negative"),
 )
 
 hold = Table(
@@ -31,8 +30,6 @@ hold = Table(
     Column("rows", BigInteger),  # NULL: not counted
     Column("since", UtcMicros, nullable=False),
     Column("up_to", BigInteger, nullable=False),
-    CheckConstraint("rows >= 0", name="held_not_negative"),
-    CheckConstraint("up_to >= 1", name="held_up_to_a_number"),
 )
 
 loss = Table(
@@ -48,12 +45,6 @@ loss = Table(
     Column("rows", BigInteger),  # NULL: nobody can count them any more
     Column("reason", Text, nullable=False),
     Column("at", UtcMicros, nullable=False),
-    CheckConstraint("generation >= 1", name="loss_generation_positive"),
-    CheckConstraint("until >= 1 AND (after IS NULL OR (after >= 1 AND after < until))", name="loss_not_empty"),
-    CheckConstraint("rows >= 0", name="loss_not_negative"),
-    CheckConstraint("reason IN ('dropped', 'deleted', 'purged', 'forgotten')", name="loss_reason_known"),
-    CheckConstraint("(rows IS NULL) = (reason = 'forgotten')", name="only_the_forgotten_is_not_counted"),
-    Index("losses_of_a_sink", "sink_id", "generation", "until"),
 )
 
 # The range in which rows were deleted on demand, and how many. Not the predicate, which may name a person.
@@ -66,9 +57,6 @@ purge = Table(
     Column("hi", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("at", UtcMicros, nullable=False),
-    CheckConstraint("lo >= 1 AND hi >= lo", name="purge_not_empty"),
-    CheckConstraint("rows >= 1", name="purge_has_rows"),
-    Index("purges_of_a_dataset", "dataset_id", "lo"),
 )
 
 # The folders and machines with files of rejected rows: a purge must find every copy of a row.
@@ -80,8 +68,6 @@ reject_folder = Table(
     Column("folder", Text, primary_key=True),
     Column("noted_at", UtcMicros, nullable=False),
 )
-
-_RUNNING = text("ended_at IS NULL")
 
 maintenance_run = Table(
     "maintenance_run",
@@ -98,23 +84,6 @@ maintenance_run = Table(
     Column("outcome", Text),
     Column("reason", Text),
     Column("result", Text),  # JSON
-    CheckConstraint("kind IN ('compact', 'retain', 'expire', 'purge', 'number')", name="run_kind_known"),
-    CheckConstraint("(ended_at IS NULL) = (outcome IS NULL)", name="ended_has_an_outcome"),
-    CheckConstraint(
-        "outcome IS NULL OR outcome IN ('done', 'skipped', 'refused', 'failed', 'died')", name="outcome_known"
-    ),
-    CheckConstraint(
-        "outcome IS NULL OR outcome IN ('done', 'died') OR reason IS NOT NULL", name="not_done_has_a_reason"
-    ),
-    Index(
-        "one_run_of_a_kind",
-        "dataset_id",
-        "kind",
-        unique=True,
-        sqlite_where=_RUNNING,
-        postgresql_where=_RUNNING,
-    ),
-    Index("runs_by_kind", "dataset_id", "kind", "id"),
 )
 
 # The last time that retention saw, and the machine's uptime then. One per dataset, so that each of them sees a jump.
@@ -125,5 +94,4 @@ clock = Table(
     Column("wall", UtcMicros, nullable=False),
     Column("boot", Text),
     Column("boottime_us", BigInteger),
-    CheckConstraint("(boot IS NULL) = (boottime_us IS NULL)", name="boot_whole"),
 )

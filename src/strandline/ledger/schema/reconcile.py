@@ -7,14 +7,9 @@ migrations) refuse every other transition.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, ForeignKey, Index, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Table, Text
 
 from strandline.ledger.schema.core import RowId, UtcMicros, metadata
-
-_RUNNING = text("state = 'running'")
-_THERE = text("state IN ('begun', 'held', 'left', 'purging')")
-_BEGUN = text("state = 'begun'")
-_PURGING = text("state = 'purging'")
 
 sweep_lease = Table(
     "sweep_lease",
@@ -23,8 +18,6 @@ sweep_lease = Table(
     Column("fence", BigInteger, nullable=False),
     Column("token", Text),
     Column("until", UtcMicros),
-    CheckConstraint("id = 1", name="one_sweep_lease"),
-    CheckConstraint("(token IS NULL) = (until IS NULL)", name="sweep_lease_whole"),
 )
 
 reconcile_run = Table(
@@ -43,11 +36,6 @@ reconcile_run = Table(
     Column("started_at", UtcMicros, nullable=False),
     Column("ended_at", UtcMicros),
     Column("folder", Text),  # the id of a folder that other machines may not see; only there are the run's files
-    CheckConstraint("state IN ('running', 'completed', 'aborted')", name="run_state_known"),
-    CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="run_ends"),
-    CheckConstraint("(state = 'aborted') = (reason IS NOT NULL)", name="aborted_has_a_reason"),
-    Index("one_run_of_a_fence", "fence", unique=True),
-    Index("one_run_at_a_time", "state", unique=True, sqlite_where=_RUNNING, postgresql_where=_RUNNING),
 )
 
 swept_file = Table(
@@ -65,16 +53,6 @@ swept_file = Table(
     Column("why", Text),
     Column("begun_at", UtcMicros, nullable=False),
     Column("changed_at", UtcMicros, nullable=False),
-    CheckConstraint("kind IN ('orphan', 'foreign')", name="swept_kind_known"),
-    CheckConstraint(
-        "state IN ('begun', 'held', 'left', 'restored', 'purging', 'purged', 'lost')", name="swept_state_known"
-    ),
-    CheckConstraint("size >= 0", name="swept_not_negative"),
-    Index("one_place_of_a_swept_file", "kept_at", unique=True),
-    Index("swept_by_run", "run_id", "id"),
-    Index("swept_by_path", "path", sqlite_where=_THERE, postgresql_where=_THERE),
-    Index("swept_begun", "id", sqlite_where=_BEGUN, postgresql_where=_BEGUN),
-    Index("swept_purging", "id", sqlite_where=_PURGING, postgresql_where=_PURGING),
 )
 
 suspect_file = Table(
@@ -86,7 +64,6 @@ suspect_file = Table(
     Column("entry", Text, nullable=False),
     Column("found_at", UtcMicros, nullable=False),
     Column("released_at", UtcMicros),
-    CheckConstraint("released_at IS NULL OR released_at >= found_at", name="released_after_it_was_found"),
 )
 
 dropped_batch = Table(
@@ -104,10 +81,4 @@ dropped_batch = Table(
     Column("dropped", BigInteger),
     Column("begun_at", UtcMicros, nullable=False),
     Column("changed_at", UtcMicros, nullable=False),
-    CheckConstraint("state IN ('begun', 'done', 'undone')", name="dropped_state_known"),
-    CheckConstraint("(state = 'done') = (dropped IS NOT NULL)", name="done_is_counted"),
-    CheckConstraint("entries >= 1 AND (dropped IS NULL OR dropped BETWEEN 0 AND entries)", name="dropped_bounded"),
-    Index("one_batch_of_a_token", "token", unique=True),
-    Index("dropped_by_run", "run_id", "id"),
-    Index("dropped_begun", "id", sqlite_where=_BEGUN, postgresql_where=_BEGUN),
 )
