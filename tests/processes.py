@@ -5,17 +5,22 @@ Where it would start a JVM, it attaches to the one of the test run instead, whic
 `SIGKILL` ends the Python process as always. The JVM lives on, so Spark may go on with what it was doing for that
 process: a harder test than a JVM that ends with it.
 
-A test of what users see, or of how the JVM itself ends, uses `own_jvm`.
+`start` does the same without a second of imports (`tests/fork_server.py`). A test of what users see, or of how the JVM
+itself ends, uses `own_jvm`.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fork_server import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 JVM = "STRANDLINE_TEST_JVM"
@@ -29,6 +34,16 @@ def python(module: str, *arguments: str) -> list[str]:
 def own_jvm(module: str, *arguments: str) -> list[str]:
     """The command that runs a module as a user does."""
     return [sys.executable, "-m", module, *arguments]
+
+
+def start(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], **pipes: Any) -> Forked | subprocess.Popen[str]:
+    """A module and its arguments in a process of its own: a fork that attaches to the JVM of the test run, or just what
+    a user starts where there is none."""
+    from tests.fork_server import Forked
+
+    if JVM in env:
+        return Forked(command, cwd=cwd, env=env, **pipes)
+    return subprocess.Popen(own_jvm(*command), cwd=cwd, env=env, text=True, stdin=subprocess.DEVNULL, **pipes)
 
 
 def jvm_environ() -> Mapping[str, str]:
@@ -73,13 +88,17 @@ def use_the_jvm_of_the_test_run() -> None:
     launch.stop_context = lambda: None
 
 
-def main() -> None:
-    module, *arguments = sys.argv[1:]
+def run_module(module: str) -> None:
+    """As `python -m` does, with what is in `sys.argv`."""
     if JVM in os.environ:
         use_the_jvm_of_the_test_run()
-    sys.argv = [module, *arguments]
-    sys.path[0] = str(ROOT)  # not the folder of this file
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(ROOT)  # not the folder of this file
+    run_module(sys.argv[0])
 
 
 if __name__ == "__main__":

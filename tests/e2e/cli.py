@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes import python
+from tests.processes import python, start
 
 TIMEOUT_SECONDS = 240
 
@@ -42,11 +42,12 @@ class Done:
 
 def strandline(home: Path, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
     """One command in a process of its own."""
-    done = subprocess.run(
-        python("strandline.cli.main", *arguments),
-        cwd=home, env={**os.environ, **(environ or {})}, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
+    process = start(
+        ["strandline.cli.main", *arguments],
+        cwd=home, env={**os.environ, **(environ or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr)
+    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    return Done(process.returncode, out, err)
 
 
 def several(home: Path, *commands: Sequence[str], environ: Mapping[str, str] | None = None) -> list[Done]:

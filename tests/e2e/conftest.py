@@ -11,15 +11,17 @@ from tests.conftest import QUICK_JVM, QUICK_SPARK
 from tests.processes import jvm_environ
 
 AS_USED = ("test_cluster", "test_demo", "test_secrets", "test_wheel")
-"""What users see: each process has a JVM of its own, and Spark makes code for its queries, as it does by itself."""
+"""What users see: each process has a JVM of its own."""
+WITH_CODE = ("test_cluster", "test_secrets", "test_wheel")
+"""Spark makes code for its queries, as it does by itself."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
-    as_used = request.module.__name__.rpartition(".")[2] in AS_USED
+    name = request.module.__name__.rpartition(".")[2]
     with pytest.MonkeyPatch.context() as environ:
-        environ.setenv("STRANDLINE_SPARK__OPTIONS", json.dumps(QUICK_JVM if as_used else QUICK_SPARK))
-        if not as_used:
+        environ.setenv("STRANDLINE_SPARK__OPTIONS", json.dumps(QUICK_JVM if name in WITH_CODE else QUICK_SPARK))
+        if name not in AS_USED:
             request.getfixturevalue("spark_started")
             for name, value in jvm_environ().items():
                 environ.setenv(name, value)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.processes import python
+from tests.processes import start
 
 WAIT_SECONDS_MAX = 300
 
@@ -27,8 +27,8 @@ class Receiver:
     ) -> None:
         self.log = log
         with log.open("w") as out:
-            self.process = subprocess.Popen(
-                python("strandline.cli.main", "receive", "--json", *arguments),
+            self.process = start(
+                ["strandline.cli.main", "receive", "--json", *arguments],
                 cwd=home,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -24,7 +24,7 @@ from strandline.ledger.deliver import lanes as lane_records
 from strandline.ledger.schema.receive import received as bodies_table
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver
-from tests.processes import python
+from tests.fork_server import Forked
 from tests.servers import free_port
 from tests.spark.deliveries import Delivered, make_lake
 
@@ -43,7 +43,7 @@ class Route:
     port: int
     logs: Path
     receiver: Receiver | None = None
-    sender: subprocess.Popen[bytes] | None = None
+    sender: Forked | None = None
     offspring: list[psutil.Process] = field(default_factory=list)
     """JVMs and workers of those that were killed: they end by themselves, but not at once."""
 
@@ -71,10 +71,10 @@ class Route:
         assert self.receiver.url.endswith(f":{self.port}")
         return self.receiver
 
-    def start_sender(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[bytes]:
+    def start_sender(self, *arguments: str, failpoint: str = "") -> Forked:
         with self._log("sender").open("wb") as out:
-            self.sender = subprocess.Popen(
-                python("strandline.cli.main", *arguments),
+            self.sender = Forked(
+                ["strandline.cli.main", *arguments],
                 cwd=self.home, stdout=out, stderr=subprocess.STDOUT,
                 env={**os.environ, "STRANDLINE_FAILPOINT": failpoint},
             )  # fmt: skip

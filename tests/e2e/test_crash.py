@@ -1,6 +1,7 @@
-"""`kill -9` at every named point, in processes of their own; stopped and continued writers; a writer killed at random.
+"""`kill -9` in processes of their own; stopped and continued writers; a writer killed at random.
 
-Every point of `failpoints.POINTS` is reached here by name, so one that no code reaches is a failing test.
+One point of each kind of step is killed at (`KILLED`); `make torture` kills at all of them. The tests of tests/spark
+die at every point within one process.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
 
 from strandline import Lake
@@ -22,7 +23,8 @@ from strandline.core import failpoints
 from strandline.core.settings import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from tests.campaign import scaled
-from tests.processes import own_jvm, python
+from tests.fork_server import ROOT, Forked
+from tests.processes import own_jvm
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,
@@ -35,14 +37,24 @@ from tests.spark.protocol import (
     outlive_lease,
     restore_ledger,
     states,
+    unreadable,
 )
 
 pytestmark = pytest.mark.timeout(900)
 
 BEFORE = list(range(1000, 1010))
 BATCH = list(range(10))
-ROOT = Path(__file__).parents[2]
-Command = Callable[..., list[str]]
+KILLED = (
+    "reserve.after_witness",
+    "stage.after_commit",
+    "publish.after_commit",
+    "settle.after_mark",
+    "abandon.after_commit",
+    "open.after_epoch",
+    "postponed.after_roll_forward",
+    "adopt.after_commit",
+)
+"""The witness is written, the table is changed, or the ledger is: of each one, in each part of the protocol."""
 
 
 @pytest.fixture
@@ -52,31 +64,27 @@ def lake(tmp_path: Path, make_home: Callable[..., LakeConfig], spark_started: ob
         yield made
 
 
-def start(lake: Lake, *arguments: str, failpoint: str = "", run: Command = python) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        run("tests.e2e.writer", str(lake.config.home), *arguments),
+def start(lake: Lake, *arguments: str, failpoint: str = "") -> Forked:
+    return Forked(
+        ["tests.e2e.writer", str(lake.config.home), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
         env=os.environ | {"STRANDLINE_FAILPOINT": failpoint},
     )
 
 
-def killed_at(lake: Lake, point: str, *arguments: str, run: Command = python) -> None:
-    process = start(lake, *arguments, failpoint=f"{point}=kill", run=run)
+def killed_at(lake: Lake, point: str, *arguments: str) -> None:
+    process = start(lake, *arguments, failpoint=f"{point}=kill")
     out, err = process.communicate()
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
 
 
-def points(stage: str) -> list[str]:
-    return [p for p in failpoints.POINTS if p.startswith(stage)]
+def points(*stages: str) -> list[Any]:
+    of_these = [p for p in failpoints.POINTS if p.partition(".")[0] in stages]
+    return [pytest.param(p, marks=[] if p in KILLED else pytest.mark.torture) for p in of_these]
 
 
-INGEST = [p for stage in ("reserve", "stage", "publish", "settle") for p in points(f"{stage}.")]
-
-
-@pytest.mark.parametrize("point", INGEST)
+@pytest.mark.parametrize("point", points("reserve", "stage", "publish", "settle"))
 def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: Lake, point: str) -> None:
     killed_at(lake, point, "append", "a", "0", "10")
     assert set(ids(lake)) <= set(BEFORE + BATCH)
@@ -89,12 +97,14 @@ def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: L
 
 
 def test_a_writer_killed_together_with_its_jvm_is_recovered_from(lake: Lake) -> None:
-    killed_at(lake, "stage.after_mark", "append", "a", "0", "10", run=own_jvm)
+    command = own_jvm("tests.e2e.writer", str(lake.config.home), "append", "a", "0", "10")
+    killed = subprocess.run(command, cwd=ROOT, env=os.environ | {"STRANDLINE_FAILPOINT": "stage.after_mark=kill"})
+    assert killed.returncode == -signal.SIGKILL
     assert len(lake.recover().published) == 1
     assert_sound(lake, BEFORE + BATCH)
 
 
-@pytest.mark.parametrize("point", points("abandon."))
+@pytest.mark.parametrize("point", points("abandon"))
 def test_a_recoverer_killed_while_it_abandons_is_recovered_from(lake: Lake, point: str) -> None:
     crash_at(lake, "stage.after_branch", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
     outlive_lease(lake)
@@ -106,7 +116,7 @@ def test_a_recoverer_killed_while_it_abandons_is_recovered_from(lake: Lake, poin
     assert_sound(lake, BEFORE + BATCH)
 
 
-@pytest.mark.parametrize("point", points("open."))
+@pytest.mark.parametrize("point", points("open"))
 def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake: Lake, point: str) -> None:
     copy = copy_ledger(lake, "copy.db")
     lake.append("events", frame(lake, 0), batch_id="a")
@@ -118,26 +128,22 @@ def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake:
     assert lake.append("events", frame(lake, 20), batch_id="b").duplicate
 
 
-@pytest.mark.parametrize("point", points("postponed."))
+@pytest.mark.parametrize("point", points("postponed"))
 def test_a_process_killed_while_it_opens_a_dataset_later_is_gone_on_from(lake: Lake, point: str) -> None:
     lake.create_dataset("other", parse_columns(COLUMNS))
     copy = copy_ledger(lake, "copy.db")
     lake.append("events", frame(lake, 0), batch_id="a")
     crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
     restore_ledger(lake, copy)
-    folder = lake.config.warehouse_folder
-    assert folder is not None
-    metadata, away = (folder / "default" / "events" / name for name in ("metadata", "away"))
-    metadata.rename(away)
-    assert lake.recover().troubled == ["default.events"]
-    away.rename(metadata)
+    with unreadable(lake, "events"):
+        assert lake.recover().troubled == ["default.events"]
     killed_at(lake, point, "recover")
     lake.recover()
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
     assert lake.append("events", frame(lake, 20), batch_id="b").duplicate
 
 
-@pytest.mark.parametrize("point", points("adopt."))
+@pytest.mark.parametrize("point", points("adopt"))
 def test_a_process_killed_while_it_numbers_old_rows_is_taken_over(lake: Lake, point: str) -> None:
     lake.spark.sql("CREATE TABLE lake.default.old (id BIGINT, text STRING) USING iceberg")
     for start_at in (0, 20, 40):
@@ -149,16 +155,9 @@ def test_a_process_killed_while_it_numbers_old_rows_is_taken_over(lake: Lake, po
     assert lake.status().datasets[1].unnumbered == 0
 
 
-def wait_until_stopped(process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
-    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-        assert process.poll() is None and time.monotonic() < deadline, "it did not stop"
-        time.sleep(0.05)
-
-
 def test_a_writer_stopped_before_its_staged_commit_and_declared_dead_is_fenced(lake: Lake) -> None:
     process = start(lake, "append", "a", "0", "10", failpoint="stage.before_commit=stop")
-    wait_until_stopped(process)
+    process.wait_until_stopped(300)
     outlive_lease(lake)
     assert len(lake.recover().abandoned) == 1
     process.send_signal(signal.SIGCONT)
@@ -171,7 +170,7 @@ def test_a_writer_stopped_before_its_staged_commit_and_declared_dead_is_fenced(l
 
 def test_a_writer_stopped_after_staging_is_published_once_by_recovery_and_reports_that(lake: Lake) -> None:
     process = start(lake, "append", "a", "0", "10", failpoint="stage.after_commit=stop")
-    wait_until_stopped(process)
+    process.wait_until_stopped(300)
     outlive_lease(lake)
     assert len(lake.recover().published) == 1
     assert_sound(lake, BEFORE + BATCH)
@@ -183,7 +182,7 @@ def test_a_writer_stopped_after_staging_is_published_once_by_recovery_and_report
 
 def test_a_writer_stopped_after_its_commit_point_publishes_nothing_twice(lake: Lake) -> None:
     process = start(lake, "append", "a", "0", "10", failpoint="publish.before_commit=stop")
-    wait_until_stopped(process)
+    process.wait_until_stopped(300)
     assert len(lake.recover().published) == 1
     process.send_signal(signal.SIGCONT)
     assert process.wait() == 0

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import pytest
 
 from strandline import Lake
 from tests.conftest import MakeHome
-from tests.processes import own_jvm, python
+from tests.fork_server import Forked
+from tests.processes import own_jvm
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
     Delivered,
@@ -62,26 +63,15 @@ def delivered(
             yield made
 
 
-def start(
-    home: Path,
-    *arguments: str,
-    failpoint: str = "",
-    output: Path | None = None,
-    run: Callable[..., list[str]] = python,
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        run("strandline.cli.main", *arguments),
-        stdout=subprocess.PIPE if output is None else output.open("w"),
-        stderr=subprocess.PIPE if output is None else subprocess.DEVNULL,
-        text=True,
-        cwd=home,
-        env=os.environ | {"STRANDLINE_FAILPOINT": failpoint},
-    )
+def start(home: Path, *arguments: str, log: Path, failpoint: str = "") -> Forked:
+    with log.open("w") as out:
+        environ = os.environ | {"STRANDLINE_FAILPOINT": failpoint}
+        return Forked(["strandline.cli.main", *arguments], cwd=home, env=environ, stdout=out)
 
 
 def killed_at(delivered: Delivered, sink: str, point: str, log: Path) -> None:
     """Its JVM and its workers may live on for a moment, with tasks under way."""
-    process = start(delivered.lake.config.home, "tick", "--sink", sink, "--json", failpoint=f"{point}=kill", output=log)
+    process = start(delivered.lake.config.home, "tick", "--sink", sink, "--json", failpoint=f"{point}=kill", log=log)
     assert process.wait(WAIT_SECONDS_MAX) == -signal.SIGKILL, f"{point} was not reached: {log.read_text('utf-8')}"
 
 
@@ -144,9 +134,12 @@ def test_a_deliverer_stopped_for_longer_than_its_lease_delivers_nothing_again(de
     assert isinstance(out, Objects)
     delivered.lake.tick("files")
     delivered.ingest()
-    command = ("tick", "--sink", "files", "--json")
     # With workers of its own: those that stopped are looked for among its children.
-    process = start(delivered.lake.config.home, *command, failpoint=f"{point}=stop", run=own_jvm)
+    process = subprocess.Popen(
+        own_jvm("strandline.cli.main", "tick", "--sink", "files", "--json"),
+        cwd=delivered.lake.config.home, env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=stop"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     stopped(process, delivered.lake)
     outlive_lease(delivered.lake)
     delivered.ingest()
@@ -179,7 +172,7 @@ def told(log: Path) -> list[dict[str, Any]]:
 def test_two_deliverers_of_the_same_sinks_at_once_deliver_each_row_once(delivered: Delivered, tmp_path: Path) -> None:
     delivered.lake.tick()
     logs = [tmp_path / "one", tmp_path / "other"]
-    both = [start(delivered.lake.config.home, "run", "--json", output=log) for log in logs]
+    both = [start(delivered.lake.config.home, "run", "--json", log=log) for log in logs]
     try:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while not all(any(e["event"] == "delivered" for e in told(log)) for log in logs):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ import pytest
 from strandline.ledger.deliver import sinks
 from tests.campaign import scaled
 from tests.conftest import MakeHome
-from tests.processes import python
+from tests.fork_server import Forked
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import (
     Delivered,
@@ -129,19 +127,16 @@ def delivered(
 
 
 @contextmanager
-def daemon(delivered: Delivered) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        python("strandline.cli.main", "run", "--json"),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=delivered.lake.config.home, env=os.environ,
-    )  # fmt: skip
+def daemon(delivered: Delivered) -> Iterator[Forked]:
+    process = Forked(["strandline.cli.main", "run", "--json"], cwd=delivered.lake.config.home)
     try:
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
-def wait_for_something_new(delivered: Delivered, process: subprocess.Popen[str]) -> None:
+def wait_for_something_new(delivered: Delivered, process: Forked) -> None:
     before = things(delivered)
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while things(delivered) == before:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import write_command
 from tests.processes import environ_for_all_pythons
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,19 +129,20 @@ PYTHON = textwrap.dedent(
 KEPT = ("STRANDLINE_CACHE", "STRANDLINE_SPARK__OPTIONS")
 """Settings that a page shows nothing of: where jars are, and that the JVMs of these tests compile quickly."""
 OWN_JVMS = ("README.md",)
-"""Run just as a reader would. Commands of the other pages are processes, too, but share the JVM of the test run."""
+"""Run just as a reader would. Commands of the other pages are processes, too, but forks that share the JVM of the test
+run."""
 
 
 class Session:
     """One bash, and one Python if the page has some; both in processes of their own, as a reader would have them."""
 
-    def __init__(self, folder: Path, shared_jvm: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, of_bash: Mapping[str, str]) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k in KEPT}
         environ.pop("COLUMNS", None)
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
         self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = folder
-        self.bash = self._start("bash", "--norc", **shared_jvm)
+        self.bash = self._start("bash", "--norc", **of_bash)
         self.python: subprocess.Popen[str] | None = None
 
     def _start(self, *command: str, **environ: str) -> subprocess.Popen[str]:
@@ -183,23 +185,30 @@ def _told(process: subprocess.Popen[str], text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def session(folder: Path, shared_jvm: Mapping[str, str]) -> Iterator[Session]:
-    made = Session(folder, shared_jvm)
+def session(folder: Path, of_bash: Mapping[str, str]) -> Iterator[Session]:
+    made = Session(folder, of_bash)
     try:
         yield made
     finally:
         made.close()
 
 
+def quick_commands(folder: Path) -> dict[str, str]:
+    """The environment in which `strandline` is a fork, and in which any Python uses the JVM of the test run."""
+    write_command(folder, "strandline", "strandline.cli.main")
+    places = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**environ_for_all_pythons(folder), "PATH": os.pathsep.join(places)}
+
+
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     wrong: list[str] = []
-    shared_jvm = {} if page in OWN_JVMS else environ_for_all_pythons(tmp_path_factory.mktemp("attached"))
+    environ = {} if page in OWN_JVMS else quick_commands(tmp_path_factory.mktemp("attached"))
     text = (ROOT / page).read_text("utf-8")
     if "$ python examples/" in text:
         (tmp_path / "examples").symlink_to(ROOT / "examples")  # as in the folder of the project
-    with session(tmp_path, shared_jvm) as running:
+    with session(tmp_path, environ) as running:
         for step in steps(text):
             if isinstance(step, Written):
                 (running.where() / step.name).write_text(step.text, "utf-8")

@@ -2,14 +2,13 @@
 loses a row by it or gets one twice.
 
 At every point within one JVM, by an error that nothing survives: the run stays open in the ledger, and not a word of
-how it ended gets there. At the most telling ones real processes are killed: each costs the start of a JVM.
+how it ended gets there. At one point of each kind of maintenance a real process is killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from strandline.core.errors import AlreadyRunning
 from strandline.ledger.deliver import losses
 from strandline.ledger.maintain import runs
 from tests.conftest import MakeHome
-from tests.processes import python
+from tests.fork_server import run_forked
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import in_folder, outlive_lease
 from tests.spark.shore import Shore, open_shore
@@ -96,10 +95,10 @@ def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
 
 
 def killed_at(shore: Shore, kind: str, point: str) -> None:
-    process = subprocess.run(
-        python("strandline.cli.main", *command(shore, kind), "--json"),
+    process = run_forked(
+        ["strandline.cli.main", *command(shore, kind), "--json"],
         cwd=shore.lake.config.home, env=os.environ | {"STRANDLINE_FAILPOINT": f"{point}=kill"},
-        capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, stdin=subprocess.DEVNULL,
+        timeout=WAIT_SECONDS_MAX,
     )  # fmt: skip
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {process.stdout} {process.stderr}"
 

@@ -24,6 +24,7 @@ from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.e2e.receiver import Receiver, post, receiving
 from tests.spark.bodies import outlive_lease
+from tests.spark.lakes import in_main
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -63,8 +64,7 @@ def in_table(lake: Lake) -> list[int]:
 
 
 def in_body_order(lake: Lake, ids: list[int]) -> list[int]:
-    query = "SELECT id FROM lake.default.events ORDER BY _ingest_seq"
-    return [r[0] for r in lake.spark.sql(query).collect() if r[0] in set(ids)]
+    return [n for _, n in in_main(lake, "events", "id") if n in set(ids)]
 
 
 @pytest.mark.parametrize("point", POINTS)

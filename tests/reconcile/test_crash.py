@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from strandline.core import failpoints
 from strandline.core.reconcile_records import AbortReason, Asked, SweptState
 from strandline.ledger.deliver import losses, sinks
 from strandline.reconcile import settle
+from tests.fork_server import Forked
 from tests.reconcile.buckets import put_object
 from tests.reconcile.test_kept import set_aside
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
@@ -26,8 +26,7 @@ from tests.servers import S3
 
 pytestmark = pytest.mark.timeout(600)
 
-ROOT = Path(__file__).parents[2]
-LEASE_SECONDS = 1
+LEASE_SECONDS = 60
 ORPHANS = 5
 DROP_POINTS = [p for p in failpoints.POINTS if p.startswith("reconcile.") and "drop" in p]
 FILE_POINTS = [
@@ -59,15 +58,19 @@ def lake(make_lake: MakeLake) -> WholeLake:
     return make_lake(4, lease_seconds=LEASE_SECONDS, batch_size=3, quarantine_days=0)
 
 
-def start(lake: WholeLake, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.reconcile.sweeper", str(lake.home), *arguments],
+def start(lake: WholeLake, *arguments: str, failpoint: str = "") -> Forked:
+    return Forked(
+        ["tests.reconcile.sweeper", str(lake.home), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
         env=os.environ | {"STRANDLINE_FAILPOINT": failpoint},
     )
+
+
+def outlive_lease(lake: WholeLake) -> None:
+    """As if the lease of the run had run out."""
+    with lake.lake.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE sweep_lease SET until = until - 3600000000 WHERE until IS NOT NULL")
 
 
 def killed_at(lake: WholeLake, point: str, *arguments: str) -> None:
@@ -75,7 +78,7 @@ def killed_at(lake: WholeLake, point: str, *arguments: str) -> None:
     process = start(lake, *arguments, failpoint=f"{name}=kill" + (f"@{nth}" if nth else ""))
     out, err = process.communicate(timeout=200)
     assert process.returncode == -signal.SIGKILL, f"{point} was not reached: {out} {err}"
-    time.sleep(LEASE_SECONDS + 0.1)
+    outlive_lease(lake)
 
 
 def assert_record_is_right(lake: WholeLake, run: int) -> None:
@@ -233,10 +236,12 @@ class Copying:
 
     lake: WholeLake
     put: Callable[[str, bytes], str]
+    clock_seconds: float = 0
+    """How exact the times of its files are."""
 
     def puts(self) -> dict[str, bytes]:
         made = {self.put(f"stray-{n}.parquet", b"x" * (n + 1)): b"x" * (n + 1) for n in range(ORPHANS)}
-        time.sleep(1.1)  # a bucket's times are whole seconds
+        time.sleep(self.clock_seconds)
         return made
 
     def there(self, *paths: str) -> list[bool]:
@@ -267,7 +272,8 @@ def copying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copying]
         keys = {"endpoint": s3.endpoint, "access_key": s3.access_key, "secret_key": s3.secret_key}
         lake = WholeLake(tmp_path / "lake", {"warehouse": {"url": f"s3://{bucket}/lake"} | keys}, **settings)
         lake.append()
-        yield Copying(lake, lambda name, content: put_object(s3, bucket, f"lake/default/events/data/{name}", content))
+        data = "lake/default/events/data"
+        yield Copying(lake, lambda name, content: put_object(s3, bucket, f"{data}/{name}", content), clock_seconds=1.1)
         lake.lake.close()
         return
     other = Path("/dev/shm")
@@ -336,16 +342,15 @@ def test_a_restore_killed_between_copy_and_delete_is_finished_by_the_next(copyin
 # ---- a run that only seems dead --------------------------------------------------------------------------------------
 
 
-def stopped_at(lake: WholeLake, point: str, *arguments: str) -> subprocess.Popen[str]:
+def stopped_at(lake: WholeLake, point: str, *arguments: str) -> Forked:
     process = start(lake, *arguments, failpoint=f"{point}=stop")
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), f"{point} was not reached"
-    time.sleep(LEASE_SECONDS + 0.1)
+    process.wait_until_stopped(200)
+    outlive_lease(lake)
     return process
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
-    os.kill(process.pid, signal.SIGCONT)
+def go_on(process: Forked) -> None:
+    process.send_signal(signal.SIGCONT)
     process.wait(200)
 
 

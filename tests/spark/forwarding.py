@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import strandline
 from tests.spark import bodies
-from tests.spark.lakes import create, numbers, sql
+from tests.spark.lakes import create, in_order, numbers, sql
 from tests.spark.relay import Relay, relaying
 from tests.spark.sinks import tick
 
@@ -132,7 +132,7 @@ class Way:
     def arrived(self, column: str = "n") -> list[Any]:
         """In the table at the other end, in order; a row that stands there twice is there twice."""
         self.to.ingest()
-        return [r[0] for r in sql(self.to.lake, f"SELECT {column} FROM {self.table} ORDER BY 1")]
+        return [r[0] for r in in_order(sql(self.to.lake, f"SELECT {column} FROM {self.table}"))]
 
     @property
     def table(self) -> str:

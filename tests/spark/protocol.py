@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Abandoned, Block, Published, Reserved, Staged
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import blocks
+from tests.spark.lakes import in_order
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
 LEASE_SECONDS = 60
@@ -33,8 +35,8 @@ def frame(lake: strandline.Lake, start: int, count: int = 10, partitions: int = 
 
 def rows(lake: strandline.Lake, dataset: str = "events") -> list[tuple[int, int]]:
     """(number, id) of everything that a reader of main sees, in order of the numbers."""
-    found = lake.spark.table(f"lake.default.{dataset}").select("_ingest_seq", "id").orderBy("_ingest_seq").collect()
-    return [(r[0], r[1]) for r in found]
+    found = lake.spark.table(f"lake.default.{dataset}").select("_ingest_seq", "id").collect()
+    return [(r[0], r[1]) for r in in_order(found)]
 
 
 def ids(lake: strandline.Lake, dataset: str = "events") -> list[int]:
@@ -88,6 +90,17 @@ def restore_ledger(lake: strandline.Lake, copy: Path) -> None:
     assert lake.ledger.path is not None
     shutil.copy(copy, lake.ledger.path.with_suffix(".restoring"))
     lake.ledger.path.with_suffix(".restoring").replace(lake.ledger.path)
+
+
+@contextmanager
+def unreadable(lake: strandline.Lake, dataset: str) -> Iterator[None]:
+    """The table's metadata is somewhere else meanwhile."""
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    metadata = folder / "default" / dataset / "metadata"
+    away = metadata.rename(metadata.with_name("away"))
+    yield
+    away.rename(metadata)
 
 
 def expire_everything(lake: strandline.Lake, dataset: str = "events") -> None:

@@ -92,8 +92,7 @@ class Shore(Delivered):
 
     def left(self, where: str = "true") -> list[int]:
         """The numbers that are in the table still."""
-        rows = sql(self.lake, f"SELECT _ingest_seq FROM lake.default.events WHERE {where} ORDER BY 1")
-        return [r[0] for r in rows]
+        return sorted(r[0] for r in sql(self.lake, f"SELECT _ingest_seq FROM lake.default.events WHERE {where}"))
 
     # The care that a table needs. All of it is due at once.
 

@@ -18,7 +18,7 @@ from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
 from strandline.ledger.ingest import blocks, sequence
 from tests.conftest import MakeHome
-from tests.spark.lakes import count, create, new_lake, numbers, open_blocks, owned, sql, status, values
+from tests.spark.lakes import count, create, in_order, new_lake, numbers, open_blocks, owned, sql, status, values
 from tests.spark.protocol import outlive_lease
 
 STEP_ROWS = 10
@@ -50,7 +50,7 @@ def add(lake: Lake, name: str, lo: int, hi: int) -> None:
 
 
 def content(lake: Lake, name: str) -> list[tuple[Any, ...]]:
-    return [tuple(r) for r in sql(lake, f"SELECT n, text FROM lake.default.{name} ORDER BY n")]
+    return [tuple(r) for r in in_order(sql(lake, f"SELECT n, text FROM lake.default.{name}"))]
 
 
 def numbered(lake: Lake, name: str) -> dict[int, int]:

@@ -19,6 +19,7 @@ from strandline.core.settings import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import maintenance
 from strandline.maintain.compact import Compacted, CompactOptions, compact
+from tests.spark.lakes import in_order
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,
@@ -57,7 +58,7 @@ def run(lake: Lake, dataset: str = "events", options: CompactOptions = CompactOp
 
 def spans(lake: Lake, dataset: str = "events") -> list[tuple[int, int]]:
     """Lowest and highest number of each file, from the rows themselves; fails where one is out of order inside."""
-    found = lake.spark.sql(f"SELECT _file, _pos, _ingest_seq FROM lake.default.{dataset} ORDER BY 1, 2").collect()
+    found = in_order(lake.spark.sql(f"SELECT _file, _pos, _ingest_seq FROM lake.default.{dataset}").collect())
     files: dict[str, list[int]] = {}
     for row in found:
         files.setdefault(row[0], []).append(row[2])
@@ -70,7 +71,7 @@ def deletes(lake: Lake, dataset: str = "events") -> int:
 
 
 def row_ids(lake: Lake) -> list[Any]:
-    return lake.spark.sql("SELECT _ingest_seq, _row_id FROM lake.default.events ORDER BY 1").collect()
+    return in_order(lake.spark.sql("SELECT _ingest_seq, _row_id FROM lake.default.events").collect())
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any], *, often: int = 1) -> list[str]:

@@ -41,6 +41,7 @@ from tests.spark.protocol import (
     restore_ledger,
     rows,
     states,
+    unreadable,
 )
 from tests.spark.test_recover import staged_by_hand
 
@@ -192,6 +193,21 @@ def test_a_crash_in_the_middle_of_the_opening_is_gone_on_from(lake: Lake, point:
     for start, batch in ((0, "a"), (20, "b")):
         assert lake.append("events", frame(lake, start), batch_id=batch).duplicate
     assert_sound(lake, everything)
+
+
+@pytest.mark.parametrize("point", ["postponed.after_epoch", "postponed.after_roll_forward", "postponed.after_commit"])
+def test_a_crash_while_a_dataset_is_opened_later_is_gone_on_from(lake: Lake, point: str) -> None:
+    lake.create_dataset("other", parse_columns(COLUMNS))
+    copy = copy_ledger(lake, "copy.db")
+    lake.append("events", frame(lake, 0), batch_id="a")
+    crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
+    restore_ledger(lake, copy)
+    with unreadable(lake, "events"):
+        assert lake.recover().troubled == ["default.events"]
+    crash_at(lake, point, lake.recover)
+    lake.recover()
+    assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
+    assert lake.append("events", frame(lake, 20), batch_id="b").duplicate
 
 
 def test_numbers_lost_between_witness_and_commit_are_never_given_out(lake: Lake) -> None:
@@ -413,19 +429,14 @@ def test_a_dataset_that_cannot_be_read_is_opened_later_and_keeps_no_other_waitin
     lake.append("events", frame(lake, 0), batch_id="a")
     lake.append("broken", frame(lake, 0), batch_id="a")
     crash_at(lake, "stage.after_mark", lambda: lake.append("broken", frame(lake, 20), batch_id="b"))
-    folder = lake.config.warehouse_folder
-    assert folder is not None
-    metadata = folder / "default" / "broken" / "metadata"
     restore_ledger(lake, copy)
-    metadata.rename(away := metadata.with_name("away"))
-
-    report = lake.recover()
-    assert report.troubled == ["default.broken"] and any("default.broken" in line for line in report.held)
-    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
-    assert_sound(lake, BEFORE + list(range(10)))
-    broken = next(d for d in lake.status().datasets if d.name == "default.broken")
-    assert broken.problem is not None
-    away.rename(metadata)
+    with unreadable(lake, "broken"):
+        report = lake.recover()
+        assert report.troubled == ["default.broken"] and any("default.broken" in line for line in report.held)
+        assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+        assert_sound(lake, BEFORE + list(range(10)))
+        broken = next(d for d in lake.status().datasets if d.name == "default.broken")
+        assert broken.problem is not None
     with lake.ledger.read() as connection:
         dataset = lake.dataset("broken").id
         sealed, waiting = blocks.sealed(connection, dataset), blocks.postponed(connection, dataset)

@@ -26,6 +26,7 @@ from tests.campaign import scaled, seed
 from tests.reconcile.flipping import FlippedLake, quick_runs
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.reconcile.test_superseded import days_later
+from tests.spark.lakes import in_order
 from tests.spark.protocol import COLUMNS, copy_ledger, expire_everything, frame, ids, restore_ledger
 from tests.spark.sinks import tick
 
@@ -40,7 +41,7 @@ def lake(tmp_path: Path, make_home: Callable[..., LakeConfig], spark_started: ob
 
 
 def files(lake: Lake, name: str, where: str = "content = 0") -> list[str]:
-    rows = lake.spark.sql(f"SELECT file_path FROM lake.default.{name}.files WHERE {where} ORDER BY 1").collect()
+    rows = in_order(lake.spark.sql(f"SELECT file_path FROM lake.default.{name}.files WHERE {where}").collect())
     return [row.file_path for row in rows]
 
 

@@ -76,6 +76,16 @@ def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, po
     assert_sound(lake, BEFORE + BATCH)
 
 
+@pytest.mark.parametrize("point", ["reserve.before_witness", "reserve.after_witness"])
+def test_a_writer_that_died_before_it_had_numbers_leaves_nothing_behind(lake: Lake, point: str) -> None:
+    crash_at(lake, point, lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    assert states(lake) == ["published"]
+    lake.recover()
+    assert_sound(lake, BEFORE)
+    lake.append("events", frame(lake, 0), batch_id="a")
+    assert_sound(lake, BEFORE + BATCH)
+
+
 @pytest.mark.parametrize(
     "point", ["abandon.before_witness", "abandon.after_witness", "abandon.after_commit", "abandon.after_branch"]
 )

@@ -76,7 +76,7 @@ def read(spark: SparkSession, path: Path, fields: t.StructType) -> DataFrame:
 
 
 def rows(df: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in df.orderBy(LINE).collect()]
+    return [row.asDict(recursive=True) for row in sorted(df.collect(), key=lambda row: row[LINE])]
 
 
 def rejected(df: DataFrame) -> list[tuple[int, str, str]]:

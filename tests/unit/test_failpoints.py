@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from _pytest.mark import ParameterSet
+
 import strandline
 from strandline.core import failpoints
 
@@ -16,7 +18,9 @@ SOURCES = sorted(Path(strandline.__file__).parent.rglob("*.py"))
 
 @cache
 def calls() -> list[ast.Call]:
-    trees = [ast.parse(source.read_text("utf-8")) for source in SOURCES]
+    """Of the modules that may hit a point, or name the step of one."""
+    texts = (source.read_text("utf-8") for source in SOURCES)
+    trees = [ast.parse(text) for text in texts if "failpoints" in text or "step=" in text]
     return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
@@ -43,7 +47,8 @@ def hit_in_the_code() -> set[str]:
 
 
 def points_of(module: ModuleType) -> set[str]:
-    """What the tests of a module are run for, one by one; `name@2` is the second time that the point is reached."""
+    """What the tests of a module are run for, one by one, not only in `make torture`; `name@2` is the second time that
+    the point is reached."""
     found: set[str] = set()
     for _, test in inspect.getmembers(module, inspect.isfunction):
         for mark in getattr(test, "pytestmark", []):
@@ -51,8 +56,9 @@ def points_of(module: ModuleType) -> set[str]:
                 continue
             names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
             if "point" in names:
-                cases = (case if len(names) > 1 else (case,) for case in mark.args[1])
-                found.update(case[names.index("point")].partition("@")[0] for case in cases)
+                cases = [ParameterSet.extract_from(case, force_tuple=len(names) == 1) for case in mark.args[1]]
+                every_time = [case.values for case in cases if not any(m.name == "torture" for m in case.marks)]
+                found.update(str(values[names.index("point")]).partition("@")[0] for values in every_time)
     return found
 
 
@@ -61,24 +67,23 @@ def test_the_code_hits_exactly_the_points_that_are_listed() -> None:
     assert len(set(failpoints.POINTS)) == len(failpoints.POINTS)
 
 
-def test_a_process_dies_at_every_point_that_is_listed() -> None:
-    """Writers are killed at every point of theirs. A deliverer dies at every point of its own within one JVM (an error
-    that nothing survives), and is killed for real at the most telling ones: each costs the start of a JVM. A receiver
-    is killed while it takes bodies in, which needs none, and dies within one while it ingests them. Maintenance dies
-    within one, too; the reconciler needs none, and is killed."""
-    from tests.e2e import test_crash, test_maintain_crash
-    from tests.e2e import test_deliver_crash as test_deliverers_killed
-    from tests.e2e import test_receive_crash as test_receivers_killed
-    from tests.ledger import test_emptied_table as test_recovery_dying
-    from tests.ledger import test_ended_batches as test_spoolers_dying
-    from tests.receive import test_restored as test_receivers_restored
-    from tests.reconcile import test_crash as test_sweepers_killed
-    from tests.spark import test_deliver_crash as test_deliverers_dying
-    from tests.spark import test_intake as test_receivers_dying
+def test_something_dies_at_every_point_that_is_listed() -> None:
+    """Within one process, at every point, by an error that nothing survives; the reconciler needs no JVM and is killed.
+    At one point of each kind of step real processes are killed as well."""
+    from tests.e2e import test_crash as writers_killed
+    from tests.e2e import test_deliver_crash as deliverers_killed
+    from tests.e2e import test_maintain_crash
+    from tests.e2e import test_receive_crash as receivers_killed
+    from tests.ledger import test_emptied_table, test_ended_batches
+    from tests.receive import test_restored
+    from tests.reconcile import test_crash as reconcilers_killed
+    from tests.spark import test_adopt, test_deliver_crash, test_intake, test_opening, test_recover
 
-    dying = points_of(test_deliverers_dying) | points_of(test_recovery_dying)
-    receivers = points_of(test_receivers_killed) | points_of(test_receivers_dying) | points_of(test_spoolers_dying)
-    receivers |= points_of(test_receivers_restored)
-    keepers = points_of(test_maintain_crash) | points_of(test_sweepers_killed)
-    assert points_of(test_crash) | dying | receivers | keepers == set(failpoints.POINTS)
-    assert points_of(test_deliverers_killed) <= dying
+    writers = points_of(test_recover) | points_of(test_opening) | points_of(test_adopt)
+    deliverers = points_of(test_deliver_crash) | points_of(test_emptied_table)
+    receivers = points_of(receivers_killed) | points_of(test_intake) | points_of(test_ended_batches)
+    receivers |= points_of(test_restored)
+    keepers = points_of(test_maintain_crash) | points_of(reconcilers_killed)
+    assert writers | deliverers | receivers | keepers == set(failpoints.POINTS)
+    assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers
+    assert points_of(deliverers_killed) <= deliverers
