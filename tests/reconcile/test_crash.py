@@ -27,6 +27,7 @@ from tests.servers import S3
 pytestmark = pytest.mark.timeout(600)
 
 LEASE_SECONDS = 60
+SHORT_SECONDS = 1
 ORPHANS = 5
 DROP_POINTS = [p for p in failpoints.POINTS if p.startswith("reconcile.") and "drop" in p]
 FILE_POINTS = [
@@ -56,6 +57,12 @@ PURGE_POINTS = ["reconcile.after_purge_record", "reconcile.after_purged"]
 @pytest.fixture
 def lake(make_lake: MakeLake) -> WholeLake:
     return make_lake(4, lease_seconds=LEASE_SECONDS, batch_size=3, quarantine_days=0)
+
+
+@pytest.fixture
+def short_lease(make_lake: MakeLake) -> WholeLake:
+    """For a run that is stopped: by its own clock, too, its lease must have run out when it goes on."""
+    return make_lake(4, lease_seconds=SHORT_SECONDS, batch_size=3, quarantine_days=0)
 
 
 def start(lake: WholeLake, *arguments: str, failpoint: str = "") -> Forked:
@@ -345,7 +352,7 @@ def test_a_restore_killed_between_copy_and_delete_is_finished_by_the_next(copyin
 def stopped_at(lake: WholeLake, point: str, *arguments: str) -> Forked:
     process = start(lake, *arguments, failpoint=f"{point}=stop")
     process.wait_until_stopped(200)
-    outlive_lease(lake)
+    time.sleep(SHORT_SECONDS + 0.1)
     return process
 
 
@@ -354,7 +361,8 @@ def go_on(process: Forked) -> None:
     process.wait(200)
 
 
-def test_a_stopped_run_that_goes_on_moves_nothing_more_once_another_has_taken_over(lake: WholeLake) -> None:
+def test_a_stopped_run_that_goes_on_moves_nothing_more_once_another_has_taken_over(short_lease: WholeLake) -> None:
+    lake = short_lease
     orphans = lake.puts(ORPHANS)
     process = stopped_at(lake, "reconcile.after_files_record", "act")
     report = lake.run(REPORT)
@@ -365,8 +373,9 @@ def test_a_stopped_run_that_goes_on_moves_nothing_more_once_another_has_taken_ov
     assert_record_is_right(lake, dead.id)
 
 
-def test_a_stopped_run_cannot_drop_an_entry_whose_file_came_back(lake: WholeLake) -> None:
+def test_a_stopped_run_cannot_drop_an_entry_whose_file_came_back(short_lease: WholeLake) -> None:
     """Its token is void: the commit that it had prepared is refused by the table itself."""
+    lake = short_lease
     gone = lake.data_files()[0]
     content = Path(gone).read_bytes()
     os.unlink(gone)
@@ -378,7 +387,8 @@ def test_a_stopped_run_cannot_drop_an_entry_whose_file_came_back(lake: WholeLake
     assert lake.run(REPORT).outcome.found.missing == 0
 
 
-def test_a_file_that_a_stopped_run_moved_after_all_is_on_record_and_comes_back(lake: WholeLake) -> None:
+def test_a_file_that_a_stopped_run_moved_after_all_is_on_record_and_comes_back(short_lease: WholeLake) -> None:
+    lake = short_lease
     orphans = lake.puts(1)
     process = stopped_at(lake, "reconcile.between_files", "act")
     report = lake.run(REPORT)
