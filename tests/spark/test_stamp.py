@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.core.errors import StampMismatch
 from strandline.lake import Lake
+from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.spark.lakes import batch, create, in_main, new_lake, numbers, open_blocks, sql, values
 
@@ -26,7 +27,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Itera
 
 PLANS = {
     "one row": "SELECT 7L AS n",
-    "many partitions": "SELECT id AS n FROM range(0, 3000, 1, 500)",
+    "many partitions": f"SELECT id AS n FROM range(0, 3000, 1, {scaled(80, 500)})",
     "mostly empty partitions": "SELECT id AS n FROM range(0, 60, 1, 60) WHERE id % 20 = 3",
     "group": "SELECT n FROM (SELECT id % 97 AS n, count(*) FROM range(0, 1000, 1, 4) GROUP BY 1)",
     "join": "SELECT a.id AS n FROM range(0, 300, 1, 3) a JOIN range(100, 900, 1, 4) b ON a.id = b.id",
