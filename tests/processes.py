@@ -69,12 +69,13 @@ def attach(*_: object) -> Any:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    from strandline.iceberg.session.launch import _name_packages
+    from strandline.iceberg.session.launch import PACKAGES
+    from strandline.iceberg.session.spark_internals import name_packages
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_GATEWAY_PORT"], _, os.environ["PYSPARK_GATEWAY_SECRET"] = os.environ[JVM].partition(":")
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    _name_packages(gateway.jvm)
+    name_packages(gateway.jvm, PACKAGES)
     running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     java = gateway.jvm.JavaSparkContext(running)
     return SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=running.conf()))

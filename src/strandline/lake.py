@@ -357,6 +357,11 @@ class Lake:
     def status(self) -> status.LakeStatus:
         return status.look(self.config, self.ledger, self.witness)
 
+    def audit_events(self, events_max: int) -> list[audit.AuditEvent]:
+        """Newest first."""
+        with self.ledger.read() as connection:
+            return audit.latest(connection, events_max=events_max)
+
     def open_ledger(self, *, rebuild: bool = False) -> Opened | None:
         """The opening procedure: None if witness and counter agree, which they nearly always do."""
         return self.ingestion.open_ledger(rebuild=rebuild)

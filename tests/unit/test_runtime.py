@@ -14,7 +14,7 @@ from strandline.core.errors import ConfigError, RuntimeMissing
 from strandline.core.settings import LakeConfig, Settings
 from strandline.iceberg.session import jars as jars_module
 from strandline.iceberg.session import java as java_module
-from strandline.iceberg.session import launch, runtime
+from strandline.iceberg.session import runtime, spark_internals
 from strandline.iceberg.session.jars import Jar, ensure_jars, needed_jars, unverified_jars
 from strandline.iceberg.session.java import JavaFound, JavaUnfit, find_java, inspect_java
 from strandline.iceberg.session.launch import context_options, java_options, last_useful_line
@@ -322,7 +322,7 @@ def test_the_environment_of_the_process_stays_as_it_is_while_spark_starts() -> N
     from pyspark import find_spark_home, java_gateway
 
     before = dict(os.environ)
-    with launch._environment({"JAVA_HOME": "/a java", "PATH": None}):
+    with spark_internals.launch_environment({"JAVA_HOME": "/a java", "PATH": None}):
         assert dict(os.environ) == before
         for module in (find_spark_home, java_gateway):
             seen = vars(module)["os"]

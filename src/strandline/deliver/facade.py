@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from strandline.core.delivery_types import SinkRecord
+from strandline.core.delivery_types import Intent, SinkRecord
 from strandline.core.errors import RefusedError, UsageError
-from strandline.core.types import BlockId, BlockKind, Dataset, Reserved
+from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.sink_session import Progress
 from strandline.deliver.tick import Deliverer, TickReport
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.ledger import audit
-from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver import delivery_report, intents, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.maintain import floors
 from strandline.ledger.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -74,6 +75,19 @@ class Delivery:
     def get(self, name: str) -> SinkRecord:
         with self.context.ledger.read() as connection:
             return sinks.get(connection, name)
+
+    def dataset_name(self, record: SinkRecord) -> str:
+        with self.context.ledger.read() as connection:
+            return delivery_report.dataset_name(connection, record)
+
+    def floor(self, record: SinkRecord) -> Seq | None:
+        """Rows at or below it may be gone from the lake."""
+        with self.context.ledger.read() as connection:
+            return floors.get(connection, record.dataset)
+
+    def open_intents(self, record: SinkRecord) -> list[Intent]:
+        with self.context.ledger.read() as connection:
+            return intents.open_of(connection, record)
 
     def pause(self, name: str) -> SinkRecord:
         """Stop delivering to the sink; open intents are finished after `resume`. A stopped sink can be paused, too: a

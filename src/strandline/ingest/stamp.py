@@ -26,6 +26,7 @@ from strandline.core.partition import NULL_PART, encode_part
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.session import spark_internals
 from strandline.iceberg.spark.tables import StagedFile, explain
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
@@ -83,21 +84,21 @@ _NARROW = frozenset(
 def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | None = None) -> Pinned:
     """The same rows over one RDD, whose partitions stay the same however often they are computed. The frame is left as
     it is if rows need not be read to be counted and the source alone decides the partitions."""
-    if not hasattr(df, "_jdf"):
+    if spark_internals.is_connect(df):
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
         )
     try:
-        planned = df._jdf.queryExecution()
+        planned = spark_internals.query_execution(df)
         rdd = planned.toRdd()
-        ours = df.sparkSession._jsparkSession.equals(spark._jsparkSession)
+        ours = spark_internals.is_of_session(df, spark)
         if ours and not digest and planned.analyzed().deterministic() and _is_narrow(planned.executedPlan()):
             return Pinned(df, rdd.getNumPartitions(), rejects)
-        pinned = spark._jsparkSession.internalCreateDataFrame(rdd, df._jdf.schema(), False)
+        pinned = spark_internals.frame_over(spark, rdd, df)
         partitions = rdd.getNumPartitions()
     except Exception as e:
         raise explain(e, "the batch cannot be computed") from e
-    return Pinned(DataFrame(pinned, spark), partitions, rejects)
+    return Pinned(pinned, partitions, rejects)
 
 
 def _is_narrow(plan: Any) -> bool:

@@ -14,7 +14,6 @@ from strandline.cli.render import common
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.settings import find_config, load_config
 from strandline.lake_admin import rebuild_ledger
-from strandline.ledger import audit as audit_events
 from strandline.status import documents
 
 app = typer.Typer(help="Look after the ledger: the lake's own state.")
@@ -102,6 +101,6 @@ def audit(
     json: JsonOption = False,
 ) -> None:
     """What was decided out of the ordinary course, and why. Starts no JVM."""
-    with opened(config) as lake, lake.ledger.read() as connection:
-        found = audit_events.latest(connection, events_max=limit)
+    with opened(config) as lake:
+        found = lake.audit_events(limit)
     Output(as_json=json).show({"events": found}, common.audit(found))

@@ -15,8 +15,6 @@ from strandline.cli.output import Output
 from strandline.cli.render import common
 from strandline.cli.render import sinks as render_sinks
 from strandline.core.errors import StrandlineError, UsageError
-from strandline.ledger.deliver import delivery_report, intents
-from strandline.ledger.maintain import floors
 from strandline.status import documents, sinks
 
 if TYPE_CHECKING:
@@ -69,13 +67,8 @@ def add(
         lake.on_start = say
         made = lake.delivery.add(name, dataset, kind, options, from_now=start is Start.NOW)
         full = lake.dataset(dataset).name
-        floor = _floor(lake, made)
+        floor = lake.delivery.floor(made)
     out.show(documents.sink(made, full), render_sinks.added(made, full, floor))
-
-
-def _floor(lake: Lake, record: SinkRecord) -> int | None:
-    with lake.ledger.read() as connection:
-        return floors.get(connection, record.dataset)
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
@@ -105,9 +98,7 @@ def show(name: SinkArgument, config: ConfigOption = None, json: JsonOption = Fal
     with opened(config) as lake:
         record = lake.delivery.get(name)
         lanes = sinks.look(lake.ledger, lake.id, name)
-        with lake.ledger.read() as connection:
-            still_open = intents.open_of(connection, record)
-    found = record, lanes, still_open
+        found = record, lanes, lake.delivery.open_intents(record)
     Output(as_json=json).show(documents.sink_in_full(*found), *render_sinks.detail(*found))
 
 
@@ -137,8 +128,7 @@ def update(
 
 
 def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
-    with lake.ledger.read() as connection:
-        return documents.sink(record, delivery_report.dataset_name(connection, record))
+    return documents.sink(record, lake.delivery.dataset_name(record))
 
 
 @app.command()
@@ -183,7 +173,7 @@ def reset(
         )
         fresh = lake.delivery.reset(name, to=None if to == BEGINNING else to)
         document = _document(lake, fresh)
-        note = render_sinks.floor_note(fresh, _floor(lake, fresh))
+        note = render_sinks.floor_note(fresh, lake.delivery.floor(fresh))
     begins = "the beginning" if fresh.start is None else f"behind number {fresh.start:,}"
     said = common.done(f"Sink {name} begins generation {fresh.generation} at {begins}")
     out.show(document, said, *([] if note is None else [note]))

@@ -122,9 +122,7 @@ def _wait_for_rows(collector: Lake) -> None:
 
 
 def _count(collector: Lake) -> tuple[int, int]:
-    from pyspark.sql import functions as F
-
-    found = collector.read_since(DATASET).df.agg(F.count("*"), F.count_distinct("id")).collect()[0]
+    found = collector.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
     return int(found[0]), int(found[1])
 
 

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertRefSnapshotId, UpdatesAndRequirements
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update import AssertRefSnapshotId
 
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
 from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.iceberg.pyiceberg.errors import explained
+from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
 
 VOID_KEPT_MS = 30 * 86_400_000
 """Longer than any process sleeps that prepared a commit; then expiry removes the tag."""
@@ -34,17 +32,6 @@ class Dropped:
     count: int
     """Files, however often main had each."""
     snapshot: int | None
-
-
-class _DropFiles(_OverwriteFiles):
-    """PyIceberg's overwrite with nothing to add, which refuses a token that was voided."""
-
-    token = ""
-
-    def _commit(self) -> UpdatesAndRequirements:
-        updates, requirements = super()._commit()
-        not_void = AssertRefSnapshotId.model_validate({"ref": VOID_PREFIX + self.token, "snapshot-id": None})
-        return updates, (*requirements, not_void)
 
 
 def is_possible(catalog: LightCatalog, name: str) -> bool:
@@ -163,18 +150,13 @@ def _commit(
     once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     transaction = table.transaction()
-    drop = _DropFiles(
-        operation=Operation.DELETE,
-        transaction=transaction,
-        io=table.io,
-        branch=MAIN_BRANCH,
-        snapshot_properties={**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)},
-    )
-    drop.token = token
+    not_void = AssertRefSnapshotId.model_validate({"ref": VOID_PREFIX + token, "snapshot-id": None})
+    said = {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}
+    drop = removal_from_main(table, transaction, said, not_void)
     for file in files:
         drop.delete_data_file(file)
     drop.commit()
     if keep_files:
-        transaction._snapshot_producers.clear()
+        keep_written_files(transaction)
     transaction.commit_transaction()
     return drop.snapshot_id

@@ -6,7 +6,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from strandline.iceberg.session.spark_internals import status_tracker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +57,7 @@ def counted_tasks(spark: SparkSession) -> Iterator[Callable[[], float]]:
     """How far the jobs are that this thread has under way: the share of their tasks that is done, from 0 to 1."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
-    tracker: Any = context._jsc.sc().statusTracker()
+    tracker = status_tracker(context)
 
     def share() -> float:
         done = total = 0

@@ -21,6 +21,7 @@ from strandline.iceberg.session.class_archive import use_flags
 from strandline.iceberg.session.jars import needed_jars
 from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
 from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
+from strandline.iceberg.session.spark_internals import has_class
 from strandline.storage.s3_settings import S3Settings
 
 CATALOG = "lake"
@@ -149,7 +150,7 @@ def _modified(path: Path) -> float:
 
 def _check_fit(context: SparkContext, config: LakeConfig) -> None:
     """Whether the Spark that this process already has, ours or the user's own, can serve this lake."""
-    missing = [name for name in _needed_classes(config) if not _has_class(context, name)]
+    missing = [name for name in _needed_classes(config) if not has_class(context, name)]
     if missing:
         packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))
         raise RuntimeMissing(
@@ -172,16 +173,3 @@ def _needed_classes(config: LakeConfig) -> Iterator[str]:
         yield "org.sqlite.JDBC"
     if config.settings.warehouse.is_s3:
         yield "software.amazon.awssdk.services.s3.S3Client"
-
-
-def _has_class(context: SparkContext, name: str) -> bool:
-    from py4j.protocol import Py4JJavaError
-
-    jvm = context._jvm
-    if jvm is None:
-        return False
-    try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
-    except Py4JJavaError:
-        return False
-    return True

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import ConfigError, FailedError, RuntimeMissing
+from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.jars import spark_home
 from strandline.iceberg.session.java import JavaFound
 
@@ -30,7 +31,7 @@ LOG4J2_CONFIG = Path(__file__).with_name("log4j2.properties")
 REDACTED = "(?i)secret|password|passwd|token|credential|access[.-]?key"
 """Spark's own default lets `s3.access-key-id` and `credential` through."""
 
-_PACKAGES = (
+PACKAGES = (
     "java.io",
     "java.lang",
     "java.util",
@@ -130,7 +131,11 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
     conf = SparkConf(loadDefaults=False)
     for key, value in options.items():
         conf.set(key, value)
-    with _handed_over(options) as file, log.open("wb") as sink, _environment(_launch_environment(options, java, file)):
+    with (
+        _handed_over(options) as file,
+        log.open("wb") as sink,
+        spark_internals.launch_environment(_launch_environment(options, java, file)),
+    ):
         try:
             # Without the settings: pyspark would make arguments of them, and everybody on the machine sees those.
             gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
@@ -139,7 +144,7 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
                 f"Spark's Java process did not start: {last_useful_line(_read(log)) or e}",
                 hint=f"Everything that it printed is in {log}. `strandline doctor` checks what it needs.",
             ) from e
-        _name_packages(gateway.jvm)
+        spark_internals.name_packages(gateway.jvm, PACKAGES)
         try:
             context = SparkContext(conf=conf, gateway=gateway)
         except Exception as e:
@@ -158,37 +163,18 @@ def worker_python(options: Mapping[str, str]) -> str | None:
     return options.get("spark.pyspark.python") or (sys.executable if is_local(options["spark.master"]) else None)
 
 
-def _name_packages(jvm: Any) -> None:
-    """Asked for `org`, then `org.apache`, and so on, the JVM looks each time through all its jars for a class of that
-    name, and in every imported package too: a fifth of its work where jobs are small. So it is told, not asked."""
-    from py4j.java_gateway import JavaPackage
-
-    for name in _PACKAGES:
-        above, path = jvm, ""
-        for part in name.split("."):
-            path = f"{path}.{part}" if path else part
-            above = above.__dict__.setdefault(part, JavaPackage(path, jvm._gateway_client, jvm._id))
-
-
 def stop_context() -> int | None:
     """Stop Spark and its JVM, so that the next start may have another class path. Gives the JVM's exit code."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    if (context := SparkContext._active_spark_context) is not None:
+    if (context := spark_internals.running_context()) is not None:
         context.stop()
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
-    return None if (gateway := SparkContext._gateway) is None else end_jvm(gateway)
+    spark_internals.forget_sessions()
+    return None if (gateway := spark_internals.gateway()) is None else end_jvm(gateway)
 
 
 def end_jvm(gateway: Any) -> int | None:
     """Ends the JVM and waits for it; pyspark itself leaves it to the end of the Python process."""
-    from pyspark import SparkContext
-
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    SparkContext._gateway = None
-    SparkContext._jvm = None
+    spark_internals.forget_gateway()
     gateway.shutdown()
     if process is None:
         return None
@@ -263,34 +249,6 @@ def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: P
     if sys.platform == "linux" and "utf" not in locale.lower():
         environ["LC_ALL"] = "C.UTF-8"  # else Java cannot open files whose names are not ASCII
     return environ
-
-
-class _Os:
-    """The module `os`, with another environment."""
-
-    def __init__(self, changes: Mapping[str, str | None]) -> None:
-        merged = {**os.environ, **changes}
-        self.environ = {name: value for name, value in merged.items() if value is not None}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-
-@contextmanager
-def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """What pyspark takes for the environment while it starts the JVM, which it hands a copy of it; there is no other
-    way to give it one. The environment of the process itself stays as it is: other threads read it, and start programs
-    with it."""
-    from pyspark import find_spark_home, java_gateway
-
-    seen = _Os(changes)
-    for module in (find_spark_home, java_gateway):
-        vars(module)["os"] = seen
-    try:
-        yield
-    finally:
-        for module in (find_spark_home, java_gateway):
-            vars(module)["os"] = os
 
 
 def _quoted(flag: str) -> str:

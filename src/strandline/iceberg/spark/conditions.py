@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from strandline.iceberg.session.spark_internals import catalyst_of, query_execution
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -25,9 +27,9 @@ _SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]
 def find_instability(df: DataFrame, where: str) -> str | None:
     """What in the condition depends on more than the row; None where nothing does. Raises what Spark's analyser raises
     for a condition that does not fit the rows."""
-    plan: Any = df.where(where)._jdf.queryExecution().analyzed()
+    plan: Any = query_execution(df.where(where)).analyzed()
     condition = _filter_of(plan).condition()
-    catalyst: Any = df.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+    catalyst = catalyst_of(df.sparkSession)
     patterns = catalyst.trees.TreePattern
     columns = set(df.columns)
     if special := _SPECIAL_LITERAL.search(where):

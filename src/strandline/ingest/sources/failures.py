@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from strandline.core.errors import InputError, StrandlineError
+from strandline.iceberg.session.spark_internals import java_cause, java_origin
 from strandline.ingest.sources.identify import SourceFile
 
 _MARK = re.compile(r"strandline-input-failure (\{.*?\}) \.")
@@ -54,8 +55,8 @@ def _texts(error: BaseException) -> Iterator[str]:
             continue
         seen.add(id(current))
         yield str(current)
-        origin = getattr(current, "_origin", None) or getattr(current, "java_exception", None)
+        origin = java_origin(current)
         while origin is not None:
             yield str(origin.toString())
             origin = origin.getCause()
-        waiting += [current.__cause__, current.__context__, getattr(current, "_cause", None)]
+        waiting += [current.__cause__, current.__context__, java_cause(current)]

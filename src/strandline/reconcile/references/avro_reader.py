@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from isal import isal_zlib
 
+from strandline.iceberg.pyiceberg.internals import compiled_decoder
+
 if TYPE_CHECKING:
     from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
 
@@ -58,12 +60,10 @@ _readers: dict[tuple[str, int], ReadBlock] = {}
 
 
 def read_records(content: bytes, wanted: Wanted) -> Iterator[list[Any]]:
+    if (compiled := compiled_decoder()) is None:
+        raise AvroUnknown("PyIceberg has no compiled decoder here")
     try:
-        from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
-    except ImportError as e:
-        raise AvroUnknown("PyIceberg has no compiled decoder here") from e
-    try:
-        decoder = CythonBinaryDecoder(content)
+        decoder = compiled(content)
         schema, codec, sync = _header(decoder, len(content))
         read_block = _reader(schema, wanted)
         found: list[Any] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.iceberg.pyiceberg.internals import checked_avro_file
 from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.references.collect import ManifestPlace, TableReferences
@@ -66,7 +67,7 @@ def _entries(table: Table, manifest: ManifestFiles) -> Iterator[ManifestEntry]:
     )
 
     try:
-        with _checked_file()(
+        with checked_avro_file()(
             table.io.new_input(manifest.path),
             MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
             read_types={-1: ManifestEntry, 2: DataFile},
@@ -76,34 +77,6 @@ def _entries(table: Table, manifest: ManifestFiles) -> Iterator[ManifestEntry]:
         # Whatever a damaged file makes its reader say: it is the trouble of this table, and does not end a run.
         told = f"{type(e).__name__}: {str(e)[:200]}"
         raise StorageError(f"the manifest {canonical(manifest.path)} cannot be read again: {told}") from e
-
-
-def _checked_file() -> Any:
-    """PyIceberg's reader, on a decoder that checks where its input ends. Its compiled one does not: a damaged manifest
-    could take this process with it."""
-    from pyiceberg.avro.decoder import StreamingBinaryDecoder
-    from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
-    from pyiceberg.avro.resolver import resolve_reader
-
-    class CheckedFile(AvroFile[Any]):
-        def __enter__(self) -> CheckedFile:
-            with self.input_file.open() as file:
-                self.decoder = StreamingBinaryDecoder(file.read())
-            self.header = self._read_header()
-            self.schema = self.header.get_schema()
-            self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
-            return self
-
-        def _read_block(self) -> int:
-            if self.block and self.decoder.read(SYNC_SIZE) != self.header.sync:
-                raise ValueError("a block does not end with the mark of this file")
-            count, content = self.decoder.read_int(), self.decoder.read_bytes()
-            codec = self.header.compression_codec()
-            unpacked = content if codec is None else codec.decompress(content)
-            self.block = Block(self.reader, count, StreamingBinaryDecoder(unpacked))
-            return count
-
-    return CheckedFile
 
 
 def _entry(

@@ -1,0 +1,86 @@
+"""What PySpark, Py4J and PyIceberg keep to themselves, and we use, is still there. If one of these fails after an
+upgrade, mend the module that it names; nothing else reaches for it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from strandline.iceberg.pyiceberg import internals
+from strandline.iceberg.session import spark_internals
+
+SOURCES = Path(internals.__file__).parents[2]
+SPARK = "iceberg/session/spark_internals.py"
+PYICEBERG = "iceberg/pyiceberg/internals.py"
+PRIVATE_OF_SPARK = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_gateway", "_gateway_client", "_origin"} | {
+    *spark_internals.PRIVATE_OF_CONTEXT,
+    *spark_internals.PRIVATE_OF_SESSION,
+}
+
+
+def test_pyspark_still_has_what_starts_and_ends_its_jvm() -> None:
+    from py4j.java_gateway import JavaPackage
+    from pyspark import SparkContext, find_spark_home, java_gateway
+    from pyspark.sql import SparkSession
+
+    for owner, names in (
+        (SparkContext, spark_internals.PRIVATE_OF_CONTEXT),
+        (SparkSession, spark_internals.PRIVATE_OF_SESSION),
+    ):
+        for name in names:
+            assert hasattr(owner, name), f"PySpark's {owner.__name__} has no {name} any more: mend {SPARK}"
+    for module in (find_spark_home, java_gateway):
+        assert hasattr(module, "os"), f"{module.__name__} does not ask `os` for its environment any more: mend {SPARK}"
+    takes = list(inspect.signature(JavaPackage.__init__).parameters)[1:4]
+    assert takes == ["fqn", "gateway_client", "jvm_id"], f"Py4J's JavaPackage is made of {takes} now: mend {SPARK}"
+
+
+def test_pyspark_still_names_the_jvm_behind_a_session_and_a_frame() -> None:
+    from pyspark.errors.exceptions.captured import CapturedException
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.session import SparkSession
+
+    for owner, name in ((SparkSession, "_jsparkSession"), (SparkSession, "_jvm"), (DataFrame, "_jdf")):
+        assert name in inspect.getsource(owner.__init__), f"PySpark's {owner.__name__} has no {name}: mend {SPARK}"
+    for name in ("_origin", "_cause"):
+        found = name in inspect.getsource(CapturedException.__init__)
+        assert found, f"PySpark's errors do not name their Java exception as {name} any more: mend {SPARK}"
+
+
+def test_pyiceberg_still_lets_us_remove_files_and_read_damaged_avro() -> None:
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.update import snapshot
+
+    overwrite = getattr(snapshot, "_OverwriteFiles", None)
+    assert overwrite is not None and hasattr(overwrite, "_commit"), (
+        f"PyIceberg has no _OverwriteFiles: mend {PYICEBERG}"
+    )
+    kept = "_snapshot_producers" in inspect.getsource(Transaction)
+    assert kept, f"PyIceberg's transactions do not keep what they wrote as _snapshot_producers: mend {PYICEBERG}"
+    for name in ("_read_header", "_read_block"):
+        assert hasattr(AvroFile, name), f"PyIceberg's AvroFile has no {name} any more: mend {PYICEBERG}"
+    assert internals.compiled_decoder() is not None, f"PyIceberg has no compiled Avro decoder: mend {PYICEBERG}"
+
+
+def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> None:
+    for path in sorted(SOURCES.rglob("*.py")):
+        name = path.relative_to(SOURCES).as_posix()
+        if name in (SPARK, PYICEBERG):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_OF_SPARK:
+                own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                assert own, f"{name}:{node.lineno} uses {node.attr} of Spark: that belongs in {SPARK}"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyiceberg"):
+                private = [a.name for a in node.names if a.name.startswith("_")]
+                assert not private, f"{name}:{node.lineno} imports {private} of PyIceberg: that belongs in {PYICEBERG}"
+
+
+def test_the_command_line_opens_no_transaction() -> None:
+    for path in sorted((SOURCES / "cli").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("read", "write"):
+                of_ledger = isinstance(node.value, ast.Attribute) and node.value.attr == "ledger"
+                assert not of_ledger, f"{path.name}:{node.lineno}: a command asks the lake, which opens the transaction"
