@@ -64,20 +64,6 @@ def test_pyiceberg_still_lets_us_remove_files_and_read_damaged_avro() -> None:
     assert internals.compiled_decoder() is not None, f"PyIceberg has no compiled Avro decoder: mend {PYICEBERG}"
 
 
-def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> None:
-    for path in sorted(SOURCES.rglob("*.py")):
-        name = path.relative_to(SOURCES).as_posix()
-        if name in (SPARK, PYICEBERG):
-            continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_OF_SPARK:
-                own = isinstance(node.value, ast.Name) and node.value.id == "self"
-                assert own, f"{name}:{node.lineno} uses {node.attr} of Spark: that belongs in {SPARK}"
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyiceberg"):
-                private = [a.name for a in node.names if a.name.startswith("_")]
-                assert not private, f"{name}:{node.lineno} imports {private} of PyIceberg: that belongs in {PYICEBERG}"
-
-
 def test_the_command_line_opens_no_transaction() -> None:
     for path in sorted((SOURCES / "cli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
