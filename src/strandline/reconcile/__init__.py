@@ -1,1 +1,1 @@
-"""Drift between tables and storage: found, reported, and repaired so that it can be undone."""
+"""Finds and reports drift between tables and storage, and repairs it so that the repair can be undone."""

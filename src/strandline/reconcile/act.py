@@ -1,16 +1,20 @@
-"""Acting on one batch: recorded before, done, checked, recorded after.
+"""Acts on one batch of findings: record, act, check, record.
 
-For files:  record BEGUN (fenced) → move → look whether someone references them by now → record HELD
-                                                            └─ yes: bring them back, record RESTORED
-With `--delete` then: record PURGING (fenced) → delete the copies → record PURGED. So a run that is killed in between
-has deleted nothing that is not on record, and what it had not deleted yet can be restored. Bodies of the spool are
-never deleted at once: if the ledger was put back from an older copy, they may be what it has forgotten.
+For files:
 
-For entries: record the batch (fenced) → commit, with the batch's token in its summary → record what it dropped.
+    record BEGUN (fenced) → move → does a table reference them by now? → no: record HELD
+                                                                       └─ yes: bring them back, record RESTORED
 
-What a run can still do that lost its lease without knowing: finish the move of at most a few files, whose places are on
-record; it then sees that the lease is lost, or that the files are referenced, and the next missing-file sweep brings
-back what is needed. A commit of entries refuses a token that was voided.
+With `--delete`, then: record PURGING (fenced) → delete the copies → record PURGED. So a run that is killed in between
+has deleted nothing that is not on record, and what it has not deleted yet can be restored. Spooled bodies are never
+deleted at once: if the ledger was restored from an older copy, they may be the ones it has forgotten.
+
+For entries: record the batch (fenced) → commit, with the batch's token in the snapshot summary → record what it
+dropped.
+
+A run that lost its lease and does not know it yet can still finish the move of at most a few files, whose places are on
+record. It then sees that the lease is lost, or that the files are referenced, and the next missing-file sweep brings
+back what is needed. A commit of entries refuses a voided token.
 """
 
 from __future__ import annotations
@@ -42,11 +46,9 @@ from strandline.reconcile.settle import record_dropped, settle_files
 
 log = logging.getLogger(__name__)
 
-MOVES_AT_ONCE = 100
-"""Between two looks at the lease."""
+MOVES_AT_ONCE = 100  # between two checks of the lease
 OUTSIDE_FOLDER = "_outside"
-PROOF_PATHS = 10
-"""Of a batch of entries, on record at least."""
+PROOF_PATHS = 10  # recorded for each batch of entries, at least
 
 
 class Actor:
@@ -57,16 +59,15 @@ class Actor:
         self._watch = watch
         self._tally = tally
         self._spool = f"{context.warehouse}/{SPOOL_FOLDER}"
-        # A ledger that was lost begins to count runs anew: the folder's name must be new all the same.
+        # A new ledger counts runs from 1 again, so the run's id alone does not make a unique name.
         self._folder = f"{context.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
-    # ---- files -------------------------------------------------------------------------------------------------------
-
     def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: References) -> References:
-        """Set files aside, or delete them; says what is referenced now."""
+        """Quarantines files, or deletes them with `--delete`; returns the present references. Raises Aborted."""
         failpoints.hit("reconcile.before_files")
         new = [
-            # On record, a metadata file is an orphan like any other: it may be restored, and is purged in time.
+            # On record, a superseded metadata file is an orphan like any other: it can be restored, and is purged
+            # later.
             NewSwept(
                 FindingKind.ORPHAN if f.kind is FindingKind.SUPERSEDED else f.kind,
                 f.table,
@@ -108,14 +109,14 @@ class Actor:
         return known
 
     def _kept_at(self, path: str) -> str:
-        """The place tells where the file came from, so that people can bring it back without a ledger, too."""
+        """The place shows where the file came from, so that people can restore it even without a ledger."""
         inside = below(path, self._bench.warehouse)
         if inside is None:
             inside = f"{OUTSIDE_FOLDER}/{path.removeprefix('s3://').lstrip('/')}"
         return f"{self._folder}/{inside}"
 
     def _move(self, begun: Sequence[Swept]) -> tuple[list[Swept], list[Swept], Aborted | None]:
-        """Those that moved, and those that did not; and why it ended early, if it did."""
+        """Files that moved, files that did not, and why it ended early, if it did."""
         moved: list[Swept] = []
         refused: list[Swept] = []
         untried: Sequence[Swept] = ()
@@ -139,7 +140,7 @@ class Actor:
                     self._tally.fail(f"{printable(file.path)}: {why}")
         if not refused and not untried:
             return moved, [], lost
-        # One whose answer was lost may have moved all the same: then it is looked at like the others.
+        # A file whose answer was lost may have moved all the same: then it is handled like the others.
         after = settle_files(self._bench, [*refused, *untried], "it could not be moved")
         aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
         stayed = [file for file in (*refused, *untried) if file.id not in aside]
@@ -152,8 +153,8 @@ class Actor:
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
 
     def _undo(self, files: Sequence[Swept], why: str) -> None:
-        """What is aside goes back; of the rest, storage tells. First the files, then the record: it may be the ledger
-        that does not answer."""
+        """Brings the files back, first in storage, then in the ledger, which may be what does not answer. For files
+        that did not come back, storage decides where they are."""
         if not files:
             return
         went_back: dict[SweptId, bool] = {}
@@ -185,7 +186,7 @@ class Actor:
             self._record(connection, Event.FILES_QUARANTINED, moved, size)
             left = quarantined_files.of_run(connection, self._run, [SweptState.LEFT]) if changed < len(moved) else []
         if left:
-            # Someone took this run for dead, and saw the files where they were then.
+            # Another run took this one for dead, and recorded the files where it saw them then.
             settle_files(self._bench, left)
 
     def _delete(self, moved: Sequence[Swept]) -> None:
@@ -222,15 +223,13 @@ class Actor:
             samples=[file.path for file in files[: self._bench.settings.samples_max]],
         )
 
-    # ---- entries -----------------------------------------------------------------------------------------------------
-
     def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
         failpoints.hit("reconcile.before_drop")
         with self._bench.ledger.write() as connection:
             self._watch.fence(connection)
             marks = self._marks(connection, table)
             if not self._asked.accept_loss:
-                # A sink that came, or was set back, since the run began.
+                # A sink that was added, or reset, since the run began.
                 owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
                 self._tally.skipped_recheck += len(owed)
                 findings = [f for f in findings if f.path not in owed]
@@ -259,7 +258,7 @@ class Actor:
             f"{self._run}-{uuid4().hex}",
             table,
             len(findings),
-            # More than the record shows, if need be: they tell whether the batch landed when nothing else does.
+            # Possibly more paths than are shown: they tell whether the batch landed if nothing else does.
             [f.path for f in findings[: max(PROOF_PATHS, self._bench.settings.samples_max)]],
             gone,
             given_up(marks, gone),
@@ -280,7 +279,7 @@ class Actor:
                 last_word=self._watch.last_word,
             )
         except StrandlineError as e:
-            # The batch stays on record as begun: the next run voids its token, and then reads what became of it.
+            # The batch stays on record as begun: the next run voids its token, and then finds out what became of it.
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
 
     def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
@@ -305,11 +304,11 @@ class Actor:
 
 
 def is_unread(table: str | None, known: References, asked: Asked) -> bool:
-    """Whether a table that could not be read may reach a file of this one. Where it is deleted at once, any might:
+    """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
     nobody could bring the file back."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 
 def _gone(finding: Finding) -> GoneRows | None:
-    """None where the entry does not say which rows."""
+    """None if the entry does not say which rows."""
     return GoneRows(finding.rows, finding.row_count) if finding.rows is not None and finding.row_count else None

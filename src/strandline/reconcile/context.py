@@ -23,29 +23,24 @@ class SweepContext:
     storage: Storage
     catalog: Catalog
     surveyor: Surveyor
-    ledger_context: Callable[[Asked], LedgerContext]
-    """What the ledger says, read when a run begins."""
+    ledger_context: Callable[[Asked], LedgerContext]  # reads the ledger when a run begins
+    # why nothing may be touched, or None; takes the uuids of the catalog's tables by name, and the unreadable tables
     gate: Callable[[Mapping[str, str], Collection[str]], str | None]
-    """Given the uuids of the tables that the catalog has, by name, and those that could not be read: why nothing may
-    be touched, if so."""
-    warehouse: str
-    """Canonical."""
-    spooled: Callable[[Sequence[str]], set[str]]
-    """Which of these spool files the ledger has a record of by now."""
+    warehouse: str  # canonical
+    spooled: Callable[[Sequence[str]], set[str]]  # which of these spool files the ledger has a record of by now
+    # canonical paths of the metadata files that the catalog names for these tables, if it tells without reading them
     pointers: Callable[[Collection[str]], Sequence[str]] = lambda tables: ()
-    """Canonical paths of the metadata files that the catalog names for these tables, where it says so without reading
-    them."""
 
+    # the id of the warehouse's folder, if other machines may have another folder at the same path
     folder: str | None = None
-    """The id of the warehouse's folder, where other machines may have one of their own under its path."""
 
     def here(self, connection: Connection, files: Sequence[Swept]) -> list[Swept]:
-        """Without those that a run set aside in another folder."""
+        """Without files that a run quarantined in another machine's folder."""
         elsewhere = reconcile_runs.elsewhere(connection, self.folder)
         return [file for file in files if file.run not in elsewhere]
 
     def look_at(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
-        """Side by side, in the order given. An error is about its one path."""
+        """Checks the paths in parallel; the results are in the order of the paths."""
 
         def look(path: str) -> Stat | StorageError | None:
             try:

@@ -1,4 +1,4 @@
-"""Drift between tables and storage, as a lake offers it."""
+"""`lake.reconciler`: finds and repairs drift between tables and storage."""
 
 from __future__ import annotations
 
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MEMORY = Path("cache/manifests")
-"""Below the lake's folder. It may be removed at any time."""
-_POLL_SECONDS = 5.0
-"""How often the daemon looks whether a run is due."""
+_MEMORY = Path("cache/manifests")  # below the lake's folder; may be deleted at any time
+_POLL_SECONDS = 5.0  # how often the daemon checks whether a run is due
 
 
 class Reconciler:
@@ -68,8 +66,6 @@ class Reconciler:
         self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
-    # Looking at the record starts nothing.
-
     def runs(self, runs_max: int | None = None) -> list[Run]:
         """Newest first."""
         most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
@@ -89,8 +85,8 @@ class Reconciler:
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
     ) -> Run:
-        """One run. Spark starts only above `references_max`, where entries are dropped from a table of format version
-        3, and where the ledger was restored and must be opened before a run may act."""
+        """Does one run. It starts Spark only above `references_max`, to drop entries from a table of format version 3,
+        and to resync a restored ledger before it acts."""
         from strandline.reconcile.references.manifest_cache import forget_old
         from strandline.reconcile.sweep import sweep
 
@@ -111,8 +107,8 @@ class Reconciler:
         cancelled: threading.Event | None = None,
         on_begin: Callable[[Asked], None] = lambda asked: None,
     ) -> Run | None:
-        """What the daemon calls now and then. None if it is not the time, or this turn is another's: on another machine
-        with the same schedule, for example. A turn that was missed because no daemon ran is made up for, once."""
+        """The daemon calls this regularly. None if no run is due, or another process does it: for example, another
+        machine with the same schedule. A run that was missed because no daemon ran is made up for, once."""
         settings, now = self._config.settings.reconcile, utc_now()
         asked = Asked(act=not settings.dry_run)
         if not settings.enabled or not self._followed.is_due(settings.schedule, last=self._begun(asked), now=now):
@@ -126,8 +122,9 @@ class Reconciler:
             self._tried = now
 
     def _begun(self, asked: Asked) -> datetime | None:
-        """When somebody last began to do as much: here, where each machine has a folder of its own. A turn of this
-        process counts also where it failed before it was on record: it is not tried again before the next moment."""
+        """When a run that did at least as much last began; only runs of this folder, if each machine has its own. A run
+        of this process counts even if it failed before it was on record: it is not tried again before the next
+        scheduled time."""
         folder = self._folder()
         like = (
             run.started_at
@@ -143,7 +140,7 @@ class Reconciler:
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
     ) -> None:
-        """Until `stopping` is set, which calls off a run that is under way: it ends before its next batch."""
+        """Runs until `stopping` is set. That also cancels a run under way, which ends before its next batch."""
 
         def take_turn() -> None:
             run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
@@ -155,13 +152,13 @@ class Reconciler:
         )
 
     def suspects(self) -> list[Suspect]:
-        """Orphans that are probably the files of damaged entries, by path."""
+        """Orphan files that are probably the files of damaged entries, by path."""
         with self._ledger.read() as connection:
             return suspect_files.every(connection)
 
     def release(self, path: str) -> Suspect:
-        """A person says that a suspected file is an orphan: from now on runs treat it like any other, and may drop the
-        entry that it seemed to belong to."""
+        """Records a person's word that a suspected file is an orphan: from now on runs treat it like any other, and may
+        drop the entry that it seemed to belong to."""
         with self._ledger.write() as connection:
             released = suspect_files.release(connection, canonical(path))
             if released is None:
@@ -189,8 +186,8 @@ class Reconciler:
             return quarantine.purge(context, run, on_progress)
 
     def _catch_up(self, *, needed: bool = False) -> None:
-        """A ledger that was restored is opened before anything is done by what it says. A run asks again, under its
-        lease, and ends with a reason that is recorded; what is not a run is refused here."""
+        """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the
+        reason if it aborts; other operations (`needed`) raise here."""
         if self._ground.behind() is None:
             return
         try:
@@ -201,8 +198,6 @@ class Reconciler:
             log.warning("the ledger cannot be opened: %s", e.message)
         if needed and (why := self._ground.behind()) is not None:
             raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
-
-    # How it is put together.
 
     @cached_property
     def storage(self) -> Storage:
@@ -252,7 +247,7 @@ class Reconciler:
         )
 
     def _folder(self) -> str | None:
-        """The id of the warehouse's folder; None where a path means the same to every machine."""
+        """The id of the warehouse's folder; None if a path means the same on every machine."""
         warehouse = self._config.warehouse_folder
         if self._ground.own_origin or warehouse is None:
             return None

@@ -1,4 +1,4 @@
-"""In this process as long as the references fit, on Spark above that."""
+"""Surveys in this process as long as the references fit into memory, and on Spark beyond that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FallbackSurveyor:
         return self._on_spark.survey(ledger_context, watch)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
-        """As they are now. A run that began on Spark stays there."""
+        """The present references. A run that has moved to Spark stays there."""
         if self._on_spark is None:
             try:
                 return self._light.references(known, watch)

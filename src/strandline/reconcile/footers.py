@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says of its rows, read from the end of the file alone."""
+"""Reads the row count and the sequence numbers of a Parquet file from its footer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _FOOTER_BYTES_MAX = 64 << 20
 @dataclass(frozen=True, slots=True)
 class Footer:
     row_count: int
-    rows: SeqRange | None
-    """None where it does not say, or rows have no sequence number."""
+    rows: SeqRange | None  # None if the footer does not say, or rows lack a sequence number
 
 
 def read_footer(tail: Callable[[int], bytes], size: int) -> Footer | None:
-    """None where it is not a Parquet file that can be read. `tail` gives so many bytes from the end of the file."""
+    """None if it is not a readable Parquet file. `tail` returns so many bytes from the end of the file."""
     end = tail(min(size, _FIRST_BYTES))
     if len(end) < _TRAILER_BYTES or end[-4:] != _MAGIC:
         return None
@@ -37,7 +36,7 @@ def read_footer(tail: Callable[[int], bytes], size: int) -> Footer | None:
         found = pq.read_metadata(pa.BufferReader(end))
         return Footer(found.num_rows, _rows(found))
     except Exception:
-        return None  # whatever somebody's bytes make its reader say
+        return None  # untrusted bytes may make the reader raise anything
 
 
 def _rows(metadata: object) -> SeqRange | None:

@@ -1,5 +1,6 @@
-"""What the ledger says before a run looks at storage: how far each dataset is settled and delivered, what is open, and
-whether the catalog is the one that the ledger means."""
+"""Reads the ledger before a run lists storage: how far each dataset is sealed and delivered, what is open, and whether
+the catalog is the right one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class LakeGround:
 
     def ledger_context(self, asked: Asked) -> LedgerContext:
         settings = self._config.settings.reconcile
-        # The clock first: what is opened after it is younger than whatever is looked at.
+        # The clock first: whatever opens after this is younger than the files that the run sees.
         now_ns = time.time_ns()
         with self._ledger.read() as connection:
             clock = self._clock(connection, now_ns)
@@ -79,21 +80,22 @@ class LakeGround:
         )
 
     def _close_dead_jobs(self) -> None:
-        """Files of a job that died would be spared for ever where nobody ever does maintenance again."""
+        """Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again."""
         with self._ledger.write() as connection:
             runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
 
     @property
     def own_origin(self) -> bool:
-        """A folder that a catalog beyond this machine speaks of may be another folder on another machine: then only
-        files of tables that are here as a whole are this machine's. A bucket is the same for all."""
+        """Whether a path means the same on every machine. A remote catalog may name a folder that is a different folder
+        on another machine: then only files of tables that are here as a whole are this machine's. A bucket is the same
+        for all."""
         settings = self._config.settings
         return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
 
     def gate(self, tables: Mapping[str, str], unread: Collection[str]) -> str | None:
-        """A catalog that does not know the ledger's datasets is not the catalog of record, whatever it references. A
-        ledger that is not the newest knows neither what is open nor what is delivered. A clock that is ahead knows
-        nothing that is old. `tables` by name: their uuid."""
+        """Why a run may touch nothing; None if it may. A catalog that does not know the ledger's datasets is not the
+        catalog of record, whatever it references. A ledger that is not the newest knows neither what is open nor what
+        is delivered. With a clock that is ahead, everything looks old. `tables`: uuids by name."""
         if (behind := self.behind()) is not None:
             return behind
         with self._ledger.read() as connection:
@@ -106,7 +108,8 @@ class LakeGround:
         for dataset in known:
             if dataset.name in tables:
                 uuid = tables[dataset.name]
-                # Damage of one table costs that table (`guard.by_identity`); another table in its place costs the run.
+                # Damage to one table affects that table (`guard.by_identity`); a different table in its place stops the
+                # run.
                 if uuid != dataset.table_uuid and not is_one_bit_off(uuid, dataset.table_uuid):
                     return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
             elif dataset.name not in unread:
@@ -114,9 +117,10 @@ class LakeGround:
         return None
 
     def behind(self) -> str | None:
-        """Why the ledger cannot be believed, if so: it was restored from an older copy, or nobody can tell."""
+        """Why the ledger cannot be trusted: it was restored from an older copy, or nobody can tell. None if it can."""
         try:
-            with self._ledger.write() as connection:  # nobody takes a number between the two looks
+            # in a write transaction, so that nobody reserves sequence numbers between the two reads
+            with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
         except (OpeningNeeded, WitnessUnreadable) as e:
             return e.message
@@ -141,7 +145,8 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
 
 
 def _reserved_ns(block: Published) -> int | None:
-    """A block that a table's history told of was reserved and published in one moment, long after it was committed."""
+    """None for a block that the ledger learnt of from the table's history: it was recorded as reserved and published at
+    one moment, long after its commit."""
     return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
 
 

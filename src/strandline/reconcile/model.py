@@ -1,4 +1,4 @@
-"""The words of the reconciler, as values: what listing, references, diff and guards hand to the sweep.
+"""The reconciler's vocabulary: the values that listing, references, diff and guards pass to the sweep.
 
 Paths are canonical everywhere (`paths.py`): one spelling per file, the only one that is ever compared.
 
@@ -34,59 +34,46 @@ class Content(StrEnum):
 
 
 class Protection(StrEnum):
-    """Why a finding is not acted on. The order is that of precedence: the first that holds is the one that is told."""
+    """Why a finding is not acted on. In order of precedence: the first that applies is reported."""
 
+    # Probably the file of an entry whose path is wrong, or an entry that probably means an existing file; or the
+    # table's identity is off by one bit. The metadata is damaged: nothing happens until a person says what is right.
     DAMAGED = "damaged"
-    """Probably the file of an entry whose path is wrong, or an entry that probably means a file that is there; or the
-    table's identity is off by one bit. The metadata is damaged: nothing happens until a person says what is right."""
-    TABLE_UNREAD = "table_unread"
-    """Its references could not all be read: what is unreferenced there is not known."""
-    PREFIX_FAILED = "prefix_failed"
-    """The listing of its prefix failed, was cut short or timed out."""
-    OVERLAP = "overlap"
-    """Another table's location contains this one's, or is contained in it; or may, where nobody can tell."""
-    SPELLING = "spelling"
-    """Files that it references are there and were not listed: storage shows them under other names."""
+    TABLE_UNREAD = "table_unread"  # its references could not all be read, so nobody knows what is unreferenced
+    PREFIX_FAILED = "prefix_failed"  # the listing of its prefix failed, was cut short or timed out
+    OVERLAP = "overlap"  # another table's location contains this one's, or is in it; or may be, where nobody can tell
+    SPELLING = "spelling"  # files that it references exist and were not listed: storage shows them under other names
     REFERENCES_EMPTY = "references_empty"
     REFERENCES_SHRUNK = "references_shrunk"
+    # its metadata is older than at the last run, or lacks what was published: an older copy of the catalog
     ROLLED_BACK = "rolled_back"
-    """Its metadata is older than at the last run, or does not have what was published: an older copy of the catalog."""
+    # The table has entries whose file is missing. One of their paths may be wrong and mean this file: in a run that
+    # finds such entries, no orphan file of the table is touched.
     ENTRIES_MISSING = "entries_missing"
-    """The table has entries whose file is missing. One of their paths may be wrong, and this may be the file that is
-    meant: in a run that finds such entries, no orphan of the table is touched."""
+    # nothing of the whole table, or of its data, was listed: the storage is away, not the files
     NOTHING_LISTED = "nothing_listed"
-    """Of the whole table, or of all its data, nothing was listed: the storage is away, not the files."""
+    # outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes
     LAYOUT = "layout"
-    """Outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes."""
+    # In a folder with the metadata of a table that the catalog does not know: the catalog may be the one that is wrong.
+    # Applies whatever the settings say.
     VANISHED_TABLE = "vanished_table"
-    """In a folder that holds the metadata of a table, which the catalog does not know: the catalog may be the one that
-    is wrong. Whatever the settings say."""
-    UNKNOWN_ROOT = "unknown_root"
-    """Under a folder or namespace that the catalog does not know."""
-    ORIGIN = "origin"
-    """On storage that is not shared: not provably written by this node."""
-    UNSEALED = "unsealed"
-    """The range of the entry is not wholly at or below the seal, or is not known; whatever its age."""
+    UNKNOWN_ROOT = "unknown_root"  # under a folder or namespace that the catalog does not know
+    ORIGIN = "origin"  # on storage that is not shared: not provably written by this node
+    UNSEALED = "unsealed"  # the range of the entry is unknown, or not wholly at or below the seal; whatever its age
+    # A received body that the ledger does not know, perhaps because it was restored from an older copy: its sender may
+    # have been told that it is safe. A receiver records it.
     ACKNOWLEDGED = "acknowledged"
-    """A received body that the ledger does not know, perhaps because it was restored from an older copy: its sender may
-    have been told that it is safe. A receiver records it."""
     NO_TIME = "no_time"
     FUTURE_TIME = "future_time"
     YOUNG = "young"
-    OPEN_BLOCK = "open_block"
-    """Not older than the oldest open block."""
-    OPEN_JOB = "open_job"
-    """Not older than the oldest registered maintenance job."""
-    UNDELIVERED = "undelivered"
-    """Not every active sink holds its rows, and `--accept-loss` was not given."""
-    NOT_DATA = "not_data"
-    """A missing delete file, deletion vector or manifest: dropping it would bring rows back."""
-    NOT_IN_MAIN = "not_in_main"
-    """Only history, a branch or a tag has the entry: there is nothing to drop it from."""
+    OPEN_BLOCK = "open_block"  # not older than the oldest open block
+    OPEN_JOB = "open_job"  # not older than the oldest registered maintenance job
+    UNDELIVERED = "undelivered"  # not every active sink holds its rows, and `--accept-loss` was not given
+    NOT_DATA = "not_data"  # a missing delete file, deletion vector or manifest: to drop it would bring rows back
+    NOT_IN_MAIN = "not_in_main"  # only history, a branch or a tag has the entry: there is nothing to drop it from
+    # the lake does not ingest into this table of the catalog: its entries belong to its owner
     NOT_A_DATASET = "not_a_dataset"
-    """A table of the catalog that rows do not enter through this lake: its entries are its owner's."""
-    SHARED_FILE = "shared_file"
-    """More than one table references it."""
+    SHARED_FILE = "shared_file"  # more than one table references it
 
 
 class Phase(StrEnum):
@@ -100,7 +87,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A file as it is right now: what a recheck compares with what was listed."""
+    """A file as it is now; a recheck compares it with what was listed."""
 
     size: int
     modified_ns: int | None
@@ -108,7 +95,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class PrefixFailure:
-    """A prefix whose listing is not complete. Nothing under it is touched."""
+    """A prefix whose listing is incomplete. Nothing under it is touched."""
 
     prefix: str
     why: str
@@ -119,18 +106,16 @@ class PrefixFailure:
 class Lineage:
     """How far a table has come."""
 
-    sequence: int | None
-    """Iceberg's number of its newest snapshot, on whatever branch; format version 1 has none."""
+    sequence: int | None  # Iceberg's sequence number of its newest snapshot, on any branch; None in format version 1
     updated_ns: int
     main: int | None
-    parents: Mapping[int, int | None]
-    """Of every snapshot that is kept."""
+    parents: Mapping[int, int | None]  # of every snapshot that is kept
+    # The highest sequence number that a kept snapshot has: later runs compare with this one. The number in `sequence`
+    # alone may have a flipped bit, and would count as the table's age forever.
     proven: int | None = None
-    """The highest number that a snapshot has which is kept: what a later look may be measured by. A number that stands
-    alone may be a flipped bit, and would be taken for the table's age for ever."""
 
     def contains(self, snapshot: int) -> bool | None:
-        """Whether main descends from it; None where history was cut off and nothing tells."""
+        """Whether main descends from the snapshot; None if history was expired and nothing tells."""
         main = list(self._ancestors(self.main))
         if snapshot in main:
             return True
@@ -145,13 +130,12 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
-    """A table as its references were read."""
+    """A table at the moment when its references were read."""
 
     name: str
     uuid: str
     location: str
-    metadata_location: str
-    """As long as the catalog says the same, the references are the same."""
+    metadata_location: str  # as long as the catalog says the same, the references are the same
     lineage: Lineage | None = field(default=None, compare=False)
 
 
@@ -160,21 +144,19 @@ class LastPublished:
     """A block that was published lately."""
 
     snapshot: int
-    reserved_ns: int | None
-    """It was committed after this; None where the ledger learnt of it from the table."""
+    reserved_ns: int | None  # it was committed after this; None if the ledger learnt of it from the table
 
 
 @dataclass(frozen=True, slots=True)
 class TableSeal:
-    """What the ledger says of a dataset. Read before its table is."""
+    """What the ledger says about a dataset. Read before the table."""
 
     table: str
     sealed: Seq | None
+    # each active sink, and the sequence number up to which it certainly holds every row it should
     holds: Mapping[str, Seq | None] = field(default_factory=dict)
-    """Each active sink, and up to where it certainly holds every row that it is to hold."""
     published: Sequence[LastPublished] = ()
-    uuid: str | None = None
-    """Of the table that is the dataset."""
+    uuid: str | None = None  # of the dataset's table
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,29 +168,25 @@ class LedgerContext:
     clock_skew_seconds: int
     oldest_open_block_ns: int | None = None
     oldest_job_ns: int | None = None
+    # by table name; other tables are not datasets of this lake
     seals: Mapping[str, TableSeal] = field(default_factory=dict)
-    """By table name. A table that is not in it is not a dataset of this lake."""
+    # by table uuid: how many referenced data and delete files the last run found that read the table completely
     contents_before: Mapping[str, int] = field(default_factory=dict)
-    """By table uuid: how many data and delete files the last run that read it whole found referenced."""
+    # by table uuid: the highest Iceberg sequence number that any run saw
     sequences_before: Mapping[str, int] = field(default_factory=dict)
-    """By table uuid: the highest sequence number of Iceberg's that any run saw."""
-    clock: Mapping[str, Any] | None = None
-    """What is to be remembered of the clock that this goes by."""
-    spooled: frozenset[str] = frozenset()
-    """Canonical paths of spool files that the ledger has a record of."""
-    spool_tables: frozenset[str] = frozenset()
-    """The uuids of the lake's datasets."""
+    clock: Mapping[str, Any] | None = None  # what to remember about the clock of this run
+    spooled: frozenset[str] = frozenset()  # canonical paths of spool files that the ledger has a record of
+    spool_tables: frozenset[str] = frozenset()  # the table uuids of the lake's datasets
     accept_loss: bool = False
     delete_foreign: bool = False
-    suspected: frozenset[str] = frozenset()
-    """Canonical paths of files that are probably those of damaged entries."""
+    suspected: frozenset[str] = frozenset()  # canonical paths of files that are probably those of damaged entries
+    # False on local storage that other machines may not share. Then runs act on files if the whole table is here, and
+    # never on entries, because their files may be on another machine.
     own_origin: bool = True
-    """False on local storage that other machines may not share: then files are acted on where the whole table is here,
-    and entries never, because their files may be on another machine."""
 
     @property
     def young_after_ns(self) -> int:
-        """A file modified after this is young. One modified exactly then is old enough."""
+        """A file modified later is young; one modified exactly then is old enough."""
         return self.now_ns - (self.grace_seconds + self.clock_skew_seconds) * 1_000_000_000
 
 
@@ -218,8 +196,7 @@ class Finding:
     path: str
     table: str | None
     size: int | None
-    modified_ns: int | None
-    """Of a missing file: when its entry was added at the latest."""
+    modified_ns: int | None  # of a missing file: the latest time at which its entry was added
     protected: Protection | None
     content: Content = Content.UNKNOWN
     partition: str | None = None
@@ -227,10 +204,10 @@ class Finding:
     row_count: int | None = None
     delivered_to: tuple[str, ...] = ()
     undelivered_to: tuple[str, ...] = ()
+    # a missing file of which the quarantine has a copy: it is brought back, and its entry stays
     in_quarantine: bool = False
-    """A missing file of which the quarantine has a copy: it is brought back, and its entry stays."""
+    # Of an orphan file: the path in the damaged entry that it probably belongs to. Of a missing file: that orphan file.
     probably: str | None = None
-    """Of an orphan: the path in a damaged entry that it is probably the file of. Of a missing file: that orphan."""
 
     @property
     def order(self) -> tuple[str, str, str]:
@@ -243,13 +220,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What was counted of one table: what its guards judge by."""
+    """The counts of one table; its guards judge by them."""
 
     head: TableHead
     listed: int
     referenced: int
-    contents: int
-    """Those of them that are data and delete files."""
+    contents: int  # the data and delete files among them
     missing: int
     orphans: int
     contents_before: int | None
@@ -258,8 +234,8 @@ class TableFacts:
 
 
 class Drift(Protocol):
-    """One comparison of storage and references, every finding judged. Iterated as often as asked, always in the same
-    order (`Finding.order`), without holding all files anywhere."""
+    """One comparison of storage and references, every finding judged. It can be iterated repeatedly, always in the same
+    order (`Finding.order`), without holding all files in memory."""
 
     @property
     def found(self) -> Counts:
@@ -281,47 +257,47 @@ class Drift(Protocol):
     def missing(self) -> Iterator[Finding]: ...
 
     def orphans(self) -> Iterator[Finding]:
-        """All that are not missing."""
+        """All findings that are not missing files."""
 
     def first_orphans(self, count: int) -> Iterator[Finding]:
-        """Of each kind so many that can be acted on, and so many that are protected."""
+        """Of each kind, so many that can be acted on and so many that are protected."""
 
 
 class References(Protocol):
-    """What the catalog's tables reach, at one moment."""
+    """What the catalog's tables reference, at one moment."""
 
     @property
     def tables(self) -> Sequence[TableHead]: ...
 
     @property
     def unread(self) -> Mapping[str, str]:
-        """Tables of which not everything could be read, and why."""
+        """Tables that could not be read completely, and why."""
 
     def __len__(self) -> int: ...
 
     def referenced(self, paths: Iterable[str]) -> set[str]:
-        """Those of them that are reached."""
+        """Those of the paths that are referenced."""
 
 
 class Catalog(Protocol):
-    """The catalog of record, as the sweep needs it. Failing to read it at all raises `StorageError`."""
+    """The catalog of record, as the sweep needs it. If it cannot be read at all, methods raise `StorageError`."""
 
     def references(self, known: References | None, watch: Watch) -> References:
-        """As it is now; tables whose pointer did not move since `known` are not read again. One that cannot be read
-        is in `unread`."""
+        """The present references. A table whose pointer did not move since `known` is not read again. A table that
+        cannot be read is in `unread`."""
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
     ) -> int:
-        """Remove the entries of data files from main in one commit, and say how many. Once for each token.
-        `last_word` raises if it is not to be. `CommitUnknown` where the outcome cannot be told."""
+        """Removes the entries of data files from main in one commit, once per token; returns how many. `last_word`
+        raises to prevent the commit. Raises `CommitUnknown` if the outcome is unknown."""
 
     def dropped(self, table: str, token: str) -> int | None:
-        """How many entries the commit of a batch removed, if it landed. Its token is void from then on: what was not
-        committed cannot be any more."""
+        """How many entries the commit of a batch removed; None if it did not land. Voids the token: from then on the
+        batch cannot be committed any more."""
 
     def may_have(self, table: str, paths: Sequence[str]) -> bool:
-        """False where main certainly has no entry of any of them."""
+        """False if main certainly has no entry for any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,41 +308,38 @@ class Move:
 
 
 class Storage(Protocol):
-    """Storage as the sweep acts on it. What concerns one file is told of that file, and does not stop the others."""
+    """Storage as the sweep acts on it. A problem with one file is reported for that file, and stops no others."""
 
     @property
     def kind(self) -> StorageKind: ...
 
     def look(self, path: str) -> Stat | None:
-        """`StorageError` where it cannot be told whether there is such a file."""
+        """Raises `StorageError` if it is unknown whether the file exists."""
 
     def same(self, listed: Stat, now: Stat) -> bool:
-        """As exactly as the times of this storage tell."""
+        """As exactly as the times of this storage allow."""
 
     def set_aside(self, files: Sequence[Move]) -> Mapping[str, str | None]:
-        """Move files to places that are new. By path: None, or why it stayed. One that is not what was expected
-        stays."""
+        """Moves files to new places. By path: None, or why the file stayed. A file that is not as expected stays."""
 
     def bring_back(self, kept_at: str, to: str) -> bool:
-        """Never over another file: False if there is one, or if nothing is kept there."""
+        """Never overwrites: False if there is a file at `to`, or none at `kept_at`."""
 
     def delete(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """What could not be deleted, and why. What is not there counts as deleted."""
+        """What could not be deleted, and why. A file that does not exist counts as deleted."""
 
     def same_content(self, one: str, other: str) -> bool:
-        """Whether both are there and hold the same bytes. `StorageError` where it cannot be told."""
+        """Whether both exist and have the same bytes. Raises `StorageError` if that is unknown."""
 
     def tail(self, path: str, count: int) -> bytes:
-        """So many bytes from the end of a file; all of it, if it has no more. `StorageError` where it cannot be
-        read."""
+        """The last `count` bytes of the file, or all of a shorter one. Raises `StorageError`."""
 
     def files_under(self, folder: str) -> Iterator[str]:
-        """Every file in a folder and below it; none where there is no such folder. `StorageError` where not all of them
-        can be told."""
+        """All files below a folder, recursively; none if it does not exist. Raises `StorageError` if incomplete."""
 
 
 class Watch(Protocol):
-    """Who looks after a run while it works."""
+    """Follows a run while it works."""
 
     def phase(self, phase: Phase) -> None:
         """A new step begins."""
@@ -375,10 +348,10 @@ class Watch(Protocol):
         """So much of the step is done."""
 
     def advance(self, more: int) -> None:
-        """So much more of it is done. May be said often: it is told now and then."""
+        """So much more of the step is done. May be called often: it reports only now and then."""
 
     def check(self) -> None:
-        """Raises if the run is to end: cancelled, out of time, or its lease lost."""
+        """Raises if the run must end: cancelled, out of time, or its lease lost."""
 
     @property
     def seconds_left(self) -> float: ...
@@ -386,7 +359,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Storage and tables, listed in this order, and compared."""
+    """Storage and tables, read in this order, and compared."""
 
     failures: Sequence[PrefixFailure]
     references: References
@@ -395,5 +368,5 @@ class Survey:
 
 class Surveyor(Protocol):
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
-        """Storage first, references after. `ReferencesTooMany` where they do not fit; `StorageError` where the
-        catalog could not be read at all."""
+        """Reads storage first, then references. Raises `ReferencesTooMany` if they do not fit into memory, and
+        `StorageError` if the catalog could not be read at all."""

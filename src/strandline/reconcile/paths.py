@@ -1,9 +1,8 @@
-"""One spelling of a path, and where in a table's layout it lies. Pure.
+"""The canonical spelling of a path, its key, and its place in a table's layout. Pure.
 
-Two spellings have to be told apart. `canonical` is what a file is called where it lies: it can be opened, moved and
-deleted. `key` is what files are compared by: everything that *may* be another spelling of one file has the same key, so
-that a file is called unreferenced only if no reference could mean it. Two files that differ in nothing but such
-spelling protect each other.
+Two spellings have different uses. `canonical` names a file in storage: it can be opened, moved and deleted. `key`
+compares files: everything that *may* be another spelling of one file has the same key, so that a file counts as
+unreferenced only if no reference could mean it. Two files that differ only in such spelling protect each other.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _METADATA_SUFFIXES = (
 
 
 class Room(StrEnum):
-    """The two folders of a table that hold files of its own."""
+    """The two folders with a table's own files."""
 
     DATA = "data"
     METADATA = "metadata"
@@ -44,7 +43,7 @@ SUFFIXES = {Room.DATA: _DATA_SUFFIXES, Room.METADATA: _METADATA_SUFFIXES}
 
 
 def canonical(path: str) -> str:
-    """`/folder/file` or `s3://bucket/key`, with every other character as it is written."""
+    """`/folder/file` or `s3://bucket/key`; all other characters stay as they are."""
     match = _SCHEME.match(path)
     if match is None:
         return path
@@ -60,10 +59,10 @@ def canonical(path: str) -> str:
 
 
 def key(path: str) -> str:
-    """What paths are compared by: schemes, escapes, doubled slashes and dots make no difference."""
+    """For comparing: schemes, escapes, doubled slashes and dots make no difference."""
     plain = canonical(path)
     if "%" in plain:
-        # Until nothing changes: an escaped spelling of a name that has an escape in it is one more round away.
+        # Until nothing changes: a name with an escape in it may be escaped once more.
         for _ in range(_DECODE_ROUNDS_MAX):
             decoded = unquote(plain, errors="surrogateescape")
             if decoded == plain:
@@ -98,12 +97,12 @@ _PLAIN = (("file:///", "/"), ("file:/", "/"), ("s3://", "s3://"), ("s3a://", "s3
 
 
 def keys(paths: Sequence[str]) -> list[str]:
-    """`key` of each, quickly where all are spelled plainly, as one writer spells them."""
+    """`key` of each; fast if all are plain and have the same scheme."""
     joined = "\n".join(paths)
     prefix, short = next((pair for pair in _PLAIN if joined.startswith(pair[0])), ("", ""))
     if prefix and "%" not in joined and "/." not in joined:
         slashes = 1 if "//" in prefix else 0
-        # Every path has the scheme's slashes; if there are no more than those, none has doubled ones of its own.
+        # Every path has the scheme's double slash. If there are no others, no path has a doubled slash of its own.
         plain = joined.count("//") == slashes * len(paths) and (slashes == 0 or f"{prefix}/" not in joined)
         if plain and all(path.startswith(prefix) for path in paths):
             return list(paths) if prefix == short else [short + path[len(prefix) :] for path in paths]
@@ -111,7 +110,7 @@ def keys(paths: Sequence[str]) -> list[str]:
 
 
 def has_plain_segments(path: str) -> bool:
-    """No empty, `.` or `..` segment, and nothing that cannot be written down as text."""
+    """No empty, `.` or `..` segment, and valid text."""
     _, rest = _root_of(path)
     if any(segment in ("", ".", "..") for segment in rest.split("/")):
         return False
@@ -119,7 +118,7 @@ def has_plain_segments(path: str) -> bool:
 
 
 def first_that_is_no_text(paths: Iterable[str]) -> str | None:
-    """Nor does any file system or database take a null character."""
+    """Also finds null characters, which no file system or database accepts."""
     for path in paths:
         if "\0" in path or (not path.isascii() and any("\ud800" <= c <= "\udfff" for c in path)):
             return path
@@ -127,18 +126,18 @@ def first_that_is_no_text(paths: Iterable[str]) -> str | None:
 
 
 def is_under(path: str, folder: str) -> bool:
-    """Whole segments: `/a/bc` is not under `/a/b`."""
+    """By whole segments: `/a/bc` is not under `/a/b`."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def below(path: str, folder: str) -> str | None:
-    """The part of a path that follows a folder; None if it is not under it, or is the folder."""
+    """The part of the path after the folder; None if the path is not below it."""
     start = f"{folder.rstrip('/')}/"
     return path[len(start) :] if path.startswith(start) and len(path) > len(start) else None
 
 
 def above(folder: str) -> Iterator[str]:
-    """The folders that it lies in, the nearest first."""
+    """The folders above it, nearest first."""
     at = folder.rpartition("/")[0]
     while at:
         yield at
@@ -146,10 +145,10 @@ def above(folder: str) -> Iterator[str]:
 
 
 def room_of_folder(folder: str, root: str) -> Room | None:
-    """The room that a folder belongs to, of the table at `root`."""
+    """The part of the layout that a folder belongs to, in the table at `root`."""
     relative = below(folder, root)
     if relative is None:
-        # The table's location is spelled in another way than storage is.
+        # The table spells its location differently from storage.
         relative = below(key(folder), root)
     if relative is None or not has_plain_segments(folder):
         return None
@@ -163,31 +162,31 @@ def fits_room(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def is_metadata_file(name: str) -> bool:
-    """Whether a table's state is written there, by its name."""
+    """By its name alone."""
     return name.endswith((".metadata.json", ".metadata.json.gz"))
 
 
 def metadata_version(name: str) -> int | None:
-    """Which commit to its table a metadata file is of, by its name; None where its name does not tell."""
+    """The number of the table's commit in the file's name; None if the name has none."""
     found = _VERSIONED.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def checksum_of(name: str) -> str | None:
-    """Hadoop's local file system writes `.NAME.crc` beside NAME: such a file goes with the other one."""
+    """Hadoop's local file system writes `.NAME.crc` beside NAME: such a file belongs to the other one."""
     if name.startswith(".") and name.endswith(_CHECKSUM_SUFFIX) and len(name) > len(_CHECKSUM_SUFFIX) + 1:
         return name[1 : -len(_CHECKSUM_SUFFIX)]
     return None
 
 
 def is_own(path: str, warehouse: str) -> bool:
-    """In the lake's own folder: a whole segment, directly in the warehouse."""
+    """Whether it is in the lake's own folder, directly in the warehouse."""
     return is_under(path, f"{warehouse.rstrip('/')}/{OWN_FOLDER}")
 
 
 def unknown_root_of(relative: str) -> str | None:
-    """The folder that looks like a table's, of a path below the warehouse: what precedes the first folder that is
-    called like a room. None where there is no such folder."""
+    """The folder that looks like a table's, for a path below the warehouse: everything before the first segment `data`
+    or `metadata`. None if there is none."""
     segments = relative.split("/")
     for n, segment in enumerate(segments[:-1]):
         if n and segment in (Room.DATA.value, Room.METADATA.value):
@@ -196,7 +195,7 @@ def unknown_root_of(relative: str) -> str | None:
 
 
 class Roots:
-    """Which of many folders a path lies in: the deepest one."""
+    """Finds which of many folders a path is in: the deepest one."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders = {folder.rstrip("/") for folder in folders}

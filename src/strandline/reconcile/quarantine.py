@@ -1,5 +1,6 @@
-"""What was set aside: brought back, or deleted for good after a while. Every step can be repeated: what a crash leaves
-is two places to look at, and a record that names both."""
+"""Restores quarantined files, or purges them after a while. Every step can be repeated: after a crash a file may be in
+two places, and the record names both.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,7 @@ from strandline.reconcile.model import Phase, References
 from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
 from strandline.reconcile.settle import Seen, looked, settle_dead_runs
 
-OnFiles = Callable[[int, int], None]
-"""How many files are done with, and of how many."""
+OnFiles = Callable[[int, int], None]  # files done, and files in total
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
@@ -34,12 +34,9 @@ _KEPT_STATES = (*quarantined_files.THERE, SweptState.LOST)
 class Restored:
     run: RunId
     restored: int
-    already: int
-    """They were in their place."""
-    taken: tuple[str, ...]
-    """Another file is in their place; they stay in quarantine."""
-    lost: tuple[str, ...]
-    """In neither place."""
+    already: int  # they were in their place already
+    taken: tuple[str, ...]  # another file is in their place; they stay in quarantine
+    lost: tuple[str, ...]  # in neither place
     failed: tuple[str, ...]
 
 
@@ -47,15 +44,13 @@ class Restored:
 class Purged:
     purged: int
     bytes: int
-    brought_back: int
-    """A table references them by now, and their file was gone."""
-    waiting: int
-    """Not old enough, or whether they are referenced cannot be told."""
+    brought_back: int  # a table references them by now, and their file was gone
+    waiting: int  # not old enough, or it is unknown whether they are referenced
     failed: tuple[str, ...]
 
 
 def restore(context: SweepContext, run: int, on_progress: OnFiles | None = None) -> Restored:
-    """Everything that a run has set aside and that is still there, to where it was."""
+    """Moves all files that a run quarantined, and that are still there, back to where they were."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
         if run in reconcile_runs.elsewhere(connection, context.folder):
@@ -67,7 +62,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles | None = None)
 
 
 def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles | None = None) -> Purged:
-    """What was set aside long enough ago: looked at once more, and deleted."""
+    """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         with context.ledger.read() as connection:
             reconcile_runs.get(connection, run)
@@ -86,9 +81,6 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
             return work(watch)
     except Aborted as e:
         raise LeaseLost(e.why, hint="What was done until then is on record. Wait for the other run, and repeat.") from e
-
-
-# ---- back ------------------------------------------------------------------------------------------------------------
 
 
 def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
@@ -158,8 +150,8 @@ def _bring_back(context: SweepContext, seen: Seen, watch: RunWatch) -> str:
 
 
 def _both_there(context: SweepContext, seen: Seen) -> str:
-    """A restore that was killed between its two steps leaves the file twice. A move that was killed does, too, where
-    moving is copying: then the copy stays until it is purged, since a run that only seems dead may yet finish."""
+    """A restore that was killed between its two steps leaves the file twice. So does a killed move, if moving means
+    copying: then the copy stays until it is purged, because a run that only seems dead may still finish."""
     if seen.file.state is SweptState.LEFT:
         return "left"
     try:
@@ -171,19 +163,13 @@ def _both_there(context: SweepContext, seen: Seen) -> str:
     return "there" if not failed else next(iter(failed.values()))
 
 
-# ---- for good --------------------------------------------------------------------------------------------------------
-
-
 class Fate(StrEnum):
-    """What is to become of something that was set aside long enough ago."""
+    """What happens to a file that was quarantined long enough ago."""
 
-    WAITS = "waits"
-    """Where it is cannot be told."""
-    IN_PLACE = "in_place"
-    """It is where it was, and if something is kept, it is a second copy."""
+    WAITS = "waits"  # it is unknown where it is
+    IN_PLACE = "in_place"  # it is where it was; if something is kept, it is a second copy
     LOST = "lost"
-    NEEDED = "needed"
-    """A table references it, and it is only here."""
+    NEEDED = "needed"  # a table references it, and only the quarantine has it
     GOES = "goes"
 
 
@@ -192,7 +178,7 @@ def fate(seen: Seen, *, is_live: bool) -> Fate:
         return Fate.WAITS
     state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
     if not at_kept and not at_path:
-        # One that had stayed went its own way; what is being deleted is deleted.
+        # A LEFT file was removed by somebody else; a PURGING file is deleted.
         return {SweptState.LEFT: Fate.IN_PLACE, SweptState.PURGING: Fate.GOES}.get(state, Fate.LOST)
     if not at_kept or (at_path and (is_live or state is SweptState.LEFT)):
         return Fate.IN_PLACE
@@ -214,7 +200,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         watch.phase(Phase.SETTLE)
         known = context.catalog.references(known, watch)
         _check_catalog(context, known, seen_before)
-        # A table that cannot be read may reference any file, under whatever name the file was set aside.
+        # A table that cannot be read may reference any file, under whatever name the file was quarantined.
         unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
         if unread:
             return _added(total, Purged(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
@@ -225,12 +211,12 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
 
 
 def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
-    """The uuids of the tables that the last run knew which knew any: an empty catalog is not believed."""
+    """The table uuids of the last run that saw any: an empty catalog is not trusted."""
     return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
 def _check_catalog(context: SweepContext, known: References, seen_before: Collection[str]) -> None:
-    """What nothing references is deleted for good: so this has to be the catalog that it always was."""
+    """Raises RefusedError if this may not be the same catalog as always: unreferenced files are deleted for good."""
     refused = context.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
         raise RefusedError(
@@ -293,7 +279,7 @@ def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References
 
 
 def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
-    """What has to be so before a kept file may go; else why it stays."""
+    """Does what must happen before a kept file may be deleted; returns why it has to stay, or None."""
     try:
         if end is Fate.NEEDED:
             watch.last_word()

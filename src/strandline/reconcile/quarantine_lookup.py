@@ -1,5 +1,6 @@
-"""Missing files that are only set aside. The record says where, and what it has forgotten is looked for in quarantine
-itself. Of what cannot be told nothing is dropped."""
+"""Finds missing files that are only in quarantine. The ledger says where; files that it has forgotten are searched for
+in the quarantine itself. If that fails, nothing is dropped.
+"""
 
 from __future__ import annotations
 
@@ -16,40 +17,34 @@ from strandline.reconcile.paths import first_that_is_no_text, key
 from strandline.reconcile.settle import Seen, looked
 from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
 
-SOUGHT_AT_ONCE = 100_000
-"""The quarantine is searched whole each time."""
+SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
+# there may be millions of them, and none is known to be missing
 _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
-"""There may be millions of them, and none of them is known to be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    path: str
-    """Where it belongs, as storage spells it."""
+    path: str  # its original place, as storage spells it
     kept_at: str
-    swept: Swept | None
-    """None where no record tells of it."""
+    swept: Swept | None  # None if the ledger has no record of it
 
 
 @dataclass(slots=True)
 class Kept:
-    files: dict[str, KeptFile] = field(default_factory=dict)
-    """By the path that a table has."""
+    files: dict[str, KeptFile] = field(default_factory=dict)  # by the path in the table
+    # files that may be in quarantine, and why that could not be checked
     untold: dict[str, str] = field(default_factory=dict)
-    """Whether these are set aside could not be seen, and why."""
-    planned: int = 0
-    """Findings among both that nothing else protects."""
+    planned: int = 0  # how many of both nothing else protects
 
     def __contains__(self, path: str) -> bool:
         return path in self.files or path in self.untold
 
 
 def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> Kept:
-    """Of everything that is missing, whatever protects it; also of the metadata of tables that cannot be read."""
+    """For all missing files, protected or not, and for the metadata of tables that cannot be read."""
     kept = Kept()
     missing = survey.drift.missing()
-    not_recorded: dict[str, bool] = {}
-    """And whether nothing protects them."""
+    not_recorded: dict[str, bool] = {}  # the value: whether nothing protects them
     while some := list(islice(missing, context.settings.batch_size)):
         _seek_recorded(context, kept, [f.path for f in some])
         kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
@@ -66,17 +61,17 @@ def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) 
 
 
 def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
-    """A table whose newest metadata is set aside cannot say what it references: so nothing of it is called missing."""
+    """A table whose newest metadata is in quarantine cannot say what it references: none of its files is reported."""
     try:
         named = context.pointers(survey.references.unread.keys()) if survey.references.unread else ()
     except StorageError:
-        return []  # that the table cannot be read is said anyway
+        return []  # the run reports anyway that the table cannot be read
     return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
 
 
 def _seek_recorded(context: SweepContext, kept: Kept, paths: Sequence[str]) -> None:
     wanted = {key(path): path for path in paths} | {path: path for path in paths}
-    # What is no text cannot be on record, and a database cannot be asked for it.
+    # A path that is not valid text cannot be on record, nor be a parameter of a query.
     wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
     with context.ledger.read() as connection:
         recorded = quarantined_files.of_paths(connection, wanted)
@@ -98,7 +93,7 @@ def _seek_forgotten(context: SweepContext, kept: Kept, paths: Mapping[str, bool]
         kept.untold |= dict.fromkeys(paths, e.message)
     else:
         for path, kept_at in found.items():
-            # The table may spell it in another way than storage does.
+            # The table may spell it differently from storage.
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
             kept.files[path] = KeptFile(came_from or path, kept_at, None)
     kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)

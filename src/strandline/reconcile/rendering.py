@@ -1,4 +1,4 @@
-"""A finding as a JSON object: what `--findings`, `--json` and a run's samples show."""
+"""Renders a finding as a JSON object, for `--findings`, `--json` and a run's samples."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def document(finding: Finding) -> dict[str, Any]:
 
 
 def _unescaped(partition: str) -> str:
-    """Values as they are in rows; folders have them escaped."""
+    """Values as they are in rows; folder names escape them."""
     return printable(unquote_plus(partition, errors="surrogateescape"))
 
 
 def printable(path: str) -> str:
-    """A name that is not text stays readable, and the document stays JSON."""
+    """Keeps a name that is not valid text readable, and the document valid JSON."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def moment(nanoseconds: int | None) -> str | None:
-    """None where it is not known, or lies outside what a calendar has."""
+    """None if it is unknown, or out of range for a calendar."""
     if nanoseconds is None:
         return None
     try:

@@ -1,5 +1,4 @@
-"""The clock that a run goes by: a node whose clock is ahead takes what was written just now for old, and everybody else
-for dead."""
+"""Judges the clock of a run: to a node whose clock is ahead, new files look old, and other runs look dead."""
 
 from __future__ import annotations
 
@@ -22,13 +21,11 @@ APART_MIN = timedelta(minutes=1)
 @dataclass(frozen=True, slots=True)
 class RunClock:
     moment: Moment
-    doubt: str | None
-    """Why it is not to be believed."""
-    is_settled: bool
-    """What is doubted now is doubted whenever it is asked."""
+    doubt: str | None  # why it is not trusted
+    is_settled: bool  # the doubt will be the same at the next check
 
     def remembered(self, *, act: bool) -> Mapping[str, Any] | None:
-        """What the next run is judged by. A report that has doubts leaves them to the next run that is to act."""
+        """What later runs compare with. A report that has doubts leaves them to the next run that acts."""
         if self.doubt is not None and (self.is_settled or not act):
             return None
         up = None if self.moment.up is None else self.moment.up // _MICROSECOND
@@ -37,8 +34,8 @@ class RunClock:
 
 
 def look(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
-    """Judged as retention judges it, by the runs of the reconciler and by what else was recorded; and by the clock of
-    the ledger's database, where that is another machine's: nobody else's word is needed, then."""
+    """Judges as retention does, by the reconciler's runs and other records. If the ledger's database is on another
+    machine, its clock alone decides."""
     now = here(_EPOCH + timedelta(microseconds=now_ns // 1_000))
     theirs = clocks.of_the_database(connection)
     if theirs is not None and now.wall - theirs > max(skew, APART_MIN):

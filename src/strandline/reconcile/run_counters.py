@@ -1,4 +1,4 @@
-"""What a run counts while it works."""
+"""The counters of a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tally:
 
     @property
     def files(self) -> int:
-        """How many it acted on."""
+        """How many files it acted on."""
         return self.orphans + self.foreign + self.superseded
 
     def fail(self, what: str) -> None:
@@ -63,7 +63,7 @@ class Tally:
             self.unlisted_failures += 1
 
     def not_looked_at(self, stats: Sequence[object]) -> int:
-        """How many candidates could not be looked at again. Each is told, as far as there is room."""
+        """Counts candidates that could not be checked again, and reports them as far as there is room."""
         errors = [stat for stat in stats if isinstance(stat, StorageError)]
         for error in errors:
             self.fail(error.message)
@@ -71,7 +71,7 @@ class Tally:
         return len(errors)
 
     def begin(self, ledger_context: LedgerContext) -> None:
-        """What a run that comes to nothing hands on as it was."""
+        """Takes over what an unfinished run passes on unchanged."""
         self.tables, self.sequences = dict(ledger_context.contents_before), dict(ledger_context.sequences_before)
         self.clock = ledger_context.clock
 
@@ -82,17 +82,17 @@ class Tally:
         self.found, self.planned = drift.found, drift.planned
         self.protected = {reason.value: count for reason, count in drift.protected.items()}
         unread = survey.references.unread
-        # A table that was left alone is measured by what it was before: the next run must not take this for normal.
+        # A table that was left alone keeps its earlier count: the next run must not take this one for normal.
         whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
         still = contents_before if unread else {t.head.uuid for t in drift.tables}
-        # Carried on from run to run, so that it outlives the record of the run that counted.
+        # Carried from run to run, so that it outlives the record of the run that counted.
         self.tables = {uuid: count for uuid, count in contents_before.items() if uuid in still}
         self.tables |= {t.head.uuid: t.contents for t in whole}
         self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
         for head in (t.head for t in drift.tables):
             if head.lineage is not None and head.lineage.proven is not None:
                 self.sequences[head.uuid] = max(head.lineage.proven, self.sequences.get(head.uuid, 0))
-        # A table that cannot be read is told among the failures.
+        # A table that cannot be read is among the failures.
         stopped = [t for t in drift.tables if t.stopped not in (None, Protection.TABLE_UNREAD)]
         self.stopped = {t.head.name: t.stopped.value for t in stopped[: self.settings.errors_max] if t.stopped}
         for failure in survey.failures:
@@ -101,8 +101,7 @@ class Tally:
             self.fail(f"{name}: {why}")
 
     def reprotect(self, found: Mapping[Protection | None, int], by: Protection) -> None:
-        """Findings that turned out to be protected by something else than before. Those that nothing protected were
-        missing entries."""
+        """Counts findings under another protection than before. Those without protection were missing entries."""
         counts = Counter(self.protected)
         for before, count in found.items():
             if before is None:
@@ -113,7 +112,7 @@ class Tally:
         self.protected = {reason.value: counts[reason.value] for reason in Protection if counts[reason.value]}
 
     def sample(self, findings: Iterable[Finding]) -> None:
-        """The first of each kind, those that can be acted on before those that are protected."""
+        """The first of each kind, those that can be acted on before protected ones."""
         waiting: dict[FindingKind, list[Finding]] = {}
         for finding in findings:
             if finding.protected is None:

@@ -1,4 +1,4 @@
-"""Who looks after a run: its time, its lease, whether someone called it off; and how it ends early."""
+"""Follows a run: its time, its lease, its cancellation, and how it ends early."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from strandline.reconcile.model import Phase
 if TYPE_CHECKING:
     from strandline.reconcile.context import SweepContext
 
-OnProgress = Callable[[Phase, int, int | None], None]
-"""How much of a phase is done, and of how much, where that is known."""
+OnProgress = Callable[[Phase, int, int | None], None]  # phase, how much is done, and of how much if that is known
 TOLD_SECONDS = 0.2
 
 
 class Aborted(Exception):
-    """A run ends here. What it did until now is recorded."""
+    """Ends a run. What it did until now is recorded."""
 
     def __init__(self, reason: AbortReason, why: str) -> None:
         super().__init__(why)
@@ -41,8 +40,7 @@ def under_lease(
     cancelled: threading.Event | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[RunWatch]:
-    """The lease of the reconciler, taken, renewed while the run works, and released. Raises SweepRunning while another
-    run has it."""
+    """Takes the reconciler's lease, renews it, and releases it. Raises SweepRunning while another run has it."""
     seconds = context.settings.lease_seconds
     lease = reconcile_runs.take_lease(context.ledger, seconds=seconds)
     if lease is None:
@@ -83,8 +81,7 @@ class RunWatch:
         self._total: int | None = None
         self._told = 0.0
         self._since = time.monotonic()
-        self.seconds: dict[str, float] = {}
-        """Spent in each phase."""
+        self.seconds: dict[str, float] = {}  # spent in each phase
 
     def phase(self, phase: Phase, total: int | None = None) -> None:
         self.end_phase()
@@ -122,18 +119,18 @@ class RunWatch:
             raise Aborted(AbortReason.TIMEOUT, "it took longer than reconcile.run_seconds_max")
 
     def fence(self, connection: Connection) -> None:
-        """In the transaction that records what is about to happen: nobody takes the lease over before it ends."""
+        """Call in the transaction that records what is about to happen: nobody takes the lease over before it ends."""
         self.check()
         self.hold(connection)
 
     def hold(self, connection: Connection) -> None:
-        """The lease alone. A run that is called off may still say what became of the one before it."""
+        """Checks the lease alone. A cancelled run may still record what became of the run before it."""
         if not self._heartbeat.confirm(lambda: reconcile_runs.leases.holds(connection, self._lease)):
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
 
     def last_word(self) -> None:
-        """Right before something that cannot be fenced. A process that slept since it last saw its lease must not go
-        on: it cannot know how long."""
+        """Call right before an action that cannot be fenced. A process that slept since it last saw its lease must not
+        go on: it cannot know for how long."""
         self.check()
         if self._heartbeat.is_fresh:
             return

@@ -1,8 +1,9 @@
-"""What a run left that died: looked at, and its record made true. Nothing is moved here.
+"""Settles what a dead run left: checks storage, and corrects the record. It moves nothing.
 
-A file that was about to be set aside is in one of two places, and both are on record. A run that only seems dead may
-still move a file that is found in its old place now: it then says so itself, and until then every reader of the record
-looks at storage, too. A commit that drops entries is different: its token is voided first, so that the answer is final.
+A file that was about to be quarantined is in one of two places, and both are on record. A run that only seems dead
+may still move a file that is in its old place now. It then records that itself, and until then every reader of the
+record checks storage, too. A commit that drops entries is different: its token is voided first, so that the answer
+is final.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from strandline.reconcile.model import Stat
 from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
+# files that went back do not count, just as in a live run
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
-"""What went back does not count, as it does not in a run that lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def looked(context: SweepContext, files: list[Swept]) -> list[Seen]:
 
 
 def true_state(seen: Seen) -> SweptState | None:
-    """What storage says; None where it says nothing new, or nothing at all."""
+    """The state that storage shows; None if it is unchanged, or unknown."""
     if not seen.is_told:
         return None
     at_path, at_kept = seen.at_path is not None, seen.at_kept is not None
@@ -71,8 +72,8 @@ def settle_files(
     hold: Callable[[Connection], None] = lambda connection: None,
     tell: Callable[[Connection, Mapping[SweptState, list[Swept]]], None] = lambda connection, after: None,
 ) -> dict[SweptState, list[Swept]]:
-    """Record where the files are. By the state that each has now; `tell` is given them with the state that they had, in
-    the same transaction."""
+    """Records where the files are. Returns them by their new state. `tell` gets the same in the same transaction, the
+    files with their old state."""
     changes: dict[SweptState, list[Swept]] = {}
     after: dict[SweptState, list[Swept]] = {}
     for seen in looked(context, files):
@@ -89,14 +90,14 @@ def settle_files(
 
 
 def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = True) -> list[str]:
-    """Before anything new begins: whoever held the lease before is taken for dead, by whoever holds it now. Batches of
-    entries need the catalog; one that cannot be asked about stays as it is, and that is what is answered."""
+    """Called before anything new begins: the holder of the lease takes every earlier holder for dead. Batches of
+    entries need the catalog; the result says which of them could not be settled."""
     with context.ledger.read() as connection:
         files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
         drops = dropped_entries.begun(connection) if entries else []
         dead = reconcile_runs.left_running(connection)
         if dead is not None and dead.asked.act:
-            # It may have brought files back, of whatever run, and not come to say so.
+            # The dead run may have brought files back, of any run, without recording it.
             files += quarantined_files.held(connection)
         files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
@@ -124,7 +125,7 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
 def _record_late(
     context: SweepContext, dead: Run | None, connection: Connection, after: Mapping[SweptState, list[Swept]]
 ) -> None:
-    """What a run did, or a purge, and did not come to say."""
+    """Records what a dead run or purge did and did not record."""
     deletes = dead is not None and dead.asked.delete
     for event, was, now in (
         (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
@@ -149,7 +150,7 @@ def _record_late(
 
 def _settle_batch(context: SweepContext, batch: DroppedBatch, watch: RunWatch) -> None:
     with context.ledger.write() as connection:
-        watch.hold(connection)  # before the token is voided: it may be that of a run under way
+        watch.hold(connection)  # before the token is voided: it may belong to a run under way
     dropped = context.catalog.dropped(batch.table, batch.token)
     if dropped is None and not context.catalog.may_have(batch.table, batch.samples):
         dropped = batch.entries  # it landed, and the snapshot that says so has expired since
@@ -189,7 +190,7 @@ def _dropped(connection: Connection, run: RunId) -> int:
 
 
 def done_so_far(connection: Connection, run: Run) -> Done:
-    """What the record of files and batches says, whatever the run's own counters say."""
+    """By the record of files and batches, not by the run's own counters."""
     counted = quarantined_files.counted(connection, run.id)
 
     def files(kind: FindingKind, states: Iterable[SweptState] = _ACTED) -> tuple[int, int]:

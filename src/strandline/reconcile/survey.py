@@ -1,8 +1,8 @@
-"""One look at everything, in this process and without a JVM: storage first, references after, then both compared.
+"""Surveys the lake in this process, without a JVM: lists storage, then reads references, then compares both.
 
-The order is what makes it safe. A file that was listed and is referenced by the time the tables are read is live; one
-that is written after the listing is not in it. What the listing cannot know, a file that came after it, is looked for
-before it is called missing.
+This order makes it safe. A file that was listed and is referenced when the tables are read is live; a file written
+after the listing is not in it. A referenced file that is not in the listing may be newer than it, so it is checked
+before it is reported missing.
 """
 
 from __future__ import annotations
@@ -54,17 +54,15 @@ if TYPE_CHECKING:
 class Known:
     """What belongs to somebody, before storage is listed."""
 
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys of each table's folders."""
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # keys of each table's folders
+    # The same folders as storage may name them. A percent sign in a location may be literal, or begin an escape: both
+    # folders are listed, and a missing one is empty.
     spelled: list[str] = field(default_factory=list)
-    """The same folders as storage may call them. A percent sign in a location may be the sign itself, or begin an
-    escape: both folders are listed, and one that is not there holds nothing."""
+    # by table: the metadata file that the catalog names, if it tells without reading it
     pointers: dict[str, str] = field(default_factory=dict)
-    """By table: the metadata file that the catalog names, where it says so without reading it."""
+    # folders of views, of another catalog's tables, and of tables that cannot be opened; empty if unknown
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of views, of another catalog's tables, and of tables that cannot be opened; none where it is not known."""
-    expected: int = 0
-    """How many files their newest snapshots say that they have."""
+    expected: int = 0  # how many files their newest snapshots say that they have
 
     @property
     def left_alone(self) -> list[str]:
@@ -75,7 +73,7 @@ class Known:
         return [folder for of in self.tables.values() for folder in of]
 
     def places(self, references: LakeReferences) -> Places:
-        """As it turned out when the references were read."""
+        """The places, after the references were read."""
         unread = references.unread.keys() - references.by_name.keys()
         strangers = {name: of for name, of in self.others.items() if name not in references.by_name}
         strangers |= {name: self.tables[name] for name in unread & self.tables.keys()}
@@ -89,8 +87,7 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
     roots: tuple[str, ...]
-    beside: Listing
-    """What was seen while they were looked for: it is not below them."""
+    beside: Listing  # what was found while the roots were searched for, and is not below them
 
 
 class LakeSurveyor:
@@ -103,7 +100,7 @@ class LakeSurveyor:
         inventory_file: Path | None = None,
         memory: Path | None = None,
     ) -> None:
-        """`memory`: a folder for what manifests named, for those who only report."""
+        """`memory`: a folder to cache manifests in, for reports only."""
         self.config = config
         self._settings = config.settings.reconcile
         self.catalog = catalog
@@ -131,7 +128,7 @@ class LakeSurveyor:
             return compared(self.warehouse, listing, references, ledger_context, self.ways(watch), self.bounds, places)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
-        """As they are now."""
+        """The present references."""
         with Pool() as pool:
             return self._reader(pool, watch).read(known)
 
@@ -156,8 +153,6 @@ class LakeSurveyor:
         )
         return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=watch.check)
 
-    # ---- listing -----------------------------------------------------------------------------------------------------
-
     def known(self) -> Known:
         known = Known()
         for name in self.catalog.table_names():
@@ -167,7 +162,7 @@ class LakeSurveyor:
                 known.spelled += [folder for path in locations_of(table) for folder in (canonical(path), key(path))]
                 known.expected += _contents_said(table)
             except (TableUnfit, StorageError, UsageError):
-                continue  # It is said when the references are read; where it lies may still be known below.
+                continue  # reported when the references are read; its place may still become known below
         rows = read_rows(self.config)
         if rows is None:
             for name, location in self.catalog.view_locations().items():
@@ -185,7 +180,8 @@ class LakeSurveyor:
         return known
 
     def _place_of_table(self, row: CatalogRow) -> tuple[str, ...]:
-        """Of one that this catalog does not open: as its metadata says, or the one before, and where that lies."""
+        """The place of a table that this catalog does not open: from its metadata, or the previous metadata, and the
+        folder of the metadata file."""
         found: list[str] = []
         for location in row.metadata:
             try:
@@ -216,7 +212,7 @@ class LakeSurveyor:
         return listing
 
     def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
-        """Where to list: the folders of tables, those that nobody owns, and the spool."""
+        """Where to list: the folders of tables, folders that nobody owns, and the spool."""
         folders = known.folders
         levels: dict[str, Listing] = {}
         found = self._discover([*folders, *known.left_alone], levels, pool, watch)
@@ -238,8 +234,6 @@ class LakeSurveyor:
         most = self._settings.unknown_roots_max
         return PrefixFailure(f"{self.warehouse}/*", f"there are more than {plural(most, 'folder')} that no table owns")
 
-    # ---- an inventory shows the whole warehouse ----------------------------------------------------------------------
-
     def unclaimed(self, known: Known) -> Unclaimed:
         return Unclaimed(key(self.warehouse), [*known.folders, *known.left_alone])
 
@@ -251,8 +245,9 @@ class LakeSurveyor:
         newest_ns: int,
         failures: list[PrefixFailure],
     ) -> Places:
-        """No more of it is looked into than of a listing. `roots`: the first folders that nobody owns, sorted; at least
-        one more than are allowed, if there are. What came shortly before the newest file need not be in it."""
+        """Considers no more of an inventory than of a listing. `roots`: the first folders that nobody owns, sorted;
+        one more than allowed, at least, if there are. Files written shortly before the newest one may be missing
+        from it."""
         most = self._settings.unknown_roots_max
         if 0 < most < len(roots):
             failures.append(self._cut())
@@ -260,7 +255,7 @@ class LakeSurveyor:
         return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
     def _check_expected(self, known: Known) -> None:
-        """Before anything is listed: a lake with so many references has as many files."""
+        """Checked before anything is listed: a lake with so many references has as many files."""
         if known.expected > self._settings.references_max:
             raise references_too_many(known.expected)
 
@@ -278,7 +273,7 @@ class LakeSurveyor:
 
         def held(folders: Sequence[str]) -> Sequence[str]:
             if bucket is not None:
-                return folders  # A bucket has no empty ones.
+                return folders  # a bucket has no empty folders
             return holding(folders, pool, timeout_seconds=seconds, check=watch.check)
 
         roots_max, today = self._settings.unknown_roots_max, int(time.time() // 86_400)
@@ -287,8 +282,8 @@ class LakeSurveyor:
 
 @contextmanager
 def older_objects_passed_over() -> Iterator[None]:
-    """The collector does not look through what there was before, again and again, while a million names are made. It
-    stays on: deliverers in this process make garbage meanwhile, which is collected as usual."""
+    """Keeps the garbage collector from scanning the existing objects again and again while a million names are made. It
+    stays on: it still collects what deliverers in this process produce meanwhile."""
     gc.freeze()
     try:
         yield
@@ -297,12 +292,12 @@ def older_objects_passed_over() -> Iterator[None]:
 
 
 def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
-    """It has no files but its metadata."""
+    """A view has no files except its metadata."""
     folders = [os.path.dirname(key(location)) for location in row.metadata]
     return tuple(os.path.dirname(f) if os.path.basename(f) == Room.METADATA else f for f in folders)
 
 
 def _contents_said(table: Table) -> int:
-    """As the summary of its newest snapshot has it; 0 where it does not say."""
+    """From the summary of its newest snapshot; 0 if that does not say."""
     current = table.current_snapshot()
     return 0 if current is None else entries_said(current) or 0

@@ -1,12 +1,13 @@
-"""Orphans that are probably the files of missing entries: the path of such an entry is damaged, and the file is live.
+"""Finds orphan files that are probably the files of missing entries: the path of such an entry is damaged, and the file
+is live.
 
-An orphan is suspected if it has the size of a missing entry of its table, or if its footer agrees with one: their
-sequence numbers overlap, or, where one of them has none, they have as many rows. A suspected file is not swept, and the
-entry is not dropped, until a person says that the file is an orphan. What was suspected once stays on record: the entry
-may go, and the suspicion must not go with it.
+An orphan file is suspected if it has the size of a missing entry of its table, or if its footer agrees with one: their
+sequence numbers overlap, or, if one of them has none, their row counts are equal. A suspected file is not swept, and
+the entry is not dropped, until a person says that the file is an orphan. A suspicion stays on record even after its
+entry is gone.
 
-Not suspected are metadata files: no entry means one. Nor is anything because of an entry that the table no longer has
-when it is read again: then somebody removed both, the entry and its file, while the run looked at them.
+Metadata files are not suspected: no entry means one. Neither is a file whose matching entry is gone when the table is
+read again: then somebody removed both, the entry and its file, during the run.
 """
 
 from __future__ import annotations
@@ -27,31 +28,27 @@ from strandline.reconcile.model import Finding, FindingKind, Protection, Survey,
 from strandline.reconcile.paths import is_metadata_file
 from strandline.reconcile.quarantine_lookup import Kept
 
-FOOTERS_MAX = 10_000
-"""Read in one run. Orphans beyond are compared by their size alone."""
-RECORDED_MAX = 100_000
-"""In one run. While the entries are missing, orphans of the table are left alone anyway."""
-_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
-"""None of those is known to be missing."""
+FOOTERS_MAX = 10_000  # read in one run; orphan files beyond this are compared by size alone
+RECORDED_MAX = 100_000  # in one run; while the entries are missing, orphan files of the table are left alone anyway
+_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)  # none of those is known to be missing
 _AT_ONCE = 256
 
 
 @dataclass(slots=True)
 class Suspects:
+    # by the path of the orphan file: the path of an entry that it probably belongs to
     files: dict[str, str] = field(default_factory=dict)
-    """By the path of the orphan: the path of an entry that it is probably the file of."""
-    entries: dict[str, str] = field(default_factory=dict)
-    """The other way round."""
+    entries: dict[str, str] = field(default_factory=dict)  # the other way round
+    # what else protects these orphan files and entries, and how many
     before: Counter[Protection | None] = field(default_factory=Counter)
-    """What else protects them, orphans and entries, and how many."""
+    # tables with an orphan file that could not be read, and why: none of their entries is dropped
     untold: dict[str, str] = field(default_factory=dict)
-    """Tables with an orphan that could not be read, and why: none of their entries is dropped."""
 
     def protects(self, entry: Finding) -> bool:
         return entry.path in self.entries or entry.table in self.untold
 
     def marked(self, finding: Finding) -> Finding:
-        """As it is to be told."""
+        """The finding as it is reported."""
         if finding.kind is FindingKind.MISSING:
             is_suspect, probably = self.protects(finding), self.entries.get(finding.path)
         else:
@@ -60,14 +57,13 @@ class Suspects:
 
 
 class MissingEntries:
-    """Of one table, so that an orphan can be compared with all of them at once."""
+    """The missing entries of one table, indexed so that an orphan file can be compared with all of them at once."""
 
     def __init__(self) -> None:
         self._by_size: dict[int, list[str]] = {}
         self._by_count: dict[int, list[str]] = {}
         self._ranged: list[tuple[int, int, str]] = []
-        self._unnumbered: dict[int, list[str]] = {}
-        """Of those that have no sequence numbers: by how many rows they have."""
+        self._unnumbered: dict[int, list[str]] = {}  # those without sequence numbers, by row count
         self._reach: list[int] | None = None
 
     def add(self, entry: Finding) -> None:
@@ -96,7 +92,7 @@ class MissingEntries:
             for _, end, _ in self._ranged:
                 self._reach.append(max(end, self._reach[-1] if self._reach else end))
         at = bisect_right(self._ranged, hi, key=lambda entry: entry[0])
-        # Backwards, until everything further in front ends below.
+        # Backwards, until everything before ends below `lo`.
         while at > 0 and self._reach[at - 1] >= lo:
             at -= 1
             if self._ranged[at][1] >= lo:
@@ -134,7 +130,7 @@ def find_suspects(context: SweepContext, survey: Survey, kept: Kept, watch: Watc
 
 
 def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
-    """By table. What is only set aside is not missing, and its path is right."""
+    """By table. A file that is only in quarantine is not missing, and its path is right."""
     found: dict[str, MissingEntries] = {}
     for finding in survey.drift.missing():
         if finding.protected in _STORAGE_AWAY or finding.path in kept.files or finding.table is None:
@@ -147,7 +143,7 @@ def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
 def _still_missing(
     context: SweepContext, survey: Survey, matched: Sequence[tuple[Finding, Sequence[str]]], watch: Watch
 ) -> Iterator[tuple[Finding, Sequence[str]]]:
-    """Those of which the table still has an entry. All of a table that cannot be read now."""
+    """Those whose table still has the entry, or cannot be read now."""
     if not matched:
         return
     now = context.catalog.references(survey.references, watch)

@@ -1,7 +1,8 @@
 """A run: gate → list storage → read references → compare → guard → missing files → orphan files → record.
 
-Only what is planned is acted on, in the order of paths, each candidate looked at again just before. What turns out to
-be different is skipped and does not use up the cap: the same first candidates cannot keep the rest from their turn.
+A run acts only on planned findings, in the order of paths, and checks each candidate again just before. A candidate
+that changed is skipped and does not count towards the cap: the same first candidates cannot keep the rest from their
+turn.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def sweep(
     on_progress: OnProgress | None = None,
     on_finding: OnFinding | None = None,
 ) -> Run:
-    """One run, and its record. An abort is an outcome, not an error; another run under way is one."""
+    """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning."""
     seconds_max = context.settings.run_seconds_max
     with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
         watch.phase(Phase.SETTLE)
@@ -62,7 +63,7 @@ def sweep(
 
 
 def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
-    """A run, once what the last one left is settled; and what could not be."""
+    """Starts a run after settling what the last one left; also returns what could not be settled. Raises LeaseLost."""
     try:
         unsettled = settle_dead_runs(context, watch)
         with context.ledger.write() as connection:
@@ -137,10 +138,8 @@ class _Sweep:
         self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._tally.left))
         self._sweep_orphans(survey, known, suspects)
 
-    # ---- before acting -----------------------------------------------------------------------------------------------
-
     def _in_quarantine(self, survey: Survey) -> Kept:
-        """Missing files that are only set aside, or of which that could not be seen."""
+        """Missing files that are in quarantine, or for which that could not be checked."""
         kept = find_kept(self._bench, survey, self._watch.check)
         self._tally.partial |= bool(kept.untold)
         for why in dict.fromkeys(kept.untold.values()):
@@ -148,7 +147,7 @@ class _Sweep:
         return kept
 
     def _suspected(self, survey: Survey, kept: Kept) -> Suspects:
-        """Orphans that are probably the files of missing entries: neither is touched."""
+        """Orphan files that are probably the files of missing entries: the run touches neither."""
         suspects = find_suspects(self._bench, survey, kept, self._watch)
         self._tally.suspects = len(suspects.files)
         for path, entry in suspects.files.items():
@@ -175,7 +174,7 @@ class _Sweep:
         self._tally.sample(told())
 
     def _vanished(self, survey: Survey) -> int:
-        """How many tables the run before knew that the catalog does not have."""
+        """How many tables the run before saw that the catalog does not have."""
         if survey.references.unread:
             return 0
         with self._bench.ledger.read() as connection:
@@ -188,7 +187,7 @@ class _Sweep:
         return self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
 
     def _share_refusal(self, survey: Survey, kept: Kept) -> str | None:
-        """What is only set aside is not dropped: it went back before this is asked, however much it is."""
+        """Files that are only in quarantine do not count: they were brought back before this check."""
         settings, planned = self._settings, self._tally.planned
         for what, count, total in (
             ("entry", planned.missing - kept.planned, len(survey.references)),
@@ -203,10 +202,8 @@ class _Sweep:
                 )
         return None
 
-    # ---- missing files -----------------------------------------------------------------------------------------------
-
     def _bring_back(self, kept: Kept) -> None:
-        """What a table needs and we have set aside goes back, before anything else."""
+        """Brings back quarantined files that a table needs, before anything else."""
         waiting = iter(kept.files.values())
         while some := list(islice(waiting, self._settings.batch_size)):
             back: list[KeptFile] = []
@@ -259,7 +256,7 @@ class _Sweep:
     def _still_gone(
         self, table: str, some: Sequence[Finding], known: References
     ) -> tuple[References, list[Finding], int]:
-        """Also how many could not be looked at."""
+        """Also returns how many could not be checked."""
         known = self._bench.catalog.references(known, self._watch)
         if table in known.unread:
             return known, [], 0
@@ -273,8 +270,6 @@ class _Sweep:
         if count:
             log.warning("run %d: could not be looked at again, and stayed: %d", self._run, count)
         return count
-
-    # ---- orphan files ------------------------------------------------------------------------------------------------
 
     def _sweep_orphans(self, survey: Survey, known: References, suspects: Suspects) -> None:
         waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
@@ -302,18 +297,18 @@ class _Sweep:
         known: References,
         before: set[str],
     ) -> list[tuple[Finding, Stat]]:
-        """Those that are exactly what was listed, and that nothing references as of now."""
+        """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
         spooled = self._bench.spooled([f.path for f in some if f.content is Content.SPOOL])
         with self._bench.ledger.read() as connection:
             at_work = runs.at_work(connection)
-        # A table that was registered since, over a folder that nobody owned: its files are its own.
+        # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
         for finding, stat in zip(some, stats, strict=True):
             unread = is_unread(finding.table, known, self._asked)
             taken = finding.path in live or finding.path in spooled or new_tables.of(key(finding.path)) is not None
-            # An expiry reads manifests that it has just let go of, to see which files go with them.
+            # An expiry still reads manifests that it has just dropped, to see which files go with them.
             taken = taken or (finding.content is Content.METADATA and finding.table in at_work)
             listed = finding.listed
             if not isinstance(stat, Stat) or listed is None or unread or taken:
@@ -339,8 +334,6 @@ class _Sweep:
                 skipped_recheck=self._tally.skipped_recheck,
                 storage=self._bench.storage.kind.value,
             )
-
-    # ---- the end -----------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
         failpoints.hit("reconcile.before_end")

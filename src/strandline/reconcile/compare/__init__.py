@@ -1,1 +1,1 @@
-"""Storage and references beside each other: pure, but for the ways to look that are handed in."""
+"""Compares storage with references: pure, except for the functions to access storage that callers pass in."""

@@ -1,6 +1,6 @@
-"""From a listing and references to a survey: what differs is looked at, described, and judged.
+"""Turns a listing and references into a survey: checks, describes and judges every difference.
 
-Whoever calls gives the ways to look at files and to describe entries; the decisions are those of `diff.py`, `guard.py`
+Callers pass in the functions that check files and describe entries. The decisions are those of `diff.py`, `guard.py`
 and `judge.py`, which are pure.
 """
 
@@ -35,8 +35,7 @@ from strandline.reconcile.references.missing_entries import Entry
 from strandline.reconcile.references.real_paths import RealPaths
 from strandline.reconcile.storage.listing import Listing
 
-LOOKED_FOR_MAX = 10_000
-"""References that lie where nothing was listed, and are looked for one by one; of each table."""
+LOOKED_FOR_MAX = 10_000  # references of each table, outside everything that was listed, that are checked one by one
 _LOOKS_AT_ONCE = 4_096
 NO_PLACES = Places()
 
@@ -45,11 +44,9 @@ Look = Callable[[str], Stat | None]
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    look: Look
-    """`StorageError` where it cannot be told."""
+    look: Look  # raises `StorageError` if the answer is unknown
     describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
-    check: Callable[[], None]
-    """May raise, and ends it."""
+    check: Callable[[], None]  # raises to abort
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +57,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What a table reaches and storage does not show; all of it, or a piece. Of what lies `elsewhere`, where nothing
-    was listed, a piece has all or nothing; or only the first, if they are too many."""
+    """Files that a table references and storage does not list: all of them, or a part. Of `elsewhere`, references
+    outside everything that was listed, a part has all or none, or only the first if there are too many."""
 
     table: TableReferences
     missing: Collection[str]
     elsewhere: Sequence[str]
     elsewhere_count: int
-    shared: Set[str]
-    """Those that another table reaches, too."""
+    shared: Set[str]  # those that another table references, too
 
 
 def compared(
@@ -101,7 +97,7 @@ def surveyed(
     places: Places = NO_PLACES,
     gather: Gather = gathered,
 ) -> Survey:
-    """Everything that differs, looked at and judged. `sought` is in the order of tables."""
+    """Checks and judges all differences. `sought` is in the order of tables."""
     stopped = stops(references, difference, ledger_context, bounds.shrink_max, places)
     ground = Ground(
         warehouse.rstrip("/"),
@@ -120,7 +116,7 @@ def surveyed(
         return _facts(references, difference, missing, orphans, unshown.stops(stopped), ledger_context)
 
     def orphans() -> Iterator[Judged]:
-        # Judged when the missing ones are through: what came out of those stops tables and prefixes, too.
+        # Judged after the missing files: what they show stops tables and prefixes, too.
         failed = Roots(key(failure.prefix) for failure in failures)
         lacking = dict.fromkeys(unshown.lacking, Protection.ENTRIES_MISSING)
         by_then = replace(ground, stopped=lacking | unshown.stops(stopped), failed=failed)
@@ -139,9 +135,9 @@ def surveyed(
 
 
 class Unshown:
-    """Tables of which storage has files that it did not list, though they were there before. It shows them under other
-    names, then: where letters of one name may be written small or large, or in two ways, a file that is listed is not
-    known to be the one that is referenced. Also tables of which that cannot be told."""
+    """Tables with old files in storage that the listing does not show. Storage shows them under other names, then: if
+    it ignores case, or has two forms of a letter, a listed file cannot be matched to a reference. Also tables for which
+    that could not be checked."""
 
     def __init__(self, references: LakeReferences, ledger_context: LedgerContext, places: Places) -> None:
         folders = [folder for table in references.by_name.values() for folder in table.folders]
@@ -150,14 +146,13 @@ class Unshown:
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
         self._untold: set[str] = set()
-        self.lacking: set[str] = set()
-        """Tables that reach a file which is missing."""
+        self.lacking: set[str] = set()  # tables that reference a missing file
 
     def cannot_look(self, table: str) -> None:
         self._untold.add(table)
 
     def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
-        """`unlisted`: what is there and was to be listed, by key. What lies behind a link never is."""
+        """`unlisted`: existing files that should have been listed, by key. Files behind a link are never listed."""
         old = [k for k, stat in unlisted.items() if stat.modified_ns and stat.modified_ns <= self._as_of_ns]
         if any(not self._real.also([[k]]) for k in old):
             self._tables.add(table)
@@ -174,7 +169,7 @@ def stops(
     shrink_max: float,
     places: Places = NO_PLACES,
 ) -> dict[str, Protection]:
-    """Tables of which nothing is touched in this run."""
+    """Tables of which this run touches nothing."""
     overlapping = places.overlapping({name: table.folders for name, table in references.by_name.items()})
     found: dict[str, Protection] = {}
     for name, table in references.by_name.items():
@@ -222,10 +217,10 @@ def _orphans(
             try:
                 stat = ways.look(file.path)
             except StorageError:
-                stat = None  # It is there, and cannot be looked at: no time, so it is protected.
+                stat = None  # It exists, but cannot be checked: without a time it is protected.
             else:
                 if stat is None:
-                    continue  # Gone since it was listed.
+                    continue  # Deleted since it was listed.
         yield judge.judged(file, stat)
 
 
@@ -269,7 +264,7 @@ def _missing(
                 unshown.cannot_look(name)
                 continue
             if wanted - entries.keys():
-                # Not described again as it was read a moment ago: then nobody can say what is missing.
+                # An entry was read a moment ago and cannot be described now: nobody can say what is missing.
                 unshown.cannot_look(name)
             told = len(failures)
             there = {} if away else _there(entries, ways, threads.map, failures)
@@ -290,7 +285,7 @@ def _missing(
 
 
 def _pointers_away(places: Places, ways: Ways, failures: list[PrefixFailure]) -> Iterator[Finding]:
-    """Metadata files that the catalog names, and that are not there: of tables that cannot be opened, therefore."""
+    """Metadata files that the catalog names and that do not exist. Their tables cannot be opened, therefore."""
     for name, path in places.pointers.items():
         try:
             is_there = ways.look(path) is not None
@@ -304,8 +299,8 @@ def _pointers_away(places: Places, ways: Ways, failures: list[PrefixFailure]) ->
 def _absent(
     table: TableReferences, gone: Set[str], seen: Set[str], elsewhere: Sequence[str], contents_listed: int
 ) -> dict[str, Protection]:
-    """What is gone with everything around it. Where nothing was listed, what was looked for and seen takes the place
-    of what was listed."""
+    """Files that are gone together with everything around them. Outside everything that was listed, the files that were
+    checked and found count as listed."""
     apart = {k for k in elsewhere if k not in table.files}
     here = gone - apart - table.files.keys()
     found: dict[str, Protection] = {}
@@ -333,8 +328,8 @@ def _there(
     each: Callable[..., Iterable[Stat | StorageError | None]],
     failures: list[PrefixFailure],
 ) -> dict[str, Stat | None]:
-    """Those that are there after all: the tables were read after storage was listed, and may name what came since. Also
-    those of which it cannot be told, without a look of them."""
+    """Files that exist after all: the tables were read after storage was listed, and may name newer files. The value is
+    None if the check failed."""
 
     def look(its_key: str) -> Stat | StorageError | None:
         try:

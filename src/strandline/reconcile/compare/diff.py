@@ -1,4 +1,4 @@
-"""Storage and references laid beside each other, both ways. Pure: the same input gives the same answer, sorted."""
+"""Compares storage with references, both ways. Pure: the same input gives the same sorted answer."""
 
 from __future__ import annotations
 
@@ -13,42 +13,33 @@ from strandline.reconcile.storage.listing import Folder, Listing
 class Reach:
     """One table, as far as comparing needs it."""
 
-    folders: Sequence[str]
-    """Keys of its location, and of other places that it writes to."""
+    folders: Sequence[str]  # keys of its location, and of other places that it writes to
     keys: Set[str]
-    metadata_folder: str = ""
-    """Key of the folder that its newest metadata file lies in, wherever its properties put it."""
+    metadata_folder: str = ""  # key of the folder of its newest metadata file, wherever its properties put it
 
 
 @dataclass(frozen=True, slots=True)
 class Unreferenced:
-    path: str
-    """As it is called in storage."""
-    table: str | None
-    """Whose folder it lies in."""
+    path: str  # as storage names it
+    table: str | None  # the table whose folder it is in
     size: int | None
+    # None for both if the listing does not have them; `modified_ns` is 0 if the listing says that it is unknown
     modified_ns: int | None
-    """None for both where the listing does not tell; `modified_ns` 0 where it tells that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    unreferenced: Iterable[Unreferenced]
-    """Files that no table reaches, by path."""
+    unreferenced: Iterable[Unreferenced]  # files that no table references, by path
+    # by table: keys that it references, in places that were listed, and that were not among the files
     missing: Mapping[str, Sequence[str]]
-    """Keys that a table reaches and that were to be listed and were not; by table."""
-    elsewhere: Mapping[str, Sequence[str]]
-    """Keys that a table reaches in places that were not listed; by table."""
-    listed: Mapping[str | None, int]
-    """How many files lie in the folder of each table; None: in no table's."""
-    contents_listed: Mapping[str, int]
-    """Those of them that do not lie among a table's metadata."""
-    vanished: Set[str] = frozenset()
-    """Keys of folders that no table owns, and that hold a table's metadata."""
+    elsewhere: Mapping[str, Sequence[str]]  # by table: keys that it references in places that were not listed
+    listed: Mapping[str | None, int]  # how many files are in the folder of each table; None: of no table
+    contents_listed: Mapping[str, int]  # those outside the table's metadata folder
+    vanished: Set[str] = frozenset()  # keys of folders that no table owns, and that contain a table's metadata
 
 
 def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = frozenset()) -> Difference:
-    """`also` are further keys that are referenced, by no table in particular."""
+    """`also`: further referenced keys, of no particular table."""
     names = sorted(tables)
     reached: Set[str] = tables[names[0]].keys if len(names) == 1 else set().union(*(tables[n].keys for n in names))
     owners = {folder: name for name in reversed(names) for folder in tables[name].folders}
@@ -65,7 +56,7 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
         if owner is None and any(is_metadata_file(name) for name in folder.names):
             vanished.add(table_folder(at))
         is_plain, whole = _keys(path, folder.names)
-        # One who lists folders by name sees each name once; pages may repeat one.
+        # A listing of folders has each name once; a listing by pages may repeat one.
         are_distinct = are_distinct and is_plain and folder.sizes is None
         unreached = {its_key for its_key in whole if its_key not in reached}
         met += len(whole) - len(unreached)
@@ -76,14 +67,14 @@ def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = froz
         if owner is not None and root is not None and not is_metadata(at, root, tables[owner]):
             contents[owner] = contents.get(owner, 0) + count
     found.sort(key=lambda file: file.path)
-    # Counting says that nothing is missing, which is how most lakes are.
+    # Usually the counts already show that nothing is missing.
     pending = set() if are_distinct and met == len(reached) else _pending(listing, reached)
     missing, elsewhere = _attributed(pending, listing, tables)
     return Difference(found, missing, elsewhere, listed, contents, vanished)
 
 
 def table_folder(folder: str) -> str:
-    """Of the key of a folder with metadata files: that of the table that they are of."""
+    """The key of the table folder, for the key of a folder with metadata files."""
     outer, _, name = folder.rpartition("/")
     return outer if name == Room.METADATA else folder
 
@@ -93,7 +84,7 @@ def is_metadata(folder: str, root: str, table: Reach) -> bool:
 
 
 def _keys(path: str, names: Sequence[str]) -> tuple[bool, Sequence[str]]:
-    """Also whether all of them are spelled as their keys are."""
+    """Also whether all names are spelled like their keys."""
     if key(path) == path and "%" not in "".join(names):
         start = f"{path}/"
         return True, [start + name for name in names]
@@ -103,8 +94,8 @@ def _keys(path: str, names: Sequence[str]) -> tuple[bool, Sequence[str]]:
 def _extra(
     path: str, folder: Folder, whole: Sequence[str], unreached: Set[str], reached: Set[str], also: Set[str]
 ) -> tuple[list[tuple[str, int | None, int | None]], int]:
-    """The files of a folder that nothing reaches, and how many of all are checksums. Of a checksum, the file that it is
-    of decides; while that is there, it goes with it and is not spoken of."""
+    """The unreferenced files of a folder, and how many of all are checksums. A checksum file shares the fate of its
+    file; while that exists, it is not reported."""
     unreached = unreached - also if also else unreached
     if not unreached:
         return [], 0
@@ -126,7 +117,7 @@ def _extra(
 
 
 def _pending(listing: Listing, reached: Set[str]) -> set[str]:
-    """What is reached and was not listed."""
+    """Referenced keys that were not listed."""
     pending = set(reached)
     for path, folder in listing.folders.items():
         pending.difference_update(_keys(path, folder.names)[1])
@@ -134,7 +125,7 @@ def _pending(listing: Listing, reached: Set[str]) -> set[str]:
 
 
 def _once(extra: list[tuple[str, int | None, int | None]]) -> list[tuple[str, int | None, int | None]]:
-    """Listings by pages may show a file twice; the later time is the one that counts."""
+    """Listings by pages may show a file twice; the later time counts."""
     kept: dict[str, tuple[str, int | None, int | None]] = {}
     for file in extra:
         before = kept.get(file[0])
@@ -155,6 +146,6 @@ def _attributed(
     for name in sorted(tables):
         for its_key in sorted(pending & set(tables[name].keys) if len(tables) > 1 else pending):
             if failed.of(its_key) is not None:
-                continue  # What lies there is not known.
+                continue  # It is unknown what exists there.
             (missing if covered.of(its_key) is not None else elsewhere).setdefault(name, []).append(its_key)
     return missing, elsewhere

@@ -1,5 +1,4 @@
-"""The findings of one comparison, judged. They are kept as plain tuples, and made into findings when asked for: a lake
-may have a million of them."""
+"""The judged findings of one comparison, stored as plain tuples and converted on demand: a lake may have a million."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from typing import TypeVar
 
 from strandline.reconcile.model import Content, Counts, Drift, Finding, FindingKind, Protection, TableFacts
 
+# kind, path, table, size, time, protection, content
 Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
-"""Kind, path, table, size, time, protection, content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ def orphan_finding(judged: Judged) -> Finding:
 
 
 def partition_of(path: str) -> str | None:
-    """As the folders say that a data file lies in, spelled as they are: `day=2026-01-01/region=EU`. None where they
-    name none."""
+    """The partition as the folders of a data file spell it: `day=2026-01-01/region=EU`. None if they name none."""
     if "=" not in path:
         return None
     named: list[str] = []
@@ -65,10 +63,10 @@ def partition_of(path: str) -> str | None:
     return "/".join(reversed(named)) or None
 
 
+# takes the counts of missing and of unreferenced files, by table
 FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]
-"""Given how many missing and how many unreferenced files were found, by table."""
+# consumes missing files before the others: what they show decides about those
 Gather = Callable[[Iterable[Finding], Iterable[Judged], FactsOf, int], Drift]
-"""Missing files are gone through before the others: what comes out of them decides about those."""
 
 
 def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> InMemoryDrift:

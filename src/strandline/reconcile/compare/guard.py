@@ -1,6 +1,6 @@
-"""What must not be touched, and why. Each guard is a function of values, and says no by naming its reason.
+"""The guards: what must not be touched, and why. Each is a pure function that refuses by returning its reason.
 
-All of them are asked; of those that say no, the first in the order of `Protection` is told.
+All guards are asked. Of those that refuse, the first in the order of `Protection` is reported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def first(reasons: Iterable[Protection | None]) -> Protection | None:
 
 
 def by_time(modified_ns: int | None, ledger_context: LedgerContext) -> Protection | None:
-    """Exact: what is as old as the grace window and the skew of clocks together is old enough, and nothing younger.
-    No time, zero, and a time to come are young."""
+    """Exact: a file is old enough at the age of the grace window plus the clock skew, and no younger. A file without a
+    time, with time zero or with a future time counts as young."""
     if modified_ns is None or modified_ns <= 0:
         return Protection.NO_TIME
     if modified_ns > ledger_context.now_ns:
@@ -36,7 +36,7 @@ def by_time(modified_ns: int | None, ledger_context: LedgerContext) -> Protectio
 
 
 def by_open_block(modified_ns: int, ledger_context: LedgerContext) -> Protection | None:
-    """What is being written now, by a block that is open since long, may be as old as the block."""
+    """A file of a block that has been open for long may be as old as the block."""
     began = ledger_context.oldest_open_block_ns
     return Protection.OPEN_BLOCK if _is_since(modified_ns, began, ledger_context.clock_skew_seconds) else None
 
@@ -47,9 +47,9 @@ def by_open_job(modified_ns: int, ledger_context: LedgerContext) -> Protection |
 
 
 def by_spool(modified_ns: int | None, table_uuid: str, name: str, ledger_context: LedgerContext) -> Protection | None:
-    """A body is written before it is recorded, whatever the grace window; and a ledger that does not know the dataset
-    cannot know its bodies. A file that says which body it is belongs to the receiver, however old it is: the ledger may
-    have forgotten a body that was acknowledged."""
+    """A body is written before it is recorded, whatever the grace window. A ledger that does not know the dataset
+    cannot know its bodies. A file with a note belongs to the receiver, however old it is: the ledger may have forgotten
+    a body that was acknowledged."""
     if name.endswith(BODY_SUFFIX):
         return Protection.ACKNOWLEDGED
     if table_uuid not in ledger_context.spool_tables:
@@ -66,14 +66,14 @@ def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool
 
 
 def by_emptiness(*, references: int, contents: int, listed: int) -> Protection | None:
-    """A table that reaches no content while there are files of it: its metadata was replaced, or belongs to something
-    else. `listed` are the files in its folder."""
+    """A table that references no content though its folder has files (`listed`): its metadata was replaced, or belongs
+    to something else."""
     return Protection.REFERENCES_EMPTY if contents == 0 and listed > references else None
 
 
 def by_shrinking(*, contents: int, before: int | None, listed: int, shrink_max: float) -> Protection | None:
-    """The same of one that reaches much less than the last time. Data and delete files alone are counted, on both
-    sides: old metadata stays where it is in any table, and expiry takes most of what references it."""
+    """The same for a table that references much less than at the last run. Only data and delete files count, on both
+    sides: every table keeps old metadata files, and expiry removes most references to them."""
     least = 0 if before is None else before * (1 - shrink_max)
     return Protection.REFERENCES_SHRUNK if contents < least <= listed else None
 
@@ -81,9 +81,9 @@ def by_shrinking(*, contents: int, before: int | None, listed: int, shrink_max: 
 def by_lineage(
     lineage: Lineage | None, *, before: int | None, published: Sequence[LastPublished], skew_seconds: int
 ) -> Protection | None:
-    """A table that has come less far than it was seen to, or than the ledger knows: the catalog is an older copy, and
-    whatever was committed since then looks like garbage. Numbers never go back by themselves, also when somebody rolls
-    main back; that is seen by what was published, until a person says that it is meant."""
+    """A table that is behind what an earlier run saw, or behind the ledger: the catalog is an older copy, and
+    everything committed since then looks like garbage. Iceberg's sequence numbers never go back, not even when somebody
+    rolls main back. A rollback shows in what was published, until a person says that it is meant."""
     if lineage is None:
         return None
     has_gone_back = before is not None and lineage.sequence is not None and lineage.sequence < before
@@ -94,8 +94,8 @@ def by_lineage(
 
 
 def by_identity(uuid: str, expected: str | None) -> Protection | None:
-    """Ids of tables are random: two that differ in one bit are one id, of which one copy is damaged. Another id is
-    another table, and whether it may be there is asked of the catalog as a whole."""
+    """Table ids are random: two that differ in one bit are one id, of which one copy is damaged. A different id is a
+    different table, and `LakeGround.gate` checks the catalog as a whole for that."""
     return Protection.DAMAGED if expected is not None and is_one_bit_off(uuid, expected) else None
 
 
@@ -106,18 +106,18 @@ def is_one_bit_off(one: str, other: str) -> bool:
 
 
 def by_absence(*, references: int, listed: int) -> Protection | None:
-    """Storage that is away shows nothing at all; files that are missing leave others behind."""
+    """Unavailable storage shows nothing at all; missing files leave others behind."""
     return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None
 
 
 def by_absent_contents(*, missing: int, there: int) -> Protection | None:
-    """The same of data and delete files alone: they may lie on other storage than metadata, or have been taken away as
-    a whole, and that the metadata is there says nothing about it. Entries of such a table are not dropped."""
+    """The same for data and delete files alone: they may be on other storage than the metadata, or have been removed as
+    a whole, and existing metadata says nothing about that. Entries of such a table are not dropped."""
     return Protection.NOTHING_LISTED if missing > 0 and there == 0 else None
 
 
 def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Tables of which a folder lies in one of another table's, or is the same; each with such another."""
+    """Tables with a folder that equals, contains or is in a folder of another table; each with one such table."""
     by_folder: dict[str, list[str]] = {}
     for name in sorted(folders):
         for folder in set(folders[name]):
@@ -129,7 +129,7 @@ def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
             found.setdefault(one, other)
             found.setdefault(other, one)
 
-    # By segments, so that a folder is followed at once by what lies in it.
+    # Sorted by segments, so that a folder is followed at once by what is in it.
     open_folders: list[str] = []
     for folder in sorted(by_folder, key=lambda f: f.split("/")):
         while open_folders and not is_under(folder, open_folders[-1]):
@@ -146,14 +146,14 @@ def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def by_seal(rows: SeqRange | None, seal: TableSeal) -> Protection | None:
-    """Only what is wholly at or below the seal is settled, whatever its age."""
+    """Only a range that is wholly at or below the seal is settled, whatever its age."""
     if rows is None or seal.sealed is None or rows.hi > seal.sealed:
         return Protection.UNSEALED
     return None
 
 
 def delivered(rows: SeqRange | None, seal: TableSeal) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The active sinks that certainly hold all of a range, and those that may not."""
+    """The active sinks that certainly hold the whole range, and those that may not."""
     holding = [
         sink for sink, mark in sorted(seal.holds.items()) if rows is not None and mark is not None and mark >= rows.hi
     ]
@@ -166,7 +166,7 @@ def by_delivery(rows: SeqRange | None, seal: TableSeal, *, accept_loss: bool) ->
 
 
 def by_content(content: Content) -> Protection | None:
-    """Without a delete file, rows that were deleted would come back; without a manifest, nobody knows what is lost."""
+    """Without a delete file, deleted rows would come back; without a manifest, nobody knows what is lost."""
     return None if content is Content.DATA else Protection.NOT_DATA
 
 
@@ -181,7 +181,7 @@ def of_missing(
     in_main: bool,
     shared: bool,
 ) -> Protection | None:
-    """Every guard of an entry whose file is gone."""
+    """All guards for an entry whose file is missing."""
     seal = ledger_context.seals.get(table)
 
     def reasons() -> Iterator[Protection | None]:
@@ -210,10 +210,10 @@ def by_place(
     any_unread: bool,
     vanished: bool = False,
 ) -> Protection | None:
-    """Every guard of a file that nothing reaches, but for its age. Under a root that no table owns, a table that could
-    not be read may reach everything; and on a disk that other machines may not share, nobody can say whose it is. What
-    lies in the folder of a table is this machine's if the whole table is here: of one that is not, something cannot be
-    read, or is missing, and that protects it."""
+    """All guards for an unreferenced file, except its age. Under a root that no table owns, a table that could not be
+    read may reference everything. On a disk that other machines may not share, nobody can say whose file it is. Files
+    in a table's folder are this machine's if the whole table is here: otherwise something of it cannot be read, or is
+    missing, and that protects them."""
     return first(
         (
             stopped,
@@ -231,5 +231,5 @@ def by_place(
 
 
 def share_refused(planned: int, listed: int, *, share_max: float, floor_files: int) -> bool:
-    """A run that would act on so large a part of everything is not repairing drift."""
+    """A run that would act on so large a share of everything is not repairing drift."""
     return listed >= floor_files and planned > listed * share_max

@@ -1,4 +1,4 @@
-"""From what differs to findings: where each lies, and which guard protects it. Pure, given what was looked at."""
+"""Turns differences into findings: where each file is, and which guard protects it. Pure."""
 
 from __future__ import annotations
 
@@ -34,39 +34,31 @@ _CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What there is to know about the places of one run."""
+    """The places of one run, as far as they are known."""
 
-    warehouse: str
-    """Canonical."""
-    locations: Mapping[str, str]
-    """By table: the key of its location."""
-    stopped: Mapping[str, Protection]
-    """Tables of which nothing is touched."""
-    failed: Roots
-    """Keys of prefixes whose listing is not whole."""
+    warehouse: str  # canonical
+    locations: Mapping[str, str]  # by table: the key of its location
+    stopped: Mapping[str, Protection]  # tables of which nothing is touched
+    failed: Roots  # keys of prefixes whose listing is incomplete
     any_unread: bool
-    vanished: Roots
-    """Keys of folders that no table owns, and that hold a table's metadata."""
-    current: Mapping[str, str] = field(default_factory=dict)
-    """By dataset: the key of its newest metadata file."""
+    vanished: Roots  # keys of folders that no table owns, and that contain a table's metadata
+    current: Mapping[str, str] = field(default_factory=dict)  # by dataset: the key of its newest metadata file
+    # given the key of a folder that no table owns: whether it is not reported
     passed_over: Callable[[str], bool] = lambda folder: False
-    """Of the key of a folder that no table owns: whether it is not to be spoken of."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is so for every file of one folder."""
+    """What holds for every file of one folder."""
 
     table: str | None
-    content: Content | None
-    """None outside every layout."""
+    content: Content | None  # None outside every layout
     suffixes: tuple[str, ...]
-    standing: Protection | None
-    """Which guard protects it, whatever its age."""
+    standing: Protection | None  # the guard that protects the file, whatever its age
 
 
 class Judge:
-    """Judges files that nothing reaches. Places are judged by the folder, once: a folder may have a million of them."""
+    """Judges unreferenced files. It judges a folder once, because a folder may have a million of them."""
 
     def __init__(self, ground: Ground, ledger_context: LedgerContext) -> None:
         self._ground = ground
@@ -74,7 +66,7 @@ class Judge:
         self._places: dict[tuple[str, str | None], _Place | None] = {}
 
     def is_own(self, file: Unreferenced) -> bool:
-        """Not to be spoken of: the lake's own, or somebody else's."""
+        """Whether the file is not reported: it is the lake's own, or somebody else's."""
         return self._place(file) is None or file.path in self._context.spooled
 
     def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
@@ -91,7 +83,7 @@ class Judge:
         if place.standing is not None or not fits:
             protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
         if not self._context.own_origin and is_metadata_file(name):
-            # The catalog writes those, wherever it runs: its own disk has them, and this one may have a copy.
+            # The catalog's client writes these, on whatever machine it runs; this disk may have a copy.
             protected = first((protected, Protection.ORIGIN))
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
@@ -140,20 +132,20 @@ class Judge:
         )
 
     def _spool(self, folder: str) -> _Place | None:
-        """A spool file that the ledger has no record of is nobody's; everything else there is the lake's."""
+        """A spool file without a record may be an orphan; everything else in the lake's own folder is the lake's."""
         relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
         if relative is None:
             return None
         if "/" in relative or not has_plain_segments(relative):
             return self._at(None, None, folder, is_known=True)
-        # Its layout is one of its own.
+        # The spool has a layout of its own.
         standing = self._standing(None, folder, in_layout=True, is_known=True)
         return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
 
 
 def is_superseded(path: str, current: str) -> bool:
-    """Whether a metadata file is of a commit that the table has gone past: it lies beside the newest one, which is of
-    the same commit or of a later one. Whoever writes such a file finds its commit refused, and commits again."""
+    """Whether the table has gone past the commit of this metadata file: the newest metadata file is in the same folder
+    and of the same commit or a later one. The writer of such a file finds its commit refused, and retries."""
     folder, _, name = key(path).rpartition("/")
     newest_folder, _, newest = current.rpartition("/")
     version, newest_version = metadata_version(checksum_of(name) or name), metadata_version(newest)
@@ -192,7 +184,7 @@ def missing_finding(
 
 
 def shared_keys(reached: Mapping[str, Set[str]], of: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those that another table reaches, too."""
+    """Keys that another table references, too."""
     return {
         its_key
         for name, keys in of.items()

@@ -1,5 +1,6 @@
-"""Where things lie that are not read: folders of somebody whom the catalog does not let us ask, other spellings of
-folders, and how much of a listing is to be looked at. Pure."""
+"""Places that are not read: folders of tables and views that the catalog does not let us read, folders with two names,
+and the part of a listing to consider. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from strandline.reconcile.paths import OWN_FOLDER, Roots, above, below
 
 
 class Unclaimed:
-    """Folders of a warehouse that nobody owns, told by their names alone."""
+    """Finds folders of a warehouse that nobody owns, by name alone."""
 
     def __init__(self, warehouse: str, owned: Iterable[str]) -> None:
-        """`owned`: keys of the folders of tables, views and whoever else is known."""
+        """`owned`: keys of the folders of tables, views and everything else that is known."""
         self._top = warehouse.rstrip("/")
         self._owned = {folder.rstrip("/") for folder in owned} | {f"{self._top}/{OWN_FOLDER}"}
         self._leading = {outer for folder in self._owned for outer in above(folder)}
 
     def root_of(self, folder: str) -> str | None:
-        """The outermost one that a folder lies in; None where it belongs to somebody, or leads there."""
+        """The outermost folder above this one that nobody owns; None if it belongs to somebody, or leads to such a
+        folder."""
         at = self._top
         for name in (below(folder, self._top) or "").split("/"):
             at = f"{at}/{name}"
@@ -33,23 +35,20 @@ class Unclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Places:
+    # keys of the folders of views, of tables of another catalog, and of tables that cannot be opened, by name
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Keys of the folders of views, of tables of another catalog, and of tables that cannot be opened; by what they are
-    called."""
-    unplaced: str | None = None
-    """One of them of which nobody knows where it lies: it may be anywhere."""
+    unplaced: str | None = None  # one of those whose place is unknown: it may be anywhere
+    # folders that storage has under a second name, as another table spells them
     spellings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Folders that storage has under a second name, as another table spells them."""
     unclaimed: Unclaimed | None = None
+    # in a listing of the whole warehouse: the folders without an owner that are considered
     looked_into: Set[str] = frozenset()
-    """Of a listing that shows the whole warehouse: which folders that nobody owns are to be looked into."""
-    as_of_ns: int | None = None
-    """What is older is surely in the listing; None: that is so when the run began."""
+    as_of_ns: int | None = None  # older files are surely in the listing; None: files older than the run
+    # of tables that cannot be opened: the metadata file that the catalog names
     pointers: Mapping[str, str] = field(default_factory=dict)
-    """Of tables that cannot be opened: the metadata file that the catalog names."""
 
     def overlapping(self, tables: Mapping[str, Sequence[str]]) -> Set[str]:
-        """Those of these tables, given by their folders, that share a folder with somebody."""
+        """Those of these tables (by name: their folders) that share a folder with another table."""
         if self.unplaced is not None:
             return tables.keys()
         folders = {name: [*of, *self._other_names(of)] for name, of in (*self.strangers.items(), *tables.items())}
@@ -59,7 +58,7 @@ class Places:
         return [name for folder in folders for name in self.spellings.get(folder, ())]
 
     def passing_over(self) -> Callable[[str], bool]:
-        """Of the key of a folder that no table owns: whether it is not to be spoken of."""
+        """Given the key of a folder that no table owns: whether it is not reported."""
         strangers = Roots(folder for of in self.strangers.values() for folder in of)
 
         def passed_over(folder: str) -> bool:

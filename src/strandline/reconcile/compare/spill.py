@@ -1,4 +1,4 @@
-"""Findings in files instead of in memory, for lakes that may have tens of millions of them."""
+"""Keeps findings in files instead of memory, for lakes that may have tens of millions of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_AT_ONCE = 500
 
 
 class Spill:
-    """Findings in files, each of them sorted; read as one sorted row. Gone when nobody holds it any more."""
+    """Findings in sorted files, read as one sorted sequence. The files are deleted with the object."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="strandline-reconcile-")

@@ -1,1 +1,1 @@
-"""The same survey by executors, for lakes that one process is not to hold."""
+"""The same survey on Spark's executors, for lakes that do not fit into one process."""

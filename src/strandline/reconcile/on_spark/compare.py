@@ -1,6 +1,6 @@
-"""Storage and references laid beside each other on Spark's executors: `diff.py`, for what one process is not to hold.
+"""Compares storage with references on Spark's executors: `diff.py` for what does not fit into one process.
 
-What differs comes to the driver sorted, and a piece at a time.
+Differences come to the driver sorted, one piece at a time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from strandline.reconcile.storage.local_store import LocalStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MISSING_AT_ONCE = 20_000
-"""Keys that are described and looked for together."""
-SENT_MAX = 100_000
-"""Rows that every executor may hold beside its own."""
+MISSING_AT_ONCE = 20_000  # keys that are described and checked together
+SENT_MAX = 100_000  # rows that every executor may hold in addition to its own
 _NAMED = "named"
 _MISSING, _ELSEWHERE = "missing", "elsewhere"
 _NOWHERE = "CAST(NULL AS array<string>)"
@@ -40,16 +38,15 @@ _GONE = "table string, key binary, content string, shared boolean, label string"
 _STRAY = "path binary, owner string, size bigint, modified_ns bigint"
 _OWNED = "owner string, is_metadata boolean, files bigint"
 
+# given tables: the manifest (`table`, `manifest`, `key`) of each of their entries
 Locate = Callable[[Sequence[str]], DataFrame]
-"""Given tables: which manifest (`table`, `manifest`, `key`) has each of their entries."""
 
 
 @dataclass(frozen=True)
 class Owning:
-    """Whose folder a folder is. Goes to the executors."""
+    """Finds the table that owns a folder. Runs on the executors."""
 
-    tables: Mapping[str, Reach]
-    """Without their keys."""
+    tables: Mapping[str, Reach]  # without their keys
 
     @classmethod
     def of(cls, references: SparkReferences) -> Owning:
@@ -57,7 +54,7 @@ class Owning:
         return cls({name: Reach(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
 
     def owner_of(self) -> Callable[[str], tuple[str | None, bool]]:
-        """Of a folder's key: the table, and whether its metadata lies there."""
+        """Given a folder's key: the table, and whether the table's metadata is there."""
         owners = {folder: name for name in sorted(self.tables, reverse=True) for folder in self.tables[name].folders}
         roots = Roots(owners)
 
@@ -82,7 +79,8 @@ class Owning:
             )
 
     def place(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Of files: the owner, and what a local listing does not tell. One that is gone since is left out."""
+        """Adds the owner of each file, and size and time, which a local listing lacks. Skips files deleted
+        meanwhile."""
         import pyarrow as pa
 
         owner, store = self.owner_of(), LocalStore()
@@ -95,7 +93,7 @@ class Owning:
                     try:
                         stat = store.look(path)
                     except StorageError:
-                        pass  # The driver looks again, and says that it cannot be looked at.
+                        pass  # the driver tries again, and reports the failure
                     else:
                         if stat is None:
                             continue
@@ -146,16 +144,14 @@ class Comparing:
         self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
         return frame
 
-    # ---- files that nothing reaches ----------------------------------------------------------------------------------
-
     def difference(self) -> Difference:
-        """Its unreferenced files can be iterated; missing ones are not in it, they come as `sought`."""
+        """The unreferenced files can be iterated. Missing files are not in it: `sought` returns them."""
         reached = self._references.reached()
         stray = self._keep(self._files.join(reached, "key", "left_anti"))
         sums = stray.where(F.col("summed_path").isNotNull())
         listed, contents = self._counts(sums)
         found = stray.where(F.col("summed_path").isNull()).unionByName(self._lone(sums, reached))
-        # Listings by pages may show a file twice; the later time is the one that counts.
+        # Listings by pages may show a file twice; the later time counts.
         latest = F.max(F.struct("modified_ns", "size")).alias("seen")
         once = found.groupBy("path").agg(F.max("folder").alias("folder"), latest)
         once = once.select("path", "folder", "seen.size", "seen.modified_ns")
@@ -166,12 +162,12 @@ class Comparing:
         owner = self._owning.owner_of()
         path = F.col("path").cast("string")
         found = stray.where(path.endswith(".metadata.json") | path.endswith(".metadata.json.gz"))
-        folders = [decoded(row.folder) for row in found.select("folder").distinct().collect()]  # as many as tables
+        folders = [decoded(row.folder) for row in found.select("folder").distinct().collect()]  # one row per table
         return {table_folder(key(folder)) for folder in folders if owner(key(folder))[0] is None}
 
     def _lone(self, sums: DataFrame, reached: DataFrame) -> DataFrame:
-        """Checksums of files that are neither there nor reached. There are few, so they are sent to where the files
-        are: else every file would be sent around once more."""
+        """Checksums of files that neither exist nor are referenced. Checksums are few, so they are broadcast: otherwise
+        every file would be shuffled once more."""
         there = self._files.select(F.col("path").alias("summed_path"))
         held = reached.select(F.col("key").alias("summed_key"))
         if sums.count() <= SENT_MAX:
@@ -180,24 +176,24 @@ class Comparing:
         return sums.join(there, "summed_path", "left_anti").join(held, "summed_key", "left_anti")
 
     def _counts(self, sums: DataFrame) -> tuple[dict[str | None, int], dict[str, int]]:
-        """Files by table, without checksums that nothing reaches; and those that are no metadata."""
+        """Files by table, without unreferenced checksums; and how many of them are not metadata."""
         every = self._files.groupBy("folder").agg(F.count("path").alias("files"))
         less = sums.groupBy("folder").agg((-F.count("path")).alias("files"))
         owned = every.unionByName(less).mapInArrow(self._owning.count, _OWNED)
         listed: dict[str | None, int] = {}
         contents: dict[str, int] = {}
-        for row in owned.groupBy("owner", "is_metadata").agg(F.sum("files").alias("files")).collect():  # by table
+        # one row per table
+        for row in owned.groupBy("owner", "is_metadata").agg(F.sum("files").alias("files")).collect():
             listed[row.owner] = listed.get(row.owner, 0) + row.files
             if row.owner is not None and not row.is_metadata:
                 contents[row.owner] = contents.get(row.owner, 0) + row.files
         return listed, contents
 
-    # ---- references that storage does not show -----------------------------------------------------------------------
-
     def sought(self, listed: Mapping[str | None, int], locate: Locate) -> Iterator[Sought]:
         gone = self._gone()
         contents = F.count(F.when(F.col("content") != _NAMED, 1)).alias("contents")
-        told = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()  # by table
+        # one row per table
+        told = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()
         described = sorted({row.table for row in told if row.contents and listed.get(row.table)})
         rows = self._located(gone, locate(described)) if described else gone.withColumn("manifests", F.expr(_NOWHERE))
         counts = {(row.table, row.label): row["count"] for row in told}
@@ -231,14 +227,14 @@ class Comparing:
         return self._keep(labelled.mapInArrow(self._labels.run, _GONE).where("label IS NOT NULL"))
 
     def _located(self, gone: DataFrame, manifests: DataFrame) -> DataFrame:
-        """With the manifests that each is in."""
+        """Adds the manifests of each entry."""
         wanted = gone.where(F.col("content") != _NAMED).select("table", "key")
         found = manifests.join(wanted, ["table", "key"]).groupBy("table", "key")
         return self._keep(gone.join(found.agg(F.collect_set("manifest").alias("manifests")), ["table", "key"], "left"))
 
 
 class Unreached:
-    """Files that come from Spark when they are iterated."""
+    """Fetches files from Spark while it is iterated."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
@@ -261,8 +257,8 @@ def _shared(rows: Sequence[Any]) -> set[str]:
 
 
 def _narrowed(table: TableReferences, rows: Sequence[Any], *, is_away: bool) -> TableReferences:
-    """With no more of its manifests than these entries. Of a table whose storage is away no manifest is read: then one
-    without a name says what they are. An entry whose manifest has gone since the tables were read was expired."""
+    """The table with only the manifests of these entries. If the table's storage is away, no manifest is read, and one
+    without a name stands for all. An entry whose manifest disappeared since the tables were read was expired."""
     found: dict[str, ManifestFiles] = {}
     for row in rows:
         if row.content == _NAMED:

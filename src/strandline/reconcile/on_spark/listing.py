@@ -1,8 +1,8 @@
-"""Storage, listed by executors: prefix by prefix, with the code that lists in this process.
+"""Lists storage on executors, prefix by prefix, with the same code that lists in this process.
 
-Two levels below each root are listed first, one job for each level; what lies deeper is listed as a whole, a prefix at
-a time. Nothing is raised on an executor: a prefix that failed is a row that says so, and the others go on. What Spark
-loses of the listing is listed again, later than the tables were read; whoever acts looks again anyway.
+Two levels below each root are listed first, one job per level. Each deeper prefix is then listed as a whole. Executors
+raise nothing: a prefix that failed is a row that says so, and the others go on. If Spark loses a part of the listing,
+it lists that part again, later than the tables were read; the sweep rechecks before it acts anyway.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from strandline.storage.s3_listing import Bucket
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# `summed_…`: of a checksum, the file that it belongs to. `folder`: the key of the folder.
 LISTED = (
     "kind string, path binary, key binary, folder binary, summed_path binary, summed_key binary, "
     "size bigint, modified_ns bigint, why string"
 )
-"""`summed_…`: of a checksum, the file that it is of. `folder`: the key of the folder."""
 _NAMES = [field.split()[0] for field in LISTED.split(", ")]
 FILE, FOLDER, LINK, FAILED, TIMED_OUT = "file", "folder", "link", "failed", "timed out"
 LEVELS = 2
@@ -47,21 +47,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StorageListing:
-    """Where rows of files are, and what the driver has to know of the rest."""
+    """The files as rows, and what the driver needs of the rest."""
 
     files: DataFrame
     failures: Sequence[PrefixFailure]
     links: Sequence[str]
-    kept: Sequence[DataFrame]
-    """To be given back when nobody needs them."""
+    kept: Sequence[DataFrame]  # to be unpersisted in the end
 
 
 @dataclass(frozen=True)
 class Lister:
     bucket: Bucket | None
     timeout_seconds: float
-    is_whole: bool
-    """All below a prefix; else one level, and the folders in it."""
+    is_whole: bool  # everything below a prefix; otherwise one level, and the folders in it
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Pool(1) as pool:
@@ -87,7 +85,7 @@ class Lister:
             return list_local_level(prefix, pool, timeout_seconds=self.timeout_seconds)
         if self.bucket is not None and self.bucket.key_of(f"{prefix}/") is not None:
             return list_level(self.bucket, prefix, timeout_seconds=self.timeout_seconds)
-        # It cannot be listed, and listing it as a whole says why.
+        # It cannot be listed; to list it as a whole reports why.
         return self._whole(prefix, pool), []
 
 
@@ -122,7 +120,7 @@ def list_on_spark(
 
 
 def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
-    """Each file of an export is a task; of a single Parquet file, each row group."""
+    """One task per file of an export; for a single Parquet file, one per row group."""
     pieces = inventory_pieces(file)
     frame = spark.range(0, pieces, 1, pieces).mapInArrow(InventoryLister(file, base).run, LISTED)
     frame = frame.persist(StorageLevel.DISK_ONLY)
@@ -136,7 +134,7 @@ def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
     files = spark.createDataFrame([], LISTED)
     for frame in kept:
         files = files.unionByName(frame.where(F.col("kind") == FILE))
-        # A line for each prefix that failed and each link, which are few; this process would have them all as well.
+        # One row for each failed prefix and each link. They are few; a listing in this process would hold them as well.
         for row in frame.where(F.col("kind").isin(LINK, FAILED, TIMED_OUT)).select("kind", "path", "why").collect():
             path = decoded(row.path)
             if row.kind == LINK:
@@ -147,7 +145,7 @@ def _gathered(spark: SparkSession, kept: Sequence[DataFrame]) -> StorageListing:
 
 
 def batches_of(listing: Listing) -> Iterator[pa.RecordBatch]:
-    """Everything that a listing has. Column by column: there may be millions of files on an executor."""
+    """Everything in a listing. Column by column, because an executor may have millions of files."""
     rows = _Rows()
     for path, folder in listing.sorted_folders():
         for begin in range(0, len(folder.names), ROWS_AT_ONCE):
@@ -171,7 +169,7 @@ def _folder_batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
 
 class _Rows:
-    """Of `LISTED`."""
+    """Rows of `LISTED`."""
 
     def __init__(self) -> None:
         self._columns: tuple[list[Any], ...] = tuple([] for _ in _NAMES)
@@ -205,7 +203,7 @@ class _Rows:
             column.extend(values)
 
     def taken(self) -> pa.RecordBatch:
-        """What was added since the last time."""
+        """The rows that were added since the last call."""
         import pyarrow as pa
 
         text, number = pa.string(), pa.int64()

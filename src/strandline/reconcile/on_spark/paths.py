@@ -1,6 +1,7 @@
-"""`paths.key` as an expression of Spark, and names of files in a form that Spark can hold.
+"""`paths.key` as a Spark expression, and file names in a form that Spark can hold.
 
-A name need not be text: Spark holds paths and keys as bytes, in which what is no text keeps its place in the order.
+A file name need not be valid text. Spark holds paths and keys as bytes, which keeps the order of names that are not
+text.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from strandline.reconcile.paths import keys
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# How writers spell the start of a path, and how its key begins. Other spellings need Python.
 _SPELLINGS = (("file:///", "/"), ("file:/", "/"), ("s3a://", "s3://"), ("s3n://", "s3://"))
-"""How writers spell a path, and how its key begins. What is spelled in another way is no matter for an expression."""
 
 
 def encoded(path: str) -> bytes:
@@ -43,15 +44,15 @@ def encoded_column(values: Sequence[str | None]) -> pa.Array[Any]:
 
 
 def spelled(frame: DataFrame) -> DataFrame:
-    """With a guess at the key of the column `path`, and whether it is right. To be kept somewhere before `with_keys`
-    reads it twice: what is guessed by expressions would be guessed each time."""
+    """Adds a guess at the key of the column `path`, and whether the guess is right. Persist the result before
+    `with_keys` reads it twice: otherwise Spark evaluates the expressions each time."""
     guessed = frame.withColumn("guess", _guess(F.col("path")))
     return guessed.withColumn("is_plain", _is_plain(F.col("guess")))
 
 
 def with_keys(frame: DataFrame, *, all_plain: bool = False) -> DataFrame:
-    """A column `key` instead of what `spelled` says. By Python only where a path has something in it that takes more
-    than an expression: escapes, dots, doubled slashes."""
+    """Replaces the columns of `spelled` by `key`. Uses Python only for paths with escapes, dots or doubled slashes,
+    which an expression cannot handle."""
     plain = frame.where("is_plain").withColumn("key", F.col("guess").cast("binary")).drop("guess", "is_plain")
     if all_plain:
         return plain
@@ -74,7 +75,7 @@ def _guess(path: Column) -> Column:
 
 
 def _is_plain(key: Column) -> Column:
-    """Whether nothing but the beginning is to be changed."""
+    """Whether only the start of the path has to change."""
     below = F.substring(key, 6, 1 << 20)
     local = key.startswith("/") & ~key.contains("//")
     bucket = key.startswith("s3://") & (F.length(below) > 0) & ~below.startswith("/") & ~below.contains("//")

@@ -1,9 +1,9 @@
-"""What the tables reach, with the files of their content left on Spark's executors.
+"""Reads what the tables reference, and leaves the content files on Spark's executors.
 
-Metadata and manifest lists are read here, by the same reader as always. What the manifests name comes from Iceberg's
-metadata table `all_files`, of the very metadata file that was read here, and its number is compared with what the lists
-say. Where that does not go through, a manifest that is gone for example, executors read the manifests of the table one
-by one with our own decoder, which says which of them is the trouble.
+The driver reads metadata and manifest lists, with the same reader as always. The entries of the manifests come from
+Iceberg's metadata table `all_files`, for the same metadata file that the driver read. Their number is compared with the
+manifest lists. If that fails, for example because a manifest is gone, executors read the manifests of the table one by
+one with our own decoder, which says which of them is at fault.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import LightCatalog
     from strandline.iceberg.spark.tables import SparkTables
 
-TABLES_AT_ONCE = 50
-"""More would make one plan too large to be looked at."""
+TABLES_AT_ONCE = 50  # more would make one query plan too large
 _KEYED = "table string, key binary"
 _LISTED = "table string, manifest string, live bigint, length bigint"
 _DECODED = "table string, manifest string, key binary, content string, why string, is_missing boolean"
@@ -59,15 +58,12 @@ _CONTENT = (
 @dataclass(frozen=True)
 class SparkReferences(LakeReferences):
     _: KW_ONLY
-    held: Mapping[str, DataFrame]
-    """By table: a frame with the keys of its content, among those of other tables."""
-    named: DataFrame
-    """Keys that this process holds, by table."""
-    real: DataFrame | None = None
-    """`also`, of the content."""
+    held: Mapping[str, DataFrame]  # by table: a frame with the keys of its content, which also has other tables
+    named: DataFrame  # keys that this process holds, by table
+    real: DataFrame | None = None  # like `also`, for content files
 
     def content(self) -> DataFrame | None:
-        """Table, key, and what the file is; each once."""
+        """Table, key and content type; each once."""
         frames: dict[int, tuple[DataFrame, list[str]]] = {}
         for name, frame in self.held.items():
             frames.setdefault(id(frame), (frame, []))[1].append(name)
@@ -75,7 +71,7 @@ class SparkReferences(LakeReferences):
         return reduce(DataFrame.unionByName, found) if found else None
 
     def reached(self) -> DataFrame:
-        """Every key; some more than once."""
+        """All keys; some of them repeatedly."""
         found = [frame.select("key") for frame in (self.content(), self.real) if frame is not None]
         return reduce(DataFrame.unionByName, found, self.named.select("key"))
 
@@ -87,7 +83,7 @@ class SparkReferences(LakeReferences):
             return set()
         reached = self.reached()
         asked = reached.sparkSession.createDataFrame([(k,) for k in wanted], "key binary")
-        met = reached.join(F.broadcast(asked), "key", "left_semi").collect()  # as many as were asked, or a few more
+        met = reached.join(F.broadcast(asked), "key", "left_semi").collect()  # about as many rows as paths
         return {path for row in met for path in wanted[bytes(row.key)]}
 
 
@@ -97,10 +93,9 @@ class _Read:
 
     frame: DataFrame
     counts: Mapping[str, int]
-    odd: Mapping[str, str]
-    """Of a table, a key that is no path."""
+    odd: Mapping[str, str]  # by table: a key that is no path
+    # table, manifest, why it cannot be read, and whether it is missing
     problems: Sequence[tuple[str, str, str, bool]] = ()
-    """Table, manifest, why it cannot be read, and whether it is not there."""
 
 
 class SparkReferenceReader(ReferenceReader):
@@ -114,7 +109,7 @@ class SparkReferenceReader(ReferenceReader):
         check: Callable[[], None],
         kept: list[DataFrame],
     ) -> None:
-        """`kept` is told what is to be given back in the end."""
+        """The caller unpersists the frames in `kept`."""
         super().__init__(catalog, reading, references_max=sys.maxsize, check=check)
         self._tables = tables
         self._spark = tables.spark
@@ -152,7 +147,7 @@ class SparkReferenceReader(ReferenceReader):
         return found
 
     def _contents(self, tables: Mapping[str, Table], parts: Mapping[str, Parts]) -> Iterator[_Read]:
-        """Of all of them, some in one way and the rest in the other."""
+        """The content of all tables: some from metadata tables, the rest through the decoder."""
         manifests = {name: {m.path: m for m in parts[name].listed()} for name in tables}
         whole = [name for name in tables if parts[name].problem is None]
         self._check()
@@ -165,12 +160,10 @@ class SparkReferenceReader(ReferenceReader):
             ios = {name: tables[name].io for name in left}
             yield self._decoded({name: manifests[name] for name in left}, ios)
 
-    # ---- Iceberg's metadata tables -----------------------------------------------------------------------------------
-
     def _from_metadata_tables(
         self, names: Sequence[str], tables: Mapping[str, Table], manifests: Mapping[str, Mapping[str, ListedManifest]]
     ) -> _Read | None:
-        """Of those whose number of entries is what their manifest lists say; None where it does not go through."""
+        """The tables whose number of entries agrees with their manifest lists; None if the query fails."""
         if not names:
             return None
         raw: DataFrame | None = None
@@ -189,7 +182,7 @@ class SparkReferenceReader(ReferenceReader):
             all_plain = all(row.are_plain for row in found.values())
             return self._hold(right, with_keys(raw.where(F.col("table").isin(right)), all_plain=all_plain))
         except (*JAVA_ERRORS, NoSuchDataset):
-            return None  # One of them is the trouble; which one, and why, shows when they are read one by one.
+            return None  # One of the tables is at fault; reading them one by one shows which, and why.
         finally:
             if raw is not None:
                 raw.unpersist()
@@ -207,20 +200,18 @@ class SparkReferenceReader(ReferenceReader):
             F.lit(name).alias("table"), F.col("file_path").alias("path"), F.expr(_CONTENT)
         )
 
-    # ---- our own decoder ---------------------------------------------------------------------------------------------
-
     def _decoded(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> _Read:
         raw = self.decode(manifests, ios).persist(StorageLevel.DISK_ONLY)
         try:
             troubled = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing")
-            problems = [(r.table, r.manifest, r.why, r.is_missing) for r in troubled.collect()]  # a line per manifest
+            problems = [(r.table, r.manifest, r.why, r.is_missing) for r in troubled.collect()]  # one row per manifest
             held = self._hold(list(manifests), raw.where(_readable({name for name, _, _, _ in problems})))
         finally:
             raw.unpersist()
         return replace(held, problems=sorted(problems))
 
     def decode(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> DataFrame:
-        """A row for each live entry, with the manifest that has it, and one for each manifest that cannot be read."""
+        """One row for each live entry, with its manifest, and one for each manifest that cannot be read."""
         listed = [(name, m) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
         rows = [(name, m.path, m.live, m.length) for name, m in listed]
         tasks = max(1, min(len(rows), self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
@@ -232,12 +223,11 @@ class SparkReferenceReader(ReferenceReader):
         self._kept.append(frame)
         text = F.col("key").cast("string")
         odd = F.min(F.when(~text.startswith("/") & ~text.startswith("s3://"), F.col("key")))
-        told = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()  # a line per table
+        # one row per table
+        told = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()
         self._held |= dict.fromkeys(names, frame)
         counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in told}
         return _Read(frame, counts, {row.table: decoded(row.odd) for row in told if row.odd is not None})
-
-    # ---- symbolic links ----------------------------------------------------------------------------------------------
 
     def _real(self, references: SparkReferences) -> DataFrame | None:
         content = references.content()
@@ -302,8 +292,9 @@ class _Following:
 
 
 def _readable(troubled: Set[str]) -> Column:
-    """Rows of entries. What Spark loses it reads again, later: a manifest that was there before and cannot be read by
-    then is an error, not a table with fewer references. Of tables in trouble that is known."""
+    """Selects the rows of entries. Spark recomputes what it loses: a manifest that was readable before and is not any
+    more raises an error, because otherwise the table would seem to have fewer references. For `troubled` tables that is
+    known already."""
     lost = F.raise_error(F.concat(F.lit("cannot be read again: "), "manifest", F.lit(": "), "why")).cast("boolean")
     is_entry = F.when(F.col("why").isNull(), True)
     return is_entry.when(F.col("table").isin(sorted(troubled)), False).otherwise(lost)

@@ -1,8 +1,7 @@
-"""The same survey on Spark, for lakes that one process is not to hold.
+"""The same survey on Spark, for lakes that do not fit into one process.
 
-Storage is listed by executors, references come from Iceberg's metadata tables, and both are compared where they are.
-The driver sees prefixes, counts, and what differs; from there on everything is as it is without Spark: the same guards,
-the same looks.
+Executors list storage, references come from Iceberg's metadata tables, and Spark compares both. The driver sees
+prefixes, counts and differences. From there on everything works as without Spark: the same guards, the same checks.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ _PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSe
 class SparkSurveyor:
     def __init__(self, light: LakeSurveyor, tables: SparkTables) -> None:
         self._light = light
-        # A session of its own: how many partitions are right here says nothing about what else the lake does.
+        # A session of its own, because its number of partitions must not affect what else the lake does.
         self._spark = open_session(light.config)
-        # Files and references are unions. A join with one for each part of the other would send everything around again
-        # for each of them.
+        # Files and references are unions. With this rule, Spark would join each part of one with each part of the
+        # other, and shuffle everything again for each of them.
         rules = self._spark.conf.get(_EXCLUDED_RULES, "") or ""
         self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, _PUSHED_THROUGH_UNIONS))))
         self._tables = SparkTables(self._spark, attempts_max=tables.attempts_max)
@@ -89,12 +88,12 @@ class SparkSurveyor:
             )  # fmt: skip
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
-        """As they are now."""
+        """The present references."""
         with _explained(), watched(self._spark, watch):
             return self._read(known, watch)
 
     def close(self) -> None:
-        """Gives back what executors keep for it."""
+        """Unpersists what executors keep."""
         for frame in self._kept:
             frame.unpersist()
         self._kept.clear()
@@ -124,7 +123,7 @@ class SparkSurveyor:
         return plan.roots, plan.beside, listing
 
     def _with(self, files: DataFrame, beside: Listing) -> DataFrame:
-        """With the files that lie in folders above the tables', which are few."""
+        """Adds the files in folders above the tables' folders, which are few."""
         import pyarrow as pa
 
         batches = list(batches_of(Listing((), folders=beside.folders)))
@@ -145,7 +144,7 @@ class SparkSurveyor:
         )
 
     def _manifests(self, names: Sequence[str], references: SparkReferences, watch: Watch) -> DataFrame:
-        """Which manifest has each entry of these tables: the metadata tables do not say it."""
+        """The manifest of each entry of these tables, which the metadata tables do not tell."""
         manifests = {
             name: {path: place.listed for path, place in references.by_name[name].listed.items()} for name in names
         }

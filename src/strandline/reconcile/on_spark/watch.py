@@ -1,4 +1,4 @@
-"""Ends what Spark does for a run when the run is to end."""
+"""Cancels a run's Spark jobs when the run must end."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from strandline.reconcile.model import Watch
 
 
 def watched(spark: SparkSession, watch: Watch) -> AbstractContextManager[None]:
-    """What is raised is what the watch says, not that a job was called off."""
+    """Raises what `watch.check` raises, instead of Spark's error about a cancelled job."""
     return job_watch.watched(spark, watch.check)

@@ -1,1 +1,1 @@
-"""What the tables of a catalog reference."""
+"""Reads what the tables of a catalog reference."""

@@ -1,12 +1,12 @@
-"""Reading a few fields out of an Avro file: a reader generated from the schema that the writer left in it.
+"""Reads a few fields of an Avro file, with a reader that is generated from the file's schema.
 
-A manifest holds statistics of every column for every file. Reading all of it to look at one path costs ten times what
-is needed, so for each schema a function is generated that reads the wanted fields and steps over the rest, on
-PyIceberg's compiled decoder. Everything it may not understand is an error, never a shorter answer; the end of every
-record and of every block is checked.
+A manifest holds statistics of every column for every file. To read all of it for one path costs ten times what is
+needed. So this module generates a function per schema that reads the wanted fields and skips the rest, on PyIceberg's
+compiled decoder. Whatever it does not understand is an error, never a shorter answer. It checks the end of every record
+and of every block.
 
-Only workers run this (`worker.py`), and it imports little: that decoder, and a quick inflate. The decoder does
-not check where its input ends: on a damaged file it may take the process with it, and must not be in ours.
+Only workers run this (`worker.py`), and it imports little: the decoder, and a fast inflate. The decoder does not check
+where its input ends: a damaged file may crash the process, which must not be ours.
 """
 
 from __future__ import annotations
@@ -28,29 +28,25 @@ if TYPE_CHECKING:
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
 RECORDS_AT_ONCE = 50_000
-_BLOCK_BYTES = 80_000
-"""Room for a block to begin with: Java ends one at 64,000 bytes."""
+_BLOCK_BYTES = 80_000  # initial buffer for a block: Java ends one at 64,000 bytes
 CODECS = ("null", "deflate", "zstandard")
 
 
 class AvroUnreadable(Exception):
-    """Damaged."""
+    """The file is damaged."""
 
 
 class AvroUnknown(AvroUnreadable):
-    """Written in a way that this reader does not know; another may. Said before the first record is given."""
+    """Written in a way that this reader does not know; another may. Raised before the first record is returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which fields, by Iceberg's ids, and what is made of them. Expressions of ours, never of a file's."""
+    """The fields to read, by Iceberg's ids, and what to make of them. The expressions are ours, never from a file."""
 
-    fields: Mapping[int, str]
-    """From field id to the name of a variable."""
-    texts: frozenset[int]
-    """Those of them that are text. The others are whole numbers."""
-    inside: frozenset[int]
-    """Records that are looked into."""
+    fields: Mapping[int, str]  # from field id to the name of a variable
+    texts: frozenset[int]  # those that are text; the others are integers
+    inside: frozenset[int]  # records whose fields are read
     required: frozenset[int]
     defaults: str
     keep: str
@@ -87,7 +83,7 @@ def read_records(content: bytes, wanted: Wanted) -> Iterator[list[Any]]:
     except AvroUnreadable:
         raise
     except Exception as e:
-        # Whatever a damaged file makes a decoder say.
+        # a damaged file may make the decoder raise anything
         raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
 
 
@@ -150,7 +146,7 @@ _METHODS = (
 
 
 class _Source:
-    """The text of a reader. Only numbers and names made here get into it, nothing from the file."""
+    """The source of a reader. It contains only numbers and names made here, nothing from the file."""
 
     def __init__(self, schema: Any, wanted: Wanted) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "record":
@@ -289,7 +285,7 @@ class _Source:
         self._add(depth + 1, f"{n} = read_int()")
 
     def _open_blocks(self, depth: int) -> str:
-        """Arrays and maps come in blocks; one with a negative count says how many bytes it has."""
+        """Arrays and maps come in blocks; after a negative count follows the block's size in bytes."""
         n = self._name()
         for line in (f"{n} = read_int()", f"while {n}:"):
             self._add(depth, line)

@@ -1,6 +1,8 @@
-"""Hadoop's checksums: where its local file system writes NAME, it writes `.NAME.crc` beside it, one CRC-32 for every
-512 bytes. A manifest has no checksum of its own, so one that is there is worth a look. Standard library only: workers
-import it."""
+"""Checks Hadoop's checksums: its local file system writes `.NAME.crc` beside NAME, one CRC-32 for every 512 bytes.
+
+A manifest has no checksum of its own, so this one is worth a check. Standard library only, because workers import
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,7 @@ _CHUNK_BYTES_MAX = 1 << 24
 
 
 def damage(path: str, content: bytes) -> str | None:
-    """What is wrong with the content of a local file by the checksums beside it. None where they agree, and where there
-    are none, or none of a kind that this knows."""
+    """What is wrong with a local file by its checksums. None if they agree, or if there are none in a known format."""
     folder, name = os.path.split(path)
     try:
         with open(os.path.join(folder, f".{name}.crc"), "rb") as file:

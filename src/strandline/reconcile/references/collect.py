@@ -1,8 +1,9 @@
-"""Everything that the tables of the catalog reach, read without a JVM.
+"""Reads everything that the tables of the catalog reference, without a JVM.
 
-Of each table: its metadata file and those of its log, statistics, and of every snapshot that its metadata keeps,
-whether main, a branch or a tag leads to it or nothing does, the manifest list, the manifests, and the files of their
-live entries. What cannot be read is said (`unread`); then nobody may say of a file that this table does not reach it.
+For each table: its metadata file and those of its log, statistics, and for every snapshot that its metadata keeps,
+whether main, a branch, a tag or nothing refers to it, the manifest list, the manifests, and the files of their live
+entries. A table that cannot be read completely is in `unread`; then nobody may conclude that this table does not
+reference a file.
 """
 
 from __future__ import annotations
@@ -48,36 +49,27 @@ _PATH_PROPERTIES = (
 @dataclass(frozen=True, slots=True)
 class NamedFile:
     content: Content
-    path: str
-    """Canonical."""
+    path: str  # canonical
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlace:
     listed: ListedManifest
-    first_ms: int
-    """When the oldest kept snapshot that has it was made: its entries are at least as old."""
+    first_ms: int  # when the oldest kept snapshot that has it was made: its entries are at least as old
     in_main: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TableReferences:
     head: TableHead
-    folders: tuple[str, ...]
-    """Keys of the location, and of other places that its properties send writers to."""
-    files: Mapping[str, NamedFile]
-    """Everything but the entries of manifests, by key."""
+    folders: tuple[str, ...]  # keys of the location, and of other places that its properties send writers to
+    files: Mapping[str, NamedFile]  # everything except the entries of manifests, by key
     manifests: tuple[ManifestFiles, ...]
-    listed: Mapping[str, ManifestPlace]
-    """What is known of each manifest, by its path."""
-    keys: frozenset[str] | set[str]
-    """Of all files."""
-    gone: Mapping[str, Content]
-    """Manifests and manifest lists that are not there: canonical paths."""
-    problem: str | None
-    """Why not everything could be read."""
-    apart: int = 0
-    """How many more keys there are that this process does not hold: those of all content files, or none."""
+    listed: Mapping[str, ManifestPlace]  # what is known of each manifest, by its path
+    keys: frozenset[str] | set[str]  # of all files
+    gone: Mapping[str, Content]  # canonical paths of missing manifests and manifest lists
+    problem: str | None  # why not everything could be read
+    apart: int = 0  # how many more keys there are that this process does not hold: those of all content files, or none
 
     @property
     def count(self) -> int:
@@ -92,10 +84,8 @@ class TableReferences:
 class LakeReferences:
     by_name: Mapping[str, TableReferences]
     unread: Mapping[str, str]
-    also: frozenset[str] = field(default=frozenset())
-    """Where references lead through symbolic links."""
-    links: tuple[str, ...] = ()
-    """The links that were known."""
+    also: frozenset[str] = field(default=frozenset())  # the real paths of references that go through symbolic links
+    links: tuple[str, ...] = ()  # the known links
 
     @property
     def tables(self) -> Sequence[TableHead]:
@@ -118,7 +108,7 @@ class LakeReferences:
 def references_of(
     tables: Mapping[TableHead, Mapping[str, Content]], unread: Mapping[str, str] | None = None
 ) -> LakeReferences:
-    """Out of plain values: what each table reaches, by path."""
+    """From plain values: what each table references, by path."""
     unread = unread or {}
     contents = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES, Content.DELETION_VECTOR)
     found: dict[str, TableReferences] = {}
@@ -150,9 +140,9 @@ class ReferenceReader:
         self._check = check or (lambda: None)
 
     def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> LakeReferences:
-        """Tables whose pointer did not move since `known` are not read again. A table that comes, goes or is renamed
-        while the others are read is noticed: names are listed before and after. One that is always listed and never
-        found is unread."""
+        """A table whose pointer did not move since `known` is not read again. Names are listed before and after, so
+        that a table that is created, dropped or renamed meanwhile is noticed. A table that is always listed and never
+        found is unread. Raises StorageError."""
         read: dict[str, TableReferences] = {}
         unread: dict[str, str] = {}
         links = links or (() if known is None else known.links)
@@ -167,7 +157,7 @@ class ReferenceReader:
             if is_settled and not pending:
                 return self._gathered(names, known, read, unread, links)
         if is_settled and pending <= always:
-            # A REST catalog says so of a table whose metadata file it has lost. The other tables can be read.
+            # A REST catalog does this for a table whose metadata file it has lost. The other tables can be read.
             unread |= dict.fromkeys(sorted(pending), "the catalog lists it, and says that there is no such table")
             return self._gathered(names, known, read, unread, links)
         raise StorageError(
@@ -183,7 +173,7 @@ class ReferenceReader:
         unread: dict[str, str],
         links: Sequence[str],
     ) -> LakeReferences:
-        """`known` itself, if nothing changed since."""
+        """Returns `known` itself if nothing changed since."""
         if known is not None and _is_known(known, read, unread, links):
             return known
         real = RealPaths([folder for table in read.values() for folder in table.folders], links)
@@ -219,7 +209,7 @@ class ReferenceReader:
                 else:
                     tables[name] = table
             found = self._read_manifests(tables)
-            # A file that is gone while the pointer moved on was expired: what the table reaches now is to be read.
+            # If the pointer moved, a missing file was expired: the table's present references must be read.
             waiting = [
                 name
                 for name, table in found.items()
@@ -289,7 +279,7 @@ def references_too_many(count: int) -> ReferencesTooMany:
 
 @dataclass(slots=True)
 class Parts:
-    """What is gathered of one table."""
+    """What was read of one table so far."""
 
     lists: dict[str, list[ListedManifest]] = field(default_factory=dict)
     manifests: list[ManifestFiles] = field(default_factory=list)
@@ -308,8 +298,8 @@ class Parts:
 
 
 def entries_said(snapshot: Snapshot) -> int | None:
-    """How many live entries a snapshot has by its summary: at least, if that tells of some kinds only. None where it
-    tells of none."""
+    """How many live entries a snapshot has by its summary; a lower bound if the summary lacks some kinds. None if it
+    has no counts."""
     said = {} if snapshot.summary is None else snapshot.summary.additional_properties
     counts = [said.get(name, "") for name in ("total-data-files", "total-delete-files")]
     known = [int(count) for count in counts if count.isdecimal()]
@@ -317,7 +307,7 @@ def entries_said(snapshot: Snapshot) -> int | None:
 
 
 def _check_totals(table: Table, parts: Parts) -> None:
-    """A list that is cut off where a block ends reads well, and names fewer manifests."""
+    """A list that is cut off at the end of a block is readable, and names fewer manifests."""
     counted = {manifest.path: len(manifest.data) + len(manifest.others) for manifest in parts.manifests}
     for snapshot in table.snapshots():
         said, listed = entries_said(snapshot), parts.lists.get(snapshot.manifest_list)
@@ -331,7 +321,7 @@ def _check_totals(table: Table, parts: Parts) -> None:
 
 
 def references_from(name: str, table: Table, parts: Parts, *, damage: str | None = None) -> TableReferences:
-    """`damage`: why the table's metadata file is not believed."""
+    """`damage`: why the table's metadata file is not trusted."""
     _check_totals(table, parts)
     files = metadata_files(table)
     places: dict[str, ManifestPlace] = {}
@@ -362,9 +352,9 @@ def references_from(name: str, table: Table, parts: Parts, *, damage: str | None
 
 
 def not_understood(keys: Collection[str]) -> str | None:
-    """A path of another kind may mean a file of ours in a way that comparing does not see."""
+    """A path of another kind may mean one of our files in a way that a comparison of keys does not see."""
     kinds = repeat(("/", "s3://"))
-    if all(map(str.startswith, keys, kinds)):  # no step of ours for each: there may be millions
+    if all(map(str.startswith, keys, kinds)):  # without a Python step per key: there may be millions
         return None
     odd = next(k for k, is_plain in zip(keys, map(str.startswith, keys, kinds), strict=False) if not is_plain)
     return f"it references {odd}, which is no path of a folder or of a bucket"
@@ -394,7 +384,7 @@ def _proven(metadata: TableMetadata) -> int | None:
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
-    """Their keys. `TableUnfit` where one of them cannot be a folder."""
+    """Their keys. Raises `TableUnfit` if one of them cannot be a folder."""
     folders = tuple(key(path).rstrip("/") for path in locations_of(table))
     odd = first_that_is_no_text((*folders, *locations_of(table)))
     if odd is not None:
@@ -403,19 +393,19 @@ def folders_of(table: Table) -> tuple[str, ...]:
 
 
 def locations_of(table: Table) -> list[str]:
-    """Where it lies and writes to, as the table spells it."""
+    """Where the table is and writes to, as the table spells it."""
     return [table.metadata.location, *(table.properties[p] for p in _PATH_PROPERTIES if table.properties.get(p))]
 
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:
-    """What a table's metadata names itself, by key."""
+    """Files that the table's metadata names directly, by key."""
     metadata = table.metadata
     named = [(table.metadata_location, Content.METADATA)]
     named += [(entry.metadata_file, Content.METADATA) for entry in metadata.metadata_log]
     named += [(snapshot.manifest_list, Content.MANIFEST_LIST) for snapshot in metadata.snapshots]
     named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.statistics]
     named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.partition_statistics]
-    # A path that is no text is damage, which `metadata_checks` tells; nobody can look for such a file.
+    # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
     named = [(path, content) for path, content in named if first_that_is_no_text((path, key(path))) is None]
     return {key(path): NamedFile(content, canonical(path)) for path, content in named}
 
@@ -428,7 +418,7 @@ def _check_format(name: str, metadata: TableMetadata) -> None:
 def _is_known(
     known: LakeReferences, read: Mapping[str, TableReferences], unread: Mapping[str, str], links: Sequence[str]
 ) -> bool:
-    """Nothing moved: what was worked out of it need not be worked out again."""
+    """Nothing changed, so what was derived from it can be reused."""
     same = read.keys() == known.by_name.keys() and all(table is known.by_name[name] for name, table in read.items())
     return same and not unread and not known.unread and tuple(links) == known.links
 

@@ -25,7 +25,7 @@ class LakeCatalog:
         self._spark = spark
 
     def references(self, known: References | None, watch: Watch) -> References:
-        # What was read before is only a shortcut: one that another reader made says nothing to this one.
+        # `known` is only a shortcut, and useless if another reader made it.
         return self._read(known if isinstance(known, LakeReferences) else None, watch)
 
     def drop_entries(
@@ -59,8 +59,8 @@ class LakeCatalog:
 
 
 class AwayCatalog:
-    """A catalog that could not be opened: whatever it is asked, it says why. So a run ends with a reason and is on
-    record, and what needs no catalog works without it."""
+    """Stands for a catalog that could not be opened: every method raises why. So a run ends with a recorded reason, and
+    whatever needs no catalog still works."""
 
     def __init__(self, why: StorageError) -> None:
         self._why = why

@@ -1,11 +1,10 @@
-"""What manifests named when they were read before, so that a report need not take them apart again.
+"""Caches the files that manifests name, so that a report need not parse them again.
 
-Found by the content of a manifest, never by its name or its time: it is read and hashed whole, and a manifest that was
-changed, damaged or cut is another one. What is remembered is as good as reading it again only if reading is the same:
-who reads is part of the hash. A memory that does not fit its own hash, or is not what it should be, is none; and none
-lasts for ever.
+The key is the hash of a manifest's whole content, never its name or time: a manifest that was changed, damaged or
+truncated has another key. The hash also includes the parser, because a cached result is valid only for the same parser.
+An entry that does not fit its own hash, or has the wrong form, is ignored. Entries expire.
 
-Workers use it (`worker.py`). Runs that act do without: what they go by, they have read.
+Workers use the cache (`worker.py`). Runs that act do without it: they rely only on what they have read.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from strandline.reconcile import paths
 from strandline.reconcile.references import avro_reader, manifests
 from strandline.reconcile.references.manifests import LivePart
 
-WORTH_BYTES = 16 << 10
-"""Taking a smaller manifest apart costs as little as remembering it."""
-KEPT_SECONDS = 14 * 86_400
-"""Since it was read. Then it is read again: whatever was wrong with it is not wrong for ever."""
+WORTH_BYTES = 16 << 10  # to parse a smaller manifest costs as little as to cache it
+KEPT_SECONDS = 14 * 86_400  # since it was read; then it is read again, so that no mistake lasts forever
 _NAME = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 _DIGEST_BYTES = 32
 _MARSHAL_VERSION = 2
@@ -40,7 +37,7 @@ Reading = Callable[[bytes], Iterator[LivePart]]
 
 
 def read(content: bytes, folder: str, reading: Reading = manifests.live_files) -> Iterator[LivePart]:
-    """As `reading` gives it, from `folder` where it is remembered there."""
+    """What `reading` yields, from the cache in `folder` if it has it."""
     if len(content) < WORTH_BYTES or WAY_OF_READING is None:
         yield from reading(content)
         return
@@ -55,12 +52,12 @@ def read(content: bytes, folder: str, reading: Reading = manifests.live_files) -
     for part in reading(content):
         found.append(part)
         yield part
-    # Only what was read to its end is kept: whoever stops asking, or is told that it is damaged, does not come here.
+    # Reached only after a complete read, not if the caller stops early or the manifest is damaged.
     _keep(place, found)
 
 
 def forget_old(folder: str) -> None:
-    """Files of ours alone: the folder may be somebody's."""
+    """Removes only our own files: the folder may be somebody else's."""
     limit = time.time() - KEPT_SECONDS
     try:
         with os.scandir(folder) as entries:
@@ -72,12 +69,12 @@ def forget_old(folder: str) -> None:
             if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
                 os.unlink(entry.path)
         except OSError:
-            pass  # It is a cache: another run tidies it, or nobody.
+            pass  # it is a cache: another run tidies it, or nobody
 
 
 def way_of_reading(modules: tuple[ModuleType, ...] = (avro_reader, manifests, paths)) -> bytes | None:
-    """By the text of the modules that read, and the versions of what they use. None where those are not at hand; then
-    nothing is remembered."""
+    """A hash of the source of the modules that parse, and of the versions of what they use. None if those are not
+    available; then nothing is cached."""
     digest = hashlib.sha256(sys.version.encode())
     try:
         for module in modules:
@@ -103,7 +100,7 @@ def _recall(place: str) -> list[LivePart] | None:
             return None
         found = marshal.loads(isal_zlib.decompress(body))
     except Exception:
-        return None  # Whatever somebody else's bytes make of it; it is read again, and replaced.
+        return None  # the bytes may be anything; the manifest is read again, and the entry replaced
     return found if isinstance(found, list) and all(map(_is_part, found)) else None
 
 
@@ -118,17 +115,17 @@ def _keep(place: str, found: list[LivePart]) -> None:
     being_made = f"{place}.{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        # Names of files may tell what only the store's readers are to know.
+        # File names may be confidential to readers of the store.
         file = os.open(being_made, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError:
-        return  # A folder that is not to be written to: it is read again the next time.
+        return  # the folder is not writable: the manifest is read again next time
     try:
         body = zlib.compress(marshal.dumps(found, _MARSHAL_VERSION), 1)
         with open(file, "wb") as out:
             out.write(hashlib.sha256(body).digest() + body)
         os.replace(being_made, place)
     except OSError:
-        # A full disk, for example: then nothing is to be left on it.
+        # For example, the disk is full: leave nothing on it.
         try:
             os.unlink(being_made)
         except OSError:

@@ -1,4 +1,4 @@
-"""Manifest lists and manifests of many tables, read by workers. `manifests.py` is what the workers do."""
+"""Has workers read the manifest lists and manifests of many tables. `manifests.py` is what the workers do."""
 
 from __future__ import annotations
 
@@ -31,24 +31,18 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ListedManifest:
-    path: str
-    """As the list spells it."""
-    live: int | None
-    """How many live entries it has; None where the list does not say."""
+    path: str  # as the list spells it
+    live: int | None  # number of live entries; None if the list does not say
     spec_id: int | None
-    snapshot_id: int | None
-    """The snapshot that added it."""
-    length: int | None = None
-    """How many bytes it has; None where the list does not say."""
+    snapshot_id: int | None  # the snapshot that added it
+    length: int | None = None  # size in bytes; None if the list does not say
 
 
 @dataclass(slots=True)
 class ManifestFiles:
     path: str
-    data: list[str] = field(default_factory=list)
-    """Keys of data files, in order."""
-    others: dict[str, Content] = field(default_factory=dict)
-    """Delete files and deletion vectors, by key."""
+    data: list[str] = field(default_factory=list)  # keys of data files, in order
+    others: dict[str, Content] = field(default_factory=dict)  # delete files and deletion vectors, by key
     problem: str | None = None
     is_missing: bool = False
 
@@ -90,8 +84,8 @@ class ManifestReading:
     def read_manifests(
         self, wanted: Iterable[ListedManifest], owners: Mapping[str, FileIO]
     ) -> dict[str, ManifestFiles]:
-        """By path. The number of entries, and of bytes, is compared with what the list says: fewer would be files that
-        nobody protects."""
+        """By path. Compares the number of entries and bytes with the list: nothing would protect the files of lost
+        entries."""
         wanted = list(wanted)
         expected = {manifest.path: manifest.live for manifest in wanted}
         lengths = {manifest.path: manifest.length for manifest in wanted if manifest.length is not None}
@@ -146,7 +140,7 @@ class ManifestReading:
         remote: list[str] = []
         for path in sorted(owners):
             name = canonical(path)
-            # Two spellings of one local file are two tasks of different names.
+            # Two spellings of one local file are two tasks with different names.
             spelled[name if name not in spelled else path] = path
             (local if name.startswith("/") else remote).append(path)
         by_task = {path: task for task, path in spelled.items()}
@@ -171,7 +165,7 @@ def _fetch(io: FileIO, path: str) -> bytes | Unreadable:
     except FileNotFoundError:
         return Unreadable("it is not there", is_missing=True)
     except Exception as e:
-        # Stores and their clients have no error in common; what could not be read is said, whatever it was.
+        # Stores and their clients have no common error class; every failure is reported.
         return Unreadable(f"{type(e).__name__}: {str(e)[:200]}")
 
 

@@ -1,7 +1,7 @@
-"""Which manifests a manifest list names, and which files the live entries of a manifest name.
+"""Parses which manifests a manifest list names, and which files the live entries of a manifest name.
 
-What is read here decides whether a file is live. A path that is left out would make a live file look like an orphan: so
-whatever is not understood is an error, and whoever asks compares the number of entries with what the list says.
+The result decides whether a file is live. A path that is left out would make a live file look like an orphan. So
+whatever is not understood is an error, and callers compare the number of entries with the list.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ _LISTED = Wanted(
     keep="(path, spec, snapshot, added, existing, length)",
 )
 
+# the number of live entries; the keys of data files; content, format and key of the others
 LivePart = tuple[int, list[str], list[tuple[int, str, str]]]
-"""How many live entries; the keys of those that are data files; content, format and key of the others."""
-Found = tuple[int, str, str, int]
-"""Content, format, path and status of an entry."""
+Found = tuple[int, str, str, int]  # content, format, path and status of an entry
+# path, partition spec, the snapshot that added it, files added and existing, and its size in bytes
 Listed = tuple[str, int | None, int | None, int | None, int | None, int | None]
-"""Path, partition spec, the snapshot that added it, files added and existing, and how many bytes it has."""
 
 
 def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
@@ -57,8 +56,8 @@ def _listed(content: bytes) -> Iterator[list[Listed]]:
 
 
 def live_files(content: bytes) -> Iterator[LivePart]:
-    """Of every entry that is not marked as deleted, in order. Those that are must differ from them, too: a manifest in
-    which two entries name one file has lost the name of another."""
+    """All entries that are not deleted, in order. Deleted entries are checked, too: if two entries of a manifest name
+    one file, the name of another file was lost."""
     met: set[str] = set()
     for found in _entries(content):
         _check_paths([entry[2] for entry in found])
@@ -71,7 +70,7 @@ def _entries(content: bytes) -> Iterator[list[Found]]:
     try:
         yield from read_records(content, _ENTRY)
     except AvroUnknown:
-        # Nothing was given yet: what is not known shows in the head of the file.
+        # Nothing was yielded yet: an unknown format shows in the head of the file.
         yield _live_by_pyiceberg(content)
 
 
@@ -90,7 +89,7 @@ def _check_paths(paths: Sequence[object]) -> None:
 
 
 def _check_once(paths: Sequence[str], met: set[str]) -> None:
-    """`met`: those of the parts before."""
+    """`met`: the paths of the parts before."""
     before = len(met)
     met.update(paths)
     if len(met) - before != len(paths):
@@ -98,7 +97,7 @@ def _check_once(paths: Sequence[str], met: set[str]) -> None:
 
 
 def _check_text(paths: Sequence[str]) -> None:
-    """What is escaped in a path may be no text when the escapes are taken out; nobody writes such a path."""
+    """An escaped path may not be valid text without its escapes; no writer produces such a path."""
     odd = first_that_is_no_text(paths)
     if odd is not None:
         raise AvroUnreadable(f"the path {odd!a} does not decode as text")
@@ -143,7 +142,7 @@ def _listed_by_pyiceberg(content: bytes) -> list[Listed]:
 
 
 class _InMemory:
-    """As much of an input file as PyIceberg's reader asks for."""
+    """As much of an input file as PyIceberg's reader needs."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,8 +1,8 @@
-"""Whether a table's metadata file is what it was when it was written, as far as it tells itself.
+"""Checks whether a table's metadata file is as it was written, as far as the file itself tells.
 
-A metadata file is plain JSON without a checksum. A flipped bit in most places makes it unreadable, and that is noticed.
-What is looked for here are the others: a name that changed, so that a list of files seems not to be there; an identity
-that another part of the file contradicts.
+A metadata file is plain JSON without a checksum. In most places a flipped bit makes it unreadable, which is noticed.
+This module looks for the others: a changed field name, so that a list of files seems absent; an id that another part of
+the file contradicts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
+# of format versions 1 to 3; an unknown field may name files that this code would miss
 KNOWN_FIELDS = frozenset(
     (
         "format-version", "table-uuid", "location", "last-sequence-number", "last-updated-ms", "last-column-id",
@@ -28,13 +29,11 @@ KNOWN_FIELDS = frozenset(
         "row-lineage", "encryption-keys",
     )
 )  # fmt: skip
-"""Of format versions 1 to 3. A field that is not among them may name files, and nobody here would know."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def problem_of(table: Table, *, is_from_file: bool) -> str | None:
-    """Why what the metadata says is not believed. `is_from_file`: it was read from its file, and not told by a
-    server."""
+    """Why the metadata is not trusted; None if it is. `is_from_file`: read from its file, not sent by a server."""
     problems = _of_content(table) if is_from_file else iter(())
     for problem in (*problems, *_of_meaning(table)):
         return f"its metadata {canonical(table.metadata_location)} is damaged, or not understood: {problem}"
@@ -52,7 +51,7 @@ def _of_content(table: Table) -> Iterator[str]:
         document: Any = json.loads(gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content)
         unknown = sorted(document.keys() - KNOWN_FIELDS)
     except Exception as e:
-        # It was read a moment ago; whatever a file that changed since, or a store, makes its readers say.
+        # It was readable a moment ago; a file that changed since, or a store, may raise anything.
         yield f"it cannot be read again: {type(e).__name__}"
         return
     if unknown:

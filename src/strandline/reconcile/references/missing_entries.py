@@ -1,5 +1,7 @@
-"""What a table says of files that are gone: size, partition, rows and range, and since when. Read whole, through
-PyIceberg, and only out of the manifests that have such files."""
+"""Describes entries whose files are missing: size, partition, rows and range, and since when.
+
+Reads entries completely, through PyIceberg, and only from the manifests that have such files.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,9 @@ _MS_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Of several entries of one file, what is said by all of them together: in main if one is, as young as the
-    youngest."""
+    """Combines all entries of one file: in main if one of them is, and as young as the youngest."""
 
-    path: str
-    """Canonical."""
+    path: str  # canonical
     content: Content
     size: int | None = None
     row_count: int | None = None
@@ -40,7 +40,7 @@ class Entry:
 
 
 def describe(table: Table, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
-    """By key; of those that are content files of this table."""
+    """By key; only content files of this table."""
     found: dict[str, Entry] = {}
     times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.snapshots()}
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
@@ -74,7 +74,7 @@ def _entries(table: Table, manifest: ManifestFiles) -> Iterator[ManifestEntry]:
         ) as entries:
             yield from (entry for entry in entries if entry.status != ManifestEntryStatus.DELETED)
     except Exception as e:
-        # Whatever a damaged file makes its reader say: it is the trouble of this table, and does not end a run.
+        # A damaged file may make its reader raise anything: it affects this table only, and does not end the run.
         told = f"{type(e).__name__}: {str(e)[:200]}"
         raise StorageError(f"the manifest {canonical(manifest.path)} cannot be read again: {told}") from e
 
@@ -103,7 +103,7 @@ def _entry(
 
 
 def _range(file: DataFile, field: NestedField) -> SeqRange | None:
-    """None, too, where rows may have no number: bounds say nothing about those."""
+    """None also if rows may lack a sequence number: bounds say nothing about those."""
     id = field.field_id
     lower, upper = (file.lower_bounds or {}).get(id), (file.upper_bounds or {}).get(id)
     unnumbered = (file.null_value_counts or {}).get(id, 0 if field.required else None)
@@ -120,7 +120,7 @@ def _partition(table: Table, file: DataFile, spec_id: int | None) -> str | None:
     try:
         return str(spec.partition_to_path(file.partition, table.schema()))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
-        return None  # A column that is gone since; nothing but a label depends on it.
+        return None  # a column was dropped since; only a label depends on it
 
 
 def _together(before: Entry | None, now: Entry) -> Entry:

@@ -1,7 +1,7 @@
-"""Where local paths lead if there are symbolic links on the way.
+"""Resolves local paths that go through symbolic links.
 
-Storage is listed without following links, under real paths. A reference that is spelled through a link means the real
-file all the same, and the real file must be known as referenced.
+Storage is listed under real paths, without following links. A reference through a link means the real file, and the
+real file must count as referenced.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from strandline.reconcile.paths import Roots, is_under, key
 
 
 def other_spellings(folders: Iterable[str]) -> dict[str, list[str]]:
-    """Of local folders that storage has under several names (mounts, links, names that differ in case only): each as
-    the others spell it. One may also lie in another one under such a name."""
+    """Local folders that storage has under several names (mounts, links, names that differ only in case): each as the
+    others spell it. A folder may also be inside another one under such a name."""
     local = sorted({folder for folder in folders if folder.startswith("/")})
     identities: dict[str, tuple[int, int] | None] = {}
 
@@ -47,7 +47,7 @@ def other_spellings(folders: Iterable[str]) -> dict[str, list[str]]:
 
 class RealPaths:
     def __init__(self, folders: Iterable[str], links: Sequence[str]) -> None:
-        """`folders`: where references are expected. `links`: links that a listing met below them."""
+        """`folders`: where references are expected. `links`: links that a listing found below them."""
         local = sorted({folder for folder in folders if folder.startswith("/")})
         self._real = {folder: key(os.path.realpath(folder)) for folder in local}
         self.plain = tuple(f"{folder}/" for folder, real in self._real.items() if real == folder)
@@ -56,7 +56,7 @@ class RealPaths:
         self._parents: dict[str, str] = {}
 
     def also(self, many: Iterable[Sequence[str]]) -> set[str]:
-        """The real files of those that are spelled through a link."""
+        """The real paths of those that go through a link."""
         found: set[str] = set()
         for paths in many:
             quick = not self._has_links and bool(self.plain)

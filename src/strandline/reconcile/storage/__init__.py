@@ -1,1 +1,1 @@
-"""Where files lie: listed, looked at, moved aside and back."""
+"""Storage as the reconciler uses it: listing, checking, moving to the quarantine and back."""

@@ -1,9 +1,9 @@
-"""A file that goes to another file system, where a rename does not reach.
+"""Moves a file to another file system, where a rename does not work.
 
-Copied under a hidden name beside its new place, written through to the disk, given its name without replacing anything,
-and only then taken from where it was. So wherever a process is killed, a name that a table may know leads to the whole
-file or to none, and a whole file is under one of the two names that are on record. Hidden names are foreign to every
-layout: what a kill leaves under one is told by listings, and taken for content by nobody.
+The file is copied under a hidden name beside its new place, synced, given its name without replacing anything, and only
+then removed from its old place. So wherever the process is killed, a name that a table may know leads to the whole file
+or to none, and the whole file is under one of the two names on record. Hidden names are foreign to every layout:
+listings report what a kill leaves under one, and nothing takes it for content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def take_away(path: str, to: str, expected: Stat) -> str | None:
-    """None once it is at its new place only; else why it stayed."""
+    """None when the file is only in its new place; otherwise why it stayed."""
     hidden = _beside(path, "aside")
     if os.path.lexists(hidden):
         return f"{hidden} is left of a move that was killed: bring that file back first, or look at it"
@@ -35,13 +35,13 @@ def take_away(path: str, to: str, expected: Stat) -> str | None:
     if copied is None:
         return CHANGED
     failpoints.hit("reconcile.before_original_goes")
-    # Whoever replaces the file from here on has the new one hidden, not deleted: a look cannot be undone, a rename can.
+    # If somebody replaces the file from here on, the new one gets hidden, not deleted: a rename can be undone.
     try:
         Path(path).rename(hidden)
     except FileNotFoundError:
         return CHANGED
     except OSError:
-        os.unlink(to)  # or every run would leave another copy of a file that cannot be taken away
+        os.unlink(to)  # otherwise every run would leave another copy of a file that cannot be removed
         raise
     failpoints.hit("reconcile.after_original_hidden")
     if _identity(os.lstat(hidden)) == copied:
@@ -54,7 +54,7 @@ def take_away(path: str, to: str, expected: Stat) -> str | None:
 
 
 def bring(kept_at: str, to: str) -> bool:
-    """False if something is in its place."""
+    """False if there is a file at `to`."""
     try:
         if _copy(kept_at, to, None) is None:
             raise OSError(errno.EBUSY, "it changes while it is copied")
@@ -66,7 +66,7 @@ def bring(kept_at: str, to: str) -> bool:
 
 
 def put_right(kept_at: str, path: str) -> None:
-    """What `take_away` left under its hidden name when it was killed there: the file whose copy is kept, or one that
+    """Handles what a killed `take_away` left under its hidden name: the file whose copy is kept, or a file that
     somebody had put in its place meanwhile, which goes back."""
     hidden = _beside(path, "aside")
     if not os.path.lexists(hidden):
@@ -78,7 +78,7 @@ def put_right(kept_at: str, path: str) -> None:
 
 
 def part_of(path: str) -> str:
-    """What is left beside a place if a copy to it is killed. The next copy to it begins anew."""
+    """What a killed copy leaves beside its target. The next copy to the target starts over."""
     return _beside(path, "part")
 
 
@@ -99,7 +99,7 @@ def same_bytes(one: str, other: str) -> bool:
 
 
 def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | None:
-    """What was copied. None, and there is no copy, if it was not what was expected, or changed meanwhile."""
+    """The identity of what was copied. None, without a copy, if the file was not as expected, or changed meanwhile."""
     part = part_of(target)
     try:
         with _opened(source) as original:
@@ -128,7 +128,7 @@ def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | 
 
 
 def link_new(source: str, target: str) -> None:
-    """A second name, or the new one where there can be no second. `FileExistsError` rather than replace a file."""
+    """Adds a second name, or renames if the file system has no links. Raises `FileExistsError` instead of replacing."""
     try:
         durable.link_new(Path(source), Path(target))
     except OSError as e:
@@ -150,7 +150,7 @@ def _rename_new(source: str, target: str) -> bool:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Neither through a link nor waiting for whoever writes to a pipe."""
+    """Does not follow a link, nor wait for the writer of a pipe."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
 
 
@@ -159,7 +159,7 @@ def _identity(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _beside(path: str, why: str) -> str:
-    """The same each time, so that it is found again; short, because a name may be as long as names can be."""
+    """Deterministic, so that it is found again; short, because the file's name may have the maximum length."""
     folder, _, name = path.rpartition("/")
     digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
     return f"{folder}/.strandline-{why}-{digest}"

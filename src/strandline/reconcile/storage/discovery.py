@@ -1,9 +1,9 @@
-"""Folders of the warehouse that no table owns: inside namespaces that have tables, and namespaces that have none.
+"""Finds folders of the warehouse that no table owns: in namespaces that have tables, and namespaces without any.
 
-The namespaces' own levels are walked, breadth first and sorted; what is neither a table nor leads to one is an unknown
-root, and is listed as a whole. Known roots do not count: a lake with more tables than the cap still finds strangers.
-Nor do empty folders, which a run may leave behind. Where there are more than the cap, another part of them has its turn
-each day: what cannot be repaired in the first ones must not hide the rest for ever.
+It walks the levels of the namespaces, breadth first and sorted. A folder that is neither a table nor leads to one is an
+unknown root, and is listed as a whole. Known roots do not count: a lake with more tables than the cap still finds
+unknown folders. Empty folders do not count either, because a run may leave them behind. If there are more unknown roots
+than the cap, another part of them has its turn each day: problems in the first ones must not hide the rest forever.
 """
 
 from __future__ import annotations
@@ -15,27 +15,23 @@ from strandline.reconcile.paths import OWN_FOLDER, above, is_under, key
 
 SCANNED_PER_ROOT = 4
 
+# names of the folders in a folder, and why it could not be read, if so
 Children = Callable[[str], tuple[list[str], str | None]]
-"""Names of the folders in a folder, and why it could not be read, if it could not."""
-Holding = Callable[[Sequence[str]], Sequence[str]]
-"""Those of some folders that hold anything; also where that cannot be told."""
+Holding = Callable[[Sequence[str]], Sequence[str]]  # those of the folders that contain anything, or may
 
 
 @dataclass(slots=True)
 class Discovery:
-    unknown: list[str] = field(default_factory=list)
-    """Folders to list, besides those of tables."""
-    levels: list[str] = field(default_factory=list)
-    """Folders that lead to tables: files may lie in them, too."""
+    unknown: list[str] = field(default_factory=list)  # folders to list, besides those of tables
+    levels: list[str] = field(default_factory=list)  # folders that lead to tables: they may contain files, too
     failures: list[tuple[str, str]] = field(default_factory=list)
-    is_cut: bool = False
-    """There are more unknown folders than were to be looked into."""
+    is_cut: bool = False  # there are more unknown folders than the cap
 
 
 def discover(
     warehouse: str, known: Iterable[str], children: Children, *, roots_max: int, holding: Holding = list, turn: int = 0
 ) -> Discovery:
-    """`known`: keys of the folders that belong to tables, views and whoever else is known."""
+    """`known`: keys of folders that belong to tables, views and everything else that is known."""
     found = Discovery()
     if roots_max > 0:
         strangers = _strangers(warehouse.rstrip("/"), known, children, found)
@@ -69,7 +65,7 @@ def _choose(strangers: Sequence[str], found: Discovery, roots_max: int, holding:
     in_turn = [*strangers[start:], *strangers[:start]]
     held: list[str] = []
     scanned, most = 0, min(SCANNED_PER_ROOT * roots_max, len(in_turn))
-    # One more than there may be: whether there is one has to be said.
+    # One more than allowed, to find out whether there are more.
     while len(held) <= roots_max and scanned < most:
         some = in_turn[scanned : min(scanned + roots_max + 1 - len(held), most)]
         scanned += len(some)

@@ -1,5 +1,6 @@
-"""Which folder this is. With a catalog beyond this machine, a path of the warehouse may mean another folder on each
-machine; a file in the folder says which one is looked at. Where machines share the folder, they read the same id."""
+"""The identity of the warehouse's folder. With a remote catalog, a path may mean another folder on each machine; a file
+in the folder says which one it is. Machines that share the folder read the same id.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ NAME = "folder-id"
 
 
 def read_folder_id(warehouse: Path) -> str | None:
-    """None where nobody gave it one."""
+    """None if the folder has none. Raises StorageError."""
     try:
         return (warehouse / OWN_FOLDER / NAME).read_text("utf-8").strip() or None
     except FileNotFoundError:
@@ -25,7 +26,7 @@ def read_folder_id(warehouse: Path) -> str | None:
 
 
 def take_folder_id(warehouse: Path) -> str:
-    """A new one where there is none. Whole or not there: of two who make one at once, one wins."""
+    """Creates an id atomically if there is none: of two processes that do so at once, one wins. Raises StorageError."""
     found = read_folder_id(warehouse)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Local storage, listed: names only, by two processes."""
+"""Lists local storage: names only, in two worker processes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def list_local(
     check: Check | None = None,
     on_found: OnFound = lambda more: None,
 ) -> Listing:
-    """Every file below these folders. A folder that cannot be read, or does not answer in time, is a failure of that
-    folder, and the rest goes on. One that is not there holds nothing."""
+    """All files below these folders. A folder that cannot be read, or does not answer in time, is a failure of that
+    folder only. A folder that does not exist is empty."""
     listing = Listing(outermost(roots))
     starts: list[str] = []
     for root in listing.roots:
         if os.path.realpath(root) == root:
             starts.append(root)
         else:
-            # The same files have another path, too: what is unreferenced under one may be live under the other.
+            # The same files have another path, too: a file that is unreferenced under one may be live under the other.
             listing.fail(root, "it lies behind a symbolic link")
 
     def on_part(folder: str, part: Part) -> None:
@@ -64,7 +64,7 @@ def list_local(
 def list_local_level(
     folder: str, pool: Pool, *, timeout_seconds: float, check: Check | None = None
 ) -> tuple[Listing, list[str]]:
-    """One folder without those in it, and their names."""
+    """One folder without its subfolders, and the names of those."""
     level = Listing(())
     folders: list[str] = []
 
@@ -87,7 +87,7 @@ def list_local_level(
 
 
 def holding(folders: Sequence[str], pool: Pool, *, timeout_seconds: float, check: Check | None = None) -> list[str]:
-    """Those with anything in them but folders; also those of which it cannot be told."""
+    """Folders with anything but folders in them; also those that could not be checked."""
     empty: set[str] = set()
 
     def on_end(folder: str, how: str, is_held: bool | None) -> tuple[()]:
@@ -100,8 +100,8 @@ def holding(folders: Sequence[str], pool: Pool, *, timeout_seconds: float, check
 
 
 def same_folders(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Folders that are the same as a known one, or as one that leads to it, under another name: a mount can give a
-    folder two, and no link shows it. By the name that is not known."""
+    """Unknown folders that are the same as a known one, or as a folder above it, under another name: a mount can give a
+    folder two names, and no link shows it. By the unknown name."""
     names: dict[tuple[int, int], str] = {}
     for folder in known:
         at = folder

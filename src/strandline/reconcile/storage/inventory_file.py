@@ -1,7 +1,7 @@
-"""A listing out of files: Parquet or CSV with key, size and time, as object stores export them.
+"""Reads a listing from files: Parquet or CSV with key, size and time, as object stores export them.
 
-Such a file is older than what it lists. That is safe: an entry that it does not have is looked for before it is called
-missing, and a file that it has is looked at again before anything is done to it.
+Such a file is older than the storage it lists. That is safe: an entry that it lacks is checked before it is reported
+missing, and a file that it has is checked again before anything is done to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 
 
 def read_inventory(file: Path, warehouse: str) -> Listing:
-    """Of the lake's warehouse: other buckets and folders in it are left out."""
+    """Only the lake's warehouse: rows of other buckets and folders are skipped."""
     base = canonical(warehouse).rstrip("/")
     listing = Listing((base,))
     for path, size, modified_ns in inventory_rows(file, base):
@@ -34,7 +34,7 @@ def read_inventory(file: Path, warehouse: str) -> Listing:
 
 
 def inventory_pieces(file: Path) -> int:
-    """How many pieces it can be read in, side by side: the files that it consists of, or the row groups of one."""
+    """How many pieces can be read in parallel: the files of an export, or the row groups of a single file."""
     import pyarrow.parquet as pq
 
     parts = inventory_parts(file)
@@ -99,7 +99,7 @@ def _batches(part: InventoryPart, group: int | None) -> Iterable[pa.RecordBatch]
         content,
         read_options=pacsv.ReadOptions(column_names=names, skip_rows=1 if part.has_header else 0),
         parse_options=pacsv.ParseOptions(newlines_in_values=True),
-        # As text: a key that looks like a number is none.
+        # As text: a key that looks like a number is not one.
         convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
     )
 
@@ -111,7 +111,7 @@ def _nanoseconds(column: Any) -> list[int]:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = _of_text(pc.replace_with_mask(column, pc.equal(column, pa.scalar("")), pa.scalar(None, column.type)))
     if pa.types.is_integer(column.type):
-        # Milliseconds since 1970, as exports without a type for times have them.
+        # Milliseconds since 1970, in exports that have no type for times.
         column = pc.cast(pc.cast(column, pa.int64()), pa.timestamp("ms"))
     elif not pa.types.is_timestamp(column.type):
         raise InputError(f"a column of times is of the type {column.type}")

@@ -1,7 +1,7 @@
-"""The files that an inventory consists of, and which of their columns say what.
+"""Finds the files of an inventory, and the meaning of their columns.
 
-Stores export in three ways: Parquet, which has names; CSV with a header; and CSV without one, whose keys are escaped as
-in addresses, with a `manifest.json` beside it that says the order of the columns.
+Stores export in three ways: Parquet, which has column names; CSV with a header; and CSV without one, with URL-encoded
+keys and a `manifest.json` that gives the order of the columns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _NAMES = {
 }
 _NEEDED = ("key", "size", "modified")
 _VERSIONED = {"bucket": 0, "key": 1, "latest": 3, "marker": 4, "size": 5, "modified": 6}
-_PLAIN = {"bucket": 0, "key": 1, "size": 2, "modified": 3}
-"""Where columns are in an export that does not say it."""
+_PLAIN = {"bucket": 0, "key": 1, "size": 2, "modified": 3}  # positions of columns in an export that does not name them
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _BOOLEANS = ("true", "false")
 _PARQUET = b"PAR1"
@@ -41,17 +40,14 @@ class InventoryPart:
     is_parquet: bool
     is_packed: bool
     columns: Mapping[str, int]
-    width: int
-    """How many columns there are; 0 where there are no rows."""
+    width: int  # number of columns; 0 without rows
     has_header: bool
-    is_escaped: bool
-    """Whether keys are written as in addresses."""
-    bucket: str | None = None
-    """Of rows that do not say it."""
+    is_escaped: bool  # whether keys are URL-encoded
+    bucket: str | None = None  # of rows that do not name one
 
 
 def inventory_parts(file: Path) -> list[InventoryPart]:
-    """Of one file, or of all that a `manifest.json` names."""
+    """The file itself, or all files that a `manifest.json` names. Raises InputError."""
     try:
         return _exported(file) if file.suffix.lower() == ".json" else [_part(file)]
     except (OSError, EOFError, ValueError, csv.Error) as e:
@@ -77,7 +73,7 @@ def _exported(manifest: Path) -> list[InventoryPart]:
 
 
 def _beside(manifest: Path, key: str) -> Path:
-    """Where the store has put it, if its folders were copied as they are; or in the same folder."""
+    """In the manifest's folder, or where the store puts it, if folders were copied unchanged. Raises InputError."""
     name = key.rpartition("/")[2]
     places = [manifest.parent / name, manifest.parent / "data" / name, manifest.parent.parent / "data" / name]
     places += [above / key for above in manifest.resolve().parents]
@@ -122,13 +118,13 @@ def _by_name(names: Sequence[str]) -> dict[str, int]:
 
 
 def _by_content(row: Sequence[str]) -> dict[str, int] | None:
-    """Bucket and key, perhaps what is said of versions, then size and time. None where a row is not like that."""
+    """Bucket and key, perhaps version columns, then size and time. None if the row does not look like that."""
     for columns in (_PLAIN, _VERSIONED):
         if len(row) <= columns["modified"]:
             continue
         size, modified = row[columns["size"]], row[columns["modified"]]
         flags = [row[columns[name]].lower() in _BOOLEANS for name in ("latest", "marker") if name in columns]
-        is_size = size.isdecimal() or (not size and bool(flags))  # What was deleted has none.
+        is_size = size.isdecimal() or (not size and bool(flags))  # a delete marker has no size
         if row[0] and row[1] and is_size and _TIME.fullmatch(modified) and all(flags):
             return columns
     return None

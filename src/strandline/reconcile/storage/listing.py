@@ -1,5 +1,6 @@
-"""What storage holds, folder by folder, as it was listed. Values only; `inventory.py`, `object_inventory.py` and
-`inventory_file.py` make them."""
+"""The contents of storage, folder by folder, as listed. Values only; `inventory.py`, `object_inventory.py` and
+`inventory_file.py` produce them.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +11,15 @@ from dataclasses import dataclass, field
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import Roots
 
-OnFound = Callable[[int], None]
-"""Told of so many more."""
+OnFound = Callable[[int], None]  # called with the number of further files
 
 
 @dataclass(slots=True)
 class Folder:
     names: list[str] = field(default_factory=list)
+    # None, like `modified_ns`, if the listing has no sizes. A local listing has none: candidates are checked.
     sizes: array[int] | None = None
-    """Where the listing tells them; then `modified_ns` too. A local listing does not: candidates are looked at."""
-    modified_ns: array[int] | None = None
-    """0 where it was not told."""
+    modified_ns: array[int] | None = None  # 0 if unknown
 
     def add(self, name: str, size: int, modified_ns: int) -> None:
         if self.sizes is None or self.modified_ns is None:
@@ -32,14 +31,13 @@ class Folder:
 
 @dataclass(slots=True)
 class Listing:
-    """Complete below `roots`, but for `failures`."""
+    """Complete below `roots`, except for `failures`."""
 
     roots: tuple[str, ...]
-    folders: dict[str, Folder] = field(default_factory=dict)
-    """By canonical path, without a slash at the end."""
+    folders: dict[str, Folder] = field(default_factory=dict)  # by canonical path, without a trailing slash
     failures: list[PrefixFailure] = field(default_factory=list)
+    # symbolic links, and whatever else is neither file nor folder; never followed, never touched
     links: list[str] = field(default_factory=list)
-    """Symbolic links, and whatever else is neither a file nor a folder. Never followed, never touched."""
 
     @classmethod
     def of(
@@ -74,7 +72,7 @@ class Listing:
 
 
 def outermost(roots: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie in another one, sorted."""
+    """Sorted, without roots that are inside another one."""
     every = {root.rstrip("/") for root in roots if root.rstrip("/")}
     inner = Roots(every)
     return tuple(sorted(root for root in every if inner.of(root.rpartition("/")[0]) is None))

@@ -1,4 +1,4 @@
-"""A folder of this machine, as the sweep acts on it."""
+"""Local storage, as the sweep acts on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LocalStore:
         return StorageKind.LOCAL
 
     def look(self, path: str) -> Stat | None:
-        # Not through a link: what a link leads to is not what was listed here.
+        # Does not follow a link: its target is not what was listed here.
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -68,7 +68,7 @@ class LocalStore:
             if e.errno != errno.EXDEV:
                 raise
             return cross_device_move.take_away(file.path, file.to, file.expected)
-        # Whoever replaced it after the look has had the new one moved: it goes back to where it was.
+        # If somebody replaced the file after the check, the new one was moved: it goes back.
         if self.look(file.to) != file.expected:
             back = self.bring_back(file.to, file.path)
             return CHANGED if back else "it was replaced twice while it was moved; what was there is in quarantine"
@@ -145,7 +145,7 @@ def _synced(folders: set[Path]) -> None:
         try:
             sync_folder(folder)
         except OSError:
-            continue  # one that is gone holds nothing; the record is corrected by looking
+            continue  # a missing folder has no files; a later check corrects the record
 
 
 def _said(error: Exception) -> str:

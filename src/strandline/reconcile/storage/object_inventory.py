@@ -1,4 +1,4 @@
-"""A bucket, listed prefix by prefix and several at once."""
+"""Lists a bucket, several prefixes at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from strandline.reconcile.storage.listing import Folder, Listing, OnFound
 from strandline.storage.s3_listing import Allowance, Bucket, Check, Found, PagesEnd
 
 PREFIXES_AT_ONCE = 8
-SPLIT_LEVELS = 2
-"""Below each root, so that one large table is not one long row of requests."""
+SPLIT_LEVELS = 2  # below each root, so that a large table is not one long sequence of requests
 SPLIT_PREFIXES_MAX = 256
 CHECK_SECONDS = 0.25
 
 
 @dataclass(slots=True)
 class _Part:
-    """What was listed below a prefix, and what is still to be listed there."""
+    """What was listed below a prefix, and the prefixes below it that are still to be listed."""
 
     listing: Listing = field(default_factory=lambda: Listing(()))
     inner: list[str] = field(default_factory=list)
@@ -34,8 +33,8 @@ def list_prefixes(
     check: Check | None = None,
     on_found: OnFound = lambda more: None,
 ) -> Listing:
-    """Each of them exactly as it is spelled: below `a/` are objects such as `a//b`. One whose listing fails or takes
-    too long is a failure of that prefix; what was listed of it until then is kept, and protected like the rest."""
+    """Takes each prefix exactly as it is spelled: below `a/` are objects such as `a//b`. If a listing fails or takes
+    too long, that is a failure of the prefix; what was listed until then is kept, and protected like the rest."""
     listing = Listing(tuple(prefixes))
     keys: list[str] = []
     for root in listing.roots:
@@ -67,7 +66,7 @@ def list_level(
 
 
 class _Listers:
-    """Threads that list a prefix each, and prefixes that they find on their way."""
+    """Threads that list prefixes, and the prefixes that they find on the way."""
 
     def __init__(self, bucket: Bucket, timeout_seconds: float) -> None:
         self._bucket = bucket
@@ -81,7 +80,7 @@ class _Listers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Not waited for: a request that hangs ends by itself, and whoever asked is to hear it now.
+        # Does not wait: a request that hangs ends by itself, and the caller must not be held up.
         self._is_over.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -119,7 +118,7 @@ class _Listers:
 
 
 def _read(bucket: Bucket, prefix: str, allowed: Allowance, *, is_level: bool, folders_max: int | None = None) -> _Part:
-    """As long as it has no more folders than that."""
+    """Stops early above `folders_max` folders."""
     part, base = _Part(), f"s3://{bucket.name}"
     try:
         for page in bucket.pages(prefix, is_level=is_level, allowed=allowed):
@@ -135,7 +134,7 @@ def _read(bucket: Bucket, prefix: str, allowed: Allowance, *, is_level: bool, fo
 def _keep(folder_of: Callable[[str], Folder], base: str, objects: Iterable[Found]) -> None:
     for key, size, modified_ns in objects:
         folder, slash, name = key.rpartition("/")
-        if name:  # Else it takes the place of a folder, and is none of a table's files.
+        if name:  # otherwise it is a placeholder for a folder, and not a table's file
             folder_of(f"{base}/{folder}" if slash else base).add(name, size, modified_ns)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes, what each is at, and the end of those that take too long. `worker.py` is the other end."""
+"""Runs worker processes, tracks their tasks, and kills those that take too long. `worker.py` is the other end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _F_SETPIPE_SZ = 1031
 _START = "from strandline.reconcile.storage.worker import main; main()"
 
 OnPart = Callable[[Any, Any], None]
+# takes the task, how it ended (`end`, `failed`, `timeout`, or the worker's word) and the answer; returns further tasks
 OnEnd = Callable[[Any, str, Any], Iterable[Any]]
-"""Called with the task, how it ended (`end`, `failed`, `timeout` or what else the worker says) and what was said; gives
-further tasks."""
 
 
 class _Worker:
@@ -47,7 +46,7 @@ class _Worker:
         try:
             fcntl.fcntl(self.stdout.fileno(), _F_SETPIPE_SZ, _READ_BYTES)
         except OSError:
-            pass  # Only faster; not every system has it.
+            pass  # only an optimization, which not every system has
         self.received = bytearray()
         self.tasks: deque[Any] = deque()
         self.since = 0.0
@@ -61,7 +60,7 @@ class _Worker:
             message = message[self.stdin.write(message) or 0 :]
 
     def results(self) -> Iterable[tuple[str, Any]]:
-        """What has arrived whole."""
+        """The complete messages that have arrived."""
         at = 0
         while len(self.received) - at >= FRAME_BYTES:
             end = at + FRAME_BYTES + int.from_bytes(self.received[at : at + FRAME_BYTES], "big")
@@ -78,13 +77,13 @@ class _Worker:
         try:
             self.process.wait(ENDING_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            pass  # It hangs in the kernel, where no signal reaches it: it ends when that lets go of it.
+            pass  # it hangs in the kernel, where no signal reaches it, and ends when the call returns
         self.stdin.close()
         self.stdout.close()
 
 
 class Pool:
-    """Started when there is something to do; a worker that died or was killed is replaced."""
+    """Starts workers when there is something to do, and replaces a worker that died or was killed."""
 
     def __init__(self, workers: int = WORKERS) -> None:
         self._workers: list[_Worker | None] = [None] * workers
@@ -114,7 +113,7 @@ class Pool:
         at_once_max: int = TASKS_AT_ONCE_MAX,
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Until there is no task left. `check` may raise, and ends it."""
+        """Runs until no task is left. `check` may raise to abort."""
         waiting = deque(tasks)
         try:
             while waiting or any(w is not None and w.tasks for w in self._workers):
@@ -124,7 +123,7 @@ class Pool:
                 if check is not None:
                     check()
         except BaseException:
-            self.close()  # What is under way would be taken for the answer to the next question.
+            self.close()  # pending results would be taken for answers to the next call
             raise
 
     def _hand_out(self, doing: str, waiting: deque[Any], at_once_max: int) -> None:
@@ -140,7 +139,7 @@ class Pool:
             try:
                 idle.give(doing, batch)
             except OSError:
-                pass  # It died; its silence is seen below.
+                pass  # it died; `_collect` notices
 
     def _collect(self, waiting: deque[Any], on_part: OnPart, on_end: OnEnd) -> None:
         with selectors.DefaultSelector() as selector:
@@ -176,7 +175,7 @@ class Pool:
                 self._replace(n, waiting, on_end, "timeout", f"no answer in {timeout_seconds:g} s")
 
     def _replace(self, n: int, waiting: deque[Any], on_end: OnEnd, how: str, why: str) -> None:
-        """The task that it was at has failed; the ones behind it go to another."""
+        """The current task of the worker failed; the tasks after it go to another."""
         worker = self._workers[n]
         if worker is None:
             return

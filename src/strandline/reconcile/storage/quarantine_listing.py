@@ -1,5 +1,6 @@
-"""What lies in quarantine, by looking there. The ledger's record is the quick way to know, and it can be forgotten: a
-ledger that was restored from an older copy, or made anew, knows nothing of files that were set aside since."""
+"""Finds quarantined files by listing the quarantine. The ledger's record is faster, but can be forgotten: a ledger that
+was restored from an older copy, or created anew, does not know the files that were quarantined since.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ CHECKED_EVERY = 1_000
 def kept_without_record(
     storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> dict[str, str]:
-    """Where files of these paths are kept, of those that are; one place of each. Lists the quarantine once, whole,
-    however many are asked for. `StorageError` where it cannot be: then nobody can say of any file that it is gone."""
+    """Where files of these paths are kept, one place for each; paths without one are left out. Lists the whole
+    quarantine once, however many paths. Raises `StorageError` if it cannot: then no file is known to be gone."""
     wanted = {key(path): path for path in paths}
     if not wanted:
         return {}
@@ -34,8 +35,7 @@ def kept_without_record(
 
 
 def original(kept_at: str, folder: str, warehouse: str) -> str | None:
-    """Where a file of the quarantine came from, by where it is kept: `FOLDER/RUN/…`. None of one that no run put
-    there."""
+    """Where a quarantined file came from, by its place: `FOLDER/RUN/…`. None if no run put it there."""
     _, slash, inside = (below(kept_at, folder) or "").partition("/")
     if not slash or not inside:
         return None

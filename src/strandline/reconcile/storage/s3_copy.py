@@ -1,5 +1,6 @@
-"""A copy within the store, of exactly the object that was looked at: on condition of its tag where the store takes
-one. What is too large for one request is copied in parts, and is there once all of them are."""
+"""Copies exactly the object that was checked, within the store: with an ETag condition if the store supports it. An
+object that is too large for one request is copied in parts, and appears when all parts are copied.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +13,18 @@ from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.storage.s3_client import RequestFailed
 from strandline.storage.s3_settings import split_url
 
-COPY_BYTES_MAX = 5 << 30
-"""What stores copy by one request."""
-PART_BYTES = 256 << 20
-"""Small enough to be copied within the time that an answer is waited for."""
+COPY_BYTES_MAX = 5 << 30  # the most that stores copy in one request
+PART_BYTES = 256 << 20  # small enough to be copied within the request timeout
 PARTS_MAX = 10_000
 _NO_CONDITIONS = frozenset({400, 412, 501})
 _KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
-Ask = Callable[..., Any]
-"""An operation of the store, what it is about, and its parameters."""
+Ask = Callable[..., Any]  # takes an operation of the store, its subject and its parameters
 Condition = Mapping[str, str]
 
 
 def tag(head: Mapping[str, Any]) -> str:
-    """What tells one content from another. A gateway over a folder has none for a file that was put there past it."""
+    """Identifies a content. A gateway over a folder has no ETag for a file that was not written through it."""
     return f"{head.get('ETag') or ''} {head['ContentLength']} {head['LastModified']}"
 
 
@@ -42,9 +40,9 @@ def copy(
             if e.status not in _NO_CONDITIONS:
                 raise
 
-    # Not every store has tags, or takes a condition for a copy. Then a look right before has to do, and for what is
-    # set aside there is another one after the copy, before the original goes. It is enough: nobody writes a data or
-    # metadata file of a table twice under one name, and whatever is that young is not touched at all.
+    # Not every store has ETags, or supports conditions for a copy. Then a check right before has to do, and for files
+    # that go to quarantine another one follows after the copy, before the original is deleted. That is enough: no
+    # writer writes a data or metadata file twice under one name, and files so young are not touched at all.
     def check() -> None:
         now = look(source)
         if now is None or tag(now) != tag(head):

@@ -1,5 +1,6 @@
-"""A bucket, as the sweep acts on it. Setting aside is a copy within the store, and then a delete; times are whole
-seconds."""
+"""A bucket, as the sweep acts on it. It quarantines by copying within the store, then deleting. Times are whole
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class S3Store:
         return listed.size == now.size and listed.modified_ns // _SECOND_NS == now.modified_ns // _SECOND_NS
 
     def set_aside(self, files: Sequence[Move]) -> Mapping[str, str | None]:
-        """All copies, a look whether each is still what was copied, and then one delete for up to a thousand."""
+        """Copies all, checks that each is still what was copied, then deletes up to a thousand per request."""
         outcome = dict(zip((f.path for f in files), self._each(files, self._copy_expected), strict=True))
         copied = {path: made for path, (why, made) in outcome.items() if why is None and made is not None}
         still = self._each(list(copied.items()), lambda found: self._still(*found))
@@ -102,7 +103,7 @@ class S3Store:
         tags = [head.get("ETag") for head in heads if head]
         if tags[0] and tags[0] == tags[1]:
             return True
-        # The tag of a copy may be another one: of an object in parts, or an encrypted one.
+        # A copy may have another ETag: of a multipart or an encrypted object.
         size = int(heads[0]["ContentLength"])
         return all(self._read(one, start) == self._read(other, start) for start in range(0, size, _COMPARED_BYTES))
 
@@ -127,7 +128,7 @@ class S3Store:
             for found in self._client.list_objects(bucket, prefix):
                 last = max(last, found["Key"])
                 yield f"s3://{bucket}/{found['Key']}"
-            # A page that was cut may call itself the last: then something comes after it.
+            # A truncated page may claim to be the last: check that nothing follows it.
             asked = {"Bucket": bucket, "Prefix": prefix, "StartAfter": last, "MaxKeys": 1}
             if last and self._client.retry("list_objects_v2", **asked).get("Contents"):
                 raise StorageError(f"{folder}: the listing ends early")
@@ -141,7 +142,7 @@ class S3Store:
         return found
 
     def _check_bucket(self, bucket: str) -> None:
-        """A bucket that is not there answers for an object as one that is and lacks it."""
+        """For an object, a missing bucket answers like one that lacks the object."""
         now = time.monotonic()
         if now - self._buckets.get(bucket, -_BUCKET_SEEN_SECONDS) >= _BUCKET_SEEN_SECONDS:
             self._ask("head_bucket", bucket, Bucket=bucket)

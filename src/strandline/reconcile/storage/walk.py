@@ -1,4 +1,4 @@
-"""What one folder holds, by name only. Standard library only: workers import it in a few milliseconds."""
+"""Scans one folder for names only. Standard library only: workers import it in a few milliseconds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Iterator
 
 NAMES_AT_ONCE = 50_000
 
-Part = tuple[list[str], list[str], list[str]]
-"""Files, folders, and what is neither: links, sockets, devices."""
+Part = tuple[list[str], list[str], list[str]]  # files, folders, and others: links, sockets, devices
 
 
 def scan(folder: str) -> Iterator[Part]:
-    """In parts, so that a folder of a million files needs no message of that size. Never follows a link, and asks the
-    file system for nothing but names and kinds: a `stat` for each file would cost more than all the rest."""
+    """In parts, so that a folder of a million files does not become one message. Follows no link, and asks the file
+    system only for names and types: a `stat` per file would cost more than all the rest."""
     files: list[str] = []
     folders: list[str] = []
     others: list[str] = []
@@ -35,5 +34,5 @@ def scan(folder: str) -> Iterator[Part]:
 
 
 def is_gone(error: OSError) -> bool:
-    """The folder vanished between being seen and being opened, or became something else."""
+    """The folder vanished after it was listed, or became something else."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR)

@@ -1,7 +1,7 @@
 """The loop of a worker process: tasks come in on standard input, results go out on standard output.
 
-A process and not a thread, for two reasons: there are two of them at work, and one that hangs in a system call (a
-network mount that went away) can be killed. `pool.py` is the other end.
+Workers are processes and not threads for two reasons: two of them run in parallel, and one that hangs in a system call
+(on a dead network mount) can be killed. `pool.py` is the other end.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from strandline.core.wording import plural
 from strandline.reconcile.storage.walk import is_gone, scan
 
 FRAME_BYTES = 8
-MARSHAL_VERSION = 2
-"""Later ones look for objects that occur twice, which costs more than it saves."""
+MARSHAL_VERSION = 2  # later versions look for repeated objects, which costs more than it saves
 
 Result = tuple[str, Any]
+# name; content, if it was fetched; minimum size in bytes, if known; folder of the manifest cache, if used
 ReadTask = tuple[str, bytes | None, int | None, str | None]
-"""What it is called, its content where that was fetched, how many bytes it has at least, where that is known, and the
-folder where what was read before is remembered, if it is."""
 
 
 def write_frame(out: BinaryIO, value: Any) -> None:
@@ -44,14 +42,14 @@ def scan_folder(folder: str) -> Iterator[Result]:
         for part in scan(folder):
             yield "part", part
     except OSError as e:
-        # One that is gone holds nothing: that is an answer, and no failure.
+        # A folder that is gone is empty: no failure.
         yield ("end", None) if is_gone(e) else ("failed", f"{type(e).__name__}: {e.strerror or e}")
         return
     yield "end", None
 
 
 def look_into(folder: str) -> Iterator[Result]:
-    """Whether there is anything in it but folders; also where that cannot be told."""
+    """Whether it contains anything but folders; True also if that cannot be checked."""
     waiting = [folder]
     while waiting:
         at = waiting.pop()
@@ -98,7 +96,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
             if damaged is not None:
                 raise AvroUnreadable(damaged)
         if bytes_min is not None and len(content) < bytes_min:
-            # Cut off where a block ends, it would read well.
+            # Cut off at the end of a block, it would still be readable.
             raise AvroUnreadable(f"it has {len(content):,} of {plural(bytes_min, 'byte')}")
         for part in reading(content):
             yield "part", part
@@ -109,7 +107,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
     except AvroUnreadable as e:
         yield "failed", f"damaged, or not what it should be: {e}"
     except Exception as e:
-        # Whatever a damaged file makes of it: it is this file's trouble, and nobody else's.
+        # A damaged file may raise anything: it affects this file only.
         yield "failed", f"damaged, or not what it should be: {type(e).__name__}: {str(e)[:200]}"
     else:
         yield "end", None
@@ -124,12 +122,12 @@ DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
 
 
 def main() -> None:
-    gc.disable()  # What a task makes is given away when it is done, and there are no circles in it.
+    gc.disable()  # results are freed when their task is done, and contain no cycles
     source, out = sys.stdin.buffer, sys.stdout.buffer
     while (message := read_frame(source)) is not None:
         doing, tasks = message
         for task in tasks:
             for result in DOINGS[doing](task):
                 write_frame(out, result)
-            # Not held back until the batch is done: whoever waits must see which task is the slow one.
+            # Flush per task, so that the other end sees which task is the slow one.
             out.flush()
