@@ -57,15 +57,22 @@ def test_values_that_a_uuid_or_a_fixed_column_cannot_hold_are_rejected_one_by_on
     )
     path = tmp_path / "narrow.jsonl"
     good = {"u": "01234567-89ab-cdef-0123-456789abcdef", "f": "AAECAw=="}
-    entries = [{"id": 0, **good}, {"id": 1, **good, "u": "nonsense"}, {"id": 2, **good, "f": "AAE="}, {"id": 3}]
+    entries = [
+        {"id": 0, **good},
+        {"id": 1, **good, "u": "nonsense"},
+        {"id": 2, **good, "f": "AAE="},
+        {"id": 3},
+        {"id": 4, "u": good["u"] + "\n"},
+    ]
     path.write_text("".join(json.dumps(e) + "\n" for e in entries))
     outcome = lake.ingest("narrow", [path])[0]
-    assert outcome.error is None and (outcome.rows, outcome.rejected) == (2, 2)
+    assert outcome.error is None and (outcome.rows, outcome.rejected) == (2, 3)
     assert outcome.rejects_path is not None
     kept = [json.loads(line) for line in outcome.rejects_path.read_text().splitlines()]
     assert [(k["line"], k["reason"]) for k in kept] == [
         (2, 'column "u": "nonsense" is not a uuid'),
         (3, 'column "f": 2 bytes, expected 4'),
+        (5, f'column "u": "{good["u"]}\n" is not a uuid'),
     ]
     assert_sound(lake, [0, 3], "narrow")
 

@@ -456,6 +456,22 @@ def test_parquet_values_that_do_not_fit_reject_their_row(spark: SparkSession, tm
     assert all(r[f.name] is None for r in rows(df)[1:] for f in EVERY)
 
 
+def test_whole_numbers_that_a_float_would_round_reject_their_row(spark: SparkSession, tmp_path: Path) -> None:
+    table = pa.table(
+        {"l": [2**53, 2**53 + 1, 2**63 - 1, -(2**63)], "i": pa.array([2**24, 1, 2, 2**31 - 1], pa.int32())}
+    )
+    df = read(
+        spark,
+        parquet(tmp_path, table),
+        t.StructType([t.StructField("l", t.DoubleType()), t.StructField("i", t.FloatType())]),
+    )
+    assert [(line, reason) for line, reason, _ in rejected(df)] == [
+        (2, 'column "l": 9007199254740993 does not fit a double'),
+        (3, 'column "l": 9223372036854775807 does not fit a double'),
+        (4, 'column "i": 2147483647 does not fit a float'),
+    ]
+
+
 def test_invalid_utf8_inside_parquet_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]

@@ -136,7 +136,7 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
     result: dict[str, dict[int, Piece]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
-        if r not in heavy:
+        if r["size"] <= options.chunk_bytes_max or r["rows"] <= 1:
             result[r["_sl_lane"]][r["first"]] = _piece(r)
     if not heavy:
         return result

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.iceberg.metadata.table_metadata import TableView
-from strandline.ingest.sources.blocks import LINE, RAW, REJECT
+from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT
 
-_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\\z"
 
 
 def fit_values(df: DataFrame, view: TableView) -> DataFrame:
@@ -36,5 +36,5 @@ def fit_values(df: DataFrame, view: TableView) -> DataFrame:
     if not checked:
         return df
     data = [F.col("`" + c.replace("`", "``") + "`") for c in df.columns if c not in (LINE, REJECT, RAW)]
-    raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.to_json(F.struct(*data))))
+    raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.left(F.to_json(F.struct(*data)), F.lit(RAW_CHARS_MAX))))
     return df.withColumns({RAW: raw, REJECT: reason})

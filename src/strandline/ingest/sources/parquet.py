@@ -134,11 +134,16 @@ def _fit(column: Column, have: t.DataType, want: t.DataType, path: str) -> tuple
     raise _Mismatch(f'column "{path}" is {named(have)}, and not {named(want)}')
 
 
+_HIGHEST: dict[type[t.DataType], int] = {t.IntegerType: 2**31 - 1, t.LongType: 2**63 - 1}
+
+
 def _fit_number(column: Column, have: t.DataType, want: t.DataType, path: str) -> tuple[Column, Reasons]:
     fitted = column.try_cast(want)
     if _holds_all(have, want):
         return fitted, []
     exact = fitted.isNotNull() & (fitted.try_cast(have).eqNullSafe(column))
+    if isinstance(want, (t.FloatType, t.DoubleType)) and type(have) in _HIGHEST:
+        exact &= column != _HIGHEST[type(have)]  # it is rounded up, and the cast back stops at the highest value
     message = F.concat(F.lit(f'column "{path}": '), column.cast("string"), F.lit(f" does not fit {named(want)}"))
     return fitted, [F.when(column.isNotNull() & ~exact, message)]
 

@@ -69,7 +69,7 @@ def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> It
     finally:
         ended.set()
         thread.join()
-        on_bytes(positions.read_bytes())
+        on_bytes(positions.read_bytes() + also())
         positions.close()
 
 
