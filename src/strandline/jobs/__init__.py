@@ -1,1 +1,1 @@
-"""What work needs that runs by itself or beside other processes."""
+"""What unattended or concurrent work needs: loops, schedules, heartbeats, backoff."""

@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""How long to wait before a retry."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ _DOUBLINGS_MAX = 16
 
 
 def backoff_seconds(failures: int, chance: float, *, longest: float, first: float = 1.0) -> float:
-    """Twice as long after each failure, up to a bound; `chance`, in 0..1, spreads those that failed together over the
-    second half of the time."""
+    """Doubles after each failure, up to `longest`. The jitter `chance` (0..1) spreads retries over the second half of
+    it."""
     return min(longest, first * 2.0 ** min(failures, _DOUBLINGS_MAX)) * (0.5 + chance / 2)

@@ -14,17 +14,16 @@ from strandline.ledger.leases import LeaseColumns
 
 
 class Heartbeat:
-    """What a holder knows of its lease. For several threads."""
+    """What a holder knows of its lease. Thread-safe."""
 
     def __init__(self, renew: Callable[[], bool], *, lease_seconds: float) -> None:
         self._renew = renew
         self._lease_seconds = lease_seconds
         self._confirmed_at = monotonic()
-        self.is_lost = False
-        """Another holder was seen."""
+        self.is_lost = False  # another holder was seen
 
     def beat(self) -> bool:
-        """Renew the lease now: whether it is still ours."""
+        """Renews the lease; returns whether it is still ours."""
         return self.confirm(self._renew)
 
     def confirm(self, is_ours: Callable[[], bool]) -> bool:
@@ -37,15 +36,14 @@ class Heartbeat:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the lease was ours so short a time ago that nobody can have taken it over. A process that slept
-        since then finds that it is not."""
+        """Whether the lease was ours so recently that nobody can have taken it over. False after a process slept."""
         return monotonic() - self._confirmed_at < self._lease_seconds / 2
 
 
 @contextmanager
 def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Heartbeat]:
-    """Renew at a third of the lease, in a thread. A stopped process renews nothing, and is fenced. `renew` says whether
-    there is still something to renew; if not, the compare-and-set that ends the work will tell."""
+    """Renews at a third of the lease, in a thread. A stopped process renews nothing, and gets fenced. `renew` returns
+    False if there is nothing left to renew; then the compare-and-set that ends the work fails."""
     heartbeat, done = Heartbeat(renew, lease_seconds=lease_seconds), threading.Event()
 
     def beat() -> None:
@@ -54,7 +52,7 @@ def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Hear
                 if not heartbeat.beat():
                     return
             except StrandlineError:
-                continue  # the ledger is busy or away; the lease may yet run out, which is safe
+                continue  # the ledger is busy or away; if the lease runs out, that is safe
 
     thread = threading.Thread(target=beat, name="strandline-lease", daemon=True)
     thread.start()
@@ -67,10 +65,10 @@ def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Hear
 
 @contextmanager
 def holding_lease(ledger: Ledger, leases: LeaseColumns, lease: Lease, *, seconds: float) -> Iterator[Heartbeat]:
-    """Renew the lease until the block ends, then release it."""
+    """Renews the lease until the block ends, then releases it."""
     try:
         with beating(lambda: leases.renew(ledger, lease, seconds=seconds), lease_seconds=seconds) as heartbeat:
             yield heartbeat
     finally:
-        with suppress(StrandlineError):  # it runs out by itself; what was done under it is done
+        with suppress(StrandlineError):  # it runs out by itself; the work is done
             leases.release(ledger, lease)

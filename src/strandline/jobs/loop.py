@@ -1,4 +1,4 @@
-"""The loop of a daemon: work, wait, and again, until it is told to stop."""
+"""The loop of a daemon: it works, waits and repeats, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ log = logging.getLogger(__name__)
 
 OnTrouble = Callable[[StrandlineError], None]
 
-BACKOFF_SECONDS_MAX = 5.0
-"""Short: when the ledger answers again, its daemons go on within seconds."""
+BACKOFF_SECONDS_MAX = 5.0  # short: daemons go on within seconds after the ledger answers again
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """How the last passes of a loop went."""
 
-    failures: int = 0
-    """Passes in a row that failed."""
-    reported: str | None = None
-    """The trouble that was reported last, as long as it lasts."""
+    failures: int = 0  # passes in a row that failed
+    reported: str | None = None  # the trouble reported last, as long as it lasts
 
     def after_success(self) -> Health:
         return Health()
@@ -35,11 +32,11 @@ class Health:
         return Health(self.failures + 1, message)
 
     def is_news(self, message: str) -> bool:
-        """The same trouble is reported once, and again after a pass that went well."""
+        """The same trouble is reported once, and again after a successful pass."""
         return message != self.reported
 
     def wait_seconds(self, poll_seconds: float, chance: float) -> float:
-        """Until the next pass; `chance` is in 0..1. Never less than the interval of a loop that is well."""
+        """Until the next pass; `chance` is in 0..1. Never shorter than the interval of a healthy loop."""
         if not self.failures:
             return poll_seconds
         longest = max(poll_seconds, BACKOFF_SECONDS_MAX)
@@ -55,8 +52,8 @@ def run_until_stopped(
     on_trouble: OnTrouble | None = None,
     on_well: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do the work again and again until `stopping` is set. Work that raises is reported and tried again: the loop never
-    ends by itself. `on_well` is called when the work succeeds after trouble."""
+    """Repeats the work until `stopping` is set. Work that raises is reported and retried: the loop never ends by
+    itself. `on_well` is called when the work succeeds after trouble."""
     report = on_trouble or (lambda error: log.warning("%s failed and is tried again: %s", name, error.message))
     health = Health()
     while not stopping.is_set():

@@ -1,4 +1,4 @@
-"""When a job is due by its schedule. One meaning for all jobs: a moment that was missed is made up for, once."""
+"""Whether a job is due by its schedule. All jobs work alike: a missed run is made up for, once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from strandline.ledger.engine import Ledger
 
 
 def is_due(cron: str, *, last: datetime | None, followed_since: datetime, now: datetime) -> bool:
-    """Whether a moment of the schedule has passed since the job last began. A moment that was missed because no daemon
-    ran counts, once. A job that never ran begins with the first moment after `followed_since`. A run in the future was
-    stamped by a clock that has been set back since, so it tells nothing. Pure."""
-    from cronsim import CronSim  # not loaded where nothing is scheduled
+    """Whether the schedule had a time since the job last began. A time that was missed because no daemon ran counts,
+    once. A job that never ran begins at the first time after `followed_since`. A run in the future was stamped by a
+    clock that has been set back since, so it is ignored. Pure."""
+    from cronsim import CronSim  # not loaded if nothing is scheduled
 
     since = last if last is not None and last <= now else followed_since
     return since <= now and next(CronSim(cron, since)) <= now
@@ -31,5 +31,5 @@ class FollowedSchedules:
     def is_due(self, cron: str, *, last: datetime | None, now: datetime) -> bool:
         if self.since is None:
             self.since = schedules.followed_since(self.ledger, self.crons, now)
-        self.since = min(self.since, now)  # a clock that was set back
+        self.since = min(self.since, now)  # in case the clock was set back
         return is_due(cron, last=last, followed_since=self.since, now=now)

@@ -1,1 +1,1 @@
-"""Access to what lies in storage, for every room."""
+"""Accesses storage, for every room."""

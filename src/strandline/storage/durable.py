@@ -1,4 +1,4 @@
-"""Durable writes on a local disk: a file is whole or not there, and what was written survives a power cut."""
+"""Durable writes on a local disk: a file is whole or absent, and what was written survives a power cut."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+# errors of a file system that has no hard links, or refuses this one
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What a file system answers that has no hard links, or that does not make this one."""
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _BUFFER_BYTES = 1 << 20
@@ -39,8 +39,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that must not be there yet. Its content is durable at the end, its name after `sync_folder`; where the
-    block fails, the file is removed."""
+    """Creates a file that must not exist yet. Its content is durable at the end of the block, its name after
+    `sync_folder`. If the block fails, the file is removed."""
     with path.open("xb", buffering=_BUFFER_BYTES) as file:
         try:
             yield file
@@ -53,8 +53,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_file(path: Path, *, replace: bool = True, sync_name: bool = True) -> Iterator[BinaryIO]:
-    """Written under a temporary name beside `path`, and given its name at the end of the block. With `replace=False`,
-    raises `FileExistsError` where the name is taken. With `sync_name=False`, the caller syncs the folder."""
+    """Writes under a temporary name beside `path`, and renames at the end of the block. With `replace=False`, raises
+    `FileExistsError` if the name is taken. With `sync_name=False`, the caller syncs the folder."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     with new_file(temporary) as file:
         yield file
@@ -75,7 +75,7 @@ def write_file(path: Path, body: bytes, *, replace: bool = True) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """The folder and those above it, durably: a file in a folder that a crash takes away would be gone with it."""
+    """Creates the folder and those above it, durably: a crash that removes a folder removes the files in it."""
     if not folder.is_dir():
         make_folders(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -83,9 +83,9 @@ def make_folders(folder: Path) -> None:
 
 
 def make_folders_in(base: Path, inside: str) -> None:
-    """The folders that lead from `base` to `inside`, durably, even where another process made them and died before it
-    synced them. Never `base` itself: if it is away (a disk that is not mounted), a folder in its place would hide it.
-    """
+    """Creates the folders from `base` to `inside`, durably, even if another process made them and died before it
+    synced them. Never creates `base` itself: if it is away (a disk that is not mounted), a folder in its place would
+    hide it."""
     at = base
     for part in Path(inside).parts:
         above, at = at, at / part
@@ -94,8 +94,8 @@ def make_folders_in(base: Path, inside: str) -> None:
 
 
 def link_new(source: Path, target: Path) -> None:
-    """Gives `source` a second name, or moves it where the file system has no hard links. Raises `FileExistsError`
-    rather than replace a file, and `OSError` with ENOTSUP where that cannot be ruled out."""
+    """Gives `source` a second name, or moves it if the file system has no hard links. Raises `FileExistsError` instead
+    of replacing a file, and `OSError` with ENOTSUP if that cannot be ruled out."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as e:

@@ -28,16 +28,15 @@ class Stored:
 
 
 class ObjectStore(Protocol):
-    """Names are relative to the warehouse, with slashes. Can be pickled, and keeps nothing open.
-
-    Its methods raise `OSError` or `RequestFailed`: `explained` says what they were for."""
+    """Names are relative to the warehouse, with slashes. Can be pickled, and keeps nothing open. Methods raise
+    `OSError` or `RequestFailed`; `explained` turns those into messages."""
 
     def put(self, name: str, body: bytes) -> None:
-        """Durable when it returns; replaces what is there."""
+        """Durable when it returns; replaces an existing object."""
 
     def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """For an object that is not there yet. Its content is durable at the end of the block, its name after `sync`;
-        there is none where the block fails."""
+        """For an object that does not exist yet. Its content is durable at the end of the block, its name after `sync`.
+        If the block fails, there is no object."""
 
     def sync(self, names: Iterable[str]) -> None:
         """One call for many objects: their names survive a power cut when it returns."""
@@ -45,24 +44,24 @@ class ObjectStore(Protocol):
     def get(self, name: str) -> bytes | None: ...
 
     def buffer(self, name: str) -> bytes | mmap.mmap | None:
-        """As `get`, and not copied into memory where the disk has it."""
+        """Like `get`, but maps a local file instead of copying it into memory."""
 
     def size(self, name: str) -> int | None: ...
 
     def list_below(self, folder: str) -> list[Stored]:
-        """What lies below a folder, at any depth, by name."""
+        """All objects below a folder, at any depth, by name."""
 
     def folders(self, folder: str) -> set[str]:
-        """The names of the folders in this one that hold something."""
+        """The names of the folders in this one that are not empty."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Names that do not exist are ignored."""
 
     def copy(self, name: str, to: str) -> None:
-        """As durable as after `writer`; what is at `to` is the same object already. Raises where `name` is gone."""
+        """As durable as `writer`. If `to` exists, it is the same object already. Raises if `name` is gone."""
 
     def move(self, name: str, to: str) -> None:
-        """Durable when it returns; does nothing where `name` is gone."""
+        """Durable when it returns; does nothing if `name` is gone."""
 
     def url(self, name: str) -> str:
         """For people."""
@@ -116,7 +115,7 @@ class LocalObjects:
     def buffer(self, name: str) -> bytes | mmap.mmap | None:
         try:
             with self._path(name).open("rb") as file:
-                is_empty = os.fstat(file.fileno()).st_size == 0  # which cannot be mapped
+                is_empty = os.fstat(file.fileno()).st_size == 0  # an empty file cannot be mapped
                 return b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             return None
@@ -130,7 +129,7 @@ class LocalObjects:
     def list_below(self, folder: str) -> list[Stored]:
         found = []
         for path in self._path(folder).rglob("*"):
-            with suppress(FileNotFoundError):  # removed meanwhile
+            with suppress(FileNotFoundError):
                 if path.is_file():
                     modified = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                     found.append(Stored(path.relative_to(self.warehouse).as_posix(), modified))
@@ -187,11 +186,11 @@ class S3Objects:
     def writer(self, name: str) -> Iterator[BinaryIO]:
         body = io.BytesIO()
         yield body
-        # In one piece: parts would cost three requests, and leave something behind that no listing shows.
+        # One request: a multipart upload would cost three, and may leave parts behind that no listing shows.
         self._retry("put_object", name, Body=body.getvalue())
 
     def sync(self, names: Iterable[str]) -> None:
-        """An object that was acknowledged is durable."""
+        """An acknowledged object is durable."""
 
     def get(self, name: str) -> bytes | None:
         found = self._client().get(self.bucket, self._key(name))

@@ -1,6 +1,6 @@
-"""Requests to an S3-compatible store through botocore, and what its answers mean.
+"""Sends requests to an S3-compatible store through botocore, and classifies its answers.
 
-Nothing that botocore says is passed on as it is: its texts and its causes may hold signed headers.
+No text of botocore is passed on: its messages and causes may contain signed headers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from strandline.core.errors import StorageError
 from strandline.storage.s3_settings import RequestLimits, S3Settings, store_name
 
-_WAIT_SECONDS_MAX = 300.0
-"""Of what a store may ask for in `Retry-After`."""
+_WAIT_SECONDS_MAX = 300.0  # upper bound for `Retry-After`
 _CONNECTIONS_MAX = 64
 _DELETES_AT_ONCE_MAX = 1_000
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AccessDenied"})
@@ -27,15 +26,11 @@ _NO_TIME = "there was no time to ask"
 class Failure(Enum):
     """How a request can fail; the value says it without a name or an address."""
 
-    CONDITION = "the condition of the request does not hold"
-    """412"""
-    CONFLICT = "another request for the same object is under way"
-    """409"""
-    UNAVAILABLE = "the store is not able to answer now"
-    """429, 5xx: it was answered, and the answer was no."""
+    CONDITION = "the condition of the request does not hold"  # 412
+    CONFLICT = "another request for the same object is under way"  # 409
+    UNAVAILABLE = "the store is not able to answer now"  # 429, 5xx: the store answered, and the answer was no
     NOT_SENT = "the store cannot be reached"
-    UNKNOWN = "the store did not answer"
-    """It was sent, and no answer came: it may be done, or under way."""
+    UNKNOWN = "the store did not answer"  # it was sent, and no answer came: it may be done, or under way
     NOT_FOUND = "it is not there"
     NO_BUCKET = "there is no such bucket"
     NO_UPLOAD = "the upload was called off"
@@ -44,35 +39,32 @@ class Failure(Enum):
 
 
 class RequestFailed(StorageError):
-    """Says why in words that hold no secrets."""
+    """Its message contains no secrets."""
 
     def __init__(
         self, failure: Failure, message: str, *, status: int | None = None, wait_seconds: float | None = None
     ) -> None:
         super().__init__(message)
         self.failure = failure
-        self.status = status
-        """Of the answer, where there was one."""
-        self.wait_seconds = wait_seconds
-        """What the store asked for."""
-        self.is_final = False
-        """Whether it was tried as often as it may be."""
+        self.status = status  # of the answer, if there was one
+        self.wait_seconds = wait_seconds  # what the store asked for
+        self.is_final = False  # whether there are no attempts left
 
     @property
     def is_passing(self) -> bool:
-        """Whether asking again soon may help."""
+        """Whether a retry soon may help."""
         return self.failure in (Failure.UNAVAILABLE, Failure.NOT_SENT, Failure.UNKNOWN)
 
 
 class S3Client:
-    """Can be pickled: connections belong to the process, and are shared by all clients that are alike."""
+    """Can be pickled: connections belong to the process, and all equal clients share them."""
 
     def __init__(self, settings: S3Settings, limits: RequestLimits) -> None:
         self.settings = settings
         self.limits = limits
 
     def call(self, operation: str, /, **parameters: Any) -> Any:
-        """One request, once. An operation of botocore's client, and its parameters."""
+        """Sends one request, once: an operation of botocore's client, and its parameters. Raises RequestFailed."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -81,12 +73,11 @@ class S3Client:
             raise self._failed(e, str(parameters.get("Bucket", ""))) from None
 
     def retry(self, operation: str, /, **parameters: Any) -> Any:
-        """A request that changes nothing, or the same thing every time."""
+        """For requests that are idempotent. Raises RequestFailed."""
         return self._tried(False, operation, parameters)[0]
 
     def get(self, bucket: str, key: str, **parameters: Any) -> tuple[bytes, Any] | None:
-        """An object, or a range of it, and what the store says of it; None where there is none. A body that is cut off
-        is asked for again."""
+        """An object, or a range of it, and the store's answer; None if it does not exist. Retries a truncated body."""
         try:
             answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
         except RequestFailed as e:
@@ -96,7 +87,7 @@ class S3Client:
         return body, answer
 
     def head(self, bucket: str, key: str) -> Any | None:
-        """What the store says of an object; None where there is none."""
+        """The store's answer about an object; None if there is no such object."""
         try:
             return self.retry("head_object", Bucket=bucket, Key=key)
         except RequestFailed as e:
@@ -105,7 +96,8 @@ class S3Client:
             raise
 
     def delete(self, bucket: str, keys: Sequence[str]) -> dict[str, RequestFailed]:
-        """Deletes those that are there. The keys that could not be deleted, and why."""
+        """Deletes the objects; returns the keys that could not be deleted, and why. A missing object counts as
+        deleted."""
         failed: dict[str, RequestFailed] = {}
         for start in range(0, len(keys), _DELETES_AT_ONCE_MAX):
             some = keys[start : start + _DELETES_AT_ONCE_MAX]
@@ -119,7 +111,7 @@ class S3Client:
         return failed
 
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
-        """The objects whose keys begin with `prefix`, by key, from behind `after` on."""
+        """The objects whose keys begin with `prefix`, in the order of keys, after the key `after`."""
         asked = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
         for page in self._pages(bucket, asked):
             yield from page.get("Contents", ())
@@ -149,7 +141,7 @@ class S3Client:
                 return answer, answer["Body"].read() if with_body else b""
             except RequestFailed as e:
                 failed = e
-            except BotoCoreError as e:  # while its body was read
+            except BotoCoreError as e:  # while the body was read
                 failed = self._failed(e, "")
             if not failed.is_passing:
                 break
@@ -216,7 +208,7 @@ def make_client(
     read_timeout_seconds: float,
     signature_version: str | None = None,
 ) -> Any:
-    """One for all threads of a process: making one takes a tenth of a second."""
+    """One for all threads of a process, because creating one takes a tenth of a second."""
     import botocore.session
     from botocore.config import Config
 
@@ -230,11 +222,11 @@ def make_client(
         config=Config(
             connect_timeout=connect_timeout_seconds,
             read_timeout=read_timeout_seconds,
-            # Every attempt is counted by `RequestLimits`: the library must not send a put by itself again.
+            # `RequestLimits` counts every attempt: the library must not repeat a put by itself.
             retries={"total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS_MAX,
             ignore_configured_endpoint_urls=not settings.endpoint_from_environment,
-            # The signature covers the body, which every store checks; newer checksums are not known to all of them.
+            # The signature covers the body, and every store checks it; not all stores know the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             signature_version=signature_version,

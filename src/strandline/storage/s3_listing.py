@@ -1,6 +1,7 @@
-"""The listing of a large bucket, a page at a time and within a time limit.
+"""Lists a large bucket, page by page and within a time limit.
 
-Requests are signed by botocore, and sent and read here: botocore takes seven times as long for a page.
+botocore signs the requests; this module sends them and parses the answers, because botocore takes seven times as long
+for a page.
 """
 
 from __future__ import annotations
@@ -23,22 +24,19 @@ if TYPE_CHECKING:
     import httpx
 
 NANOSECONDS = 1_000_000_000
-CAME_MEANWHILE_SECONDS = 3_600
-"""What is younger and was not listed may have come while it was listed."""
+CAME_MEANWHILE_SECONDS = 3_600  # a younger object that was not listed may have been written during the listing
 CUT_SHORT = "the store ended the listing before its end"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_TEXT = "\ufffd"
-"""What takes the place of a character that XML has no way to write, where a store does not escape names."""
+_NO_TEXT = "\ufffd"  # replaces a character that XML cannot express, in stores that do not escape names
 _BUSY = 429
 _BROKEN = 500
 
 Check = Callable[[], None]
-Found = tuple[str, int, int]
-"""Key, size, and time in nanoseconds: 0 where it is not known."""
+Found = tuple[str, int, int]  # key, size, and time in nanoseconds: 0 if unknown
 
 
 class PagesEnd(Exception):
-    """No further page can be had. What came until then is right, and not all there is."""
+    """There is no further page. The pages so far are right, but incomplete."""
 
     def __init__(self, why: str, *, timed_out: bool = False) -> None:
         super().__init__(why)
@@ -48,13 +46,11 @@ class PagesEnd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How long somebody may take."""
+    """How long a listing may take."""
 
     seconds: float
-    until: float
-    """By the monotonic clock."""
-    ask: Check
-    """May raise, and ends it."""
+    until: float  # by the monotonic clock
+    ask: Check  # raises to abort
 
     @classmethod
     def of(cls, seconds: float, ask: Check | None = None) -> Allowance:
@@ -73,15 +69,14 @@ class Allowance:
 @dataclass(frozen=True, slots=True)
 class Page:
     objects: list[Found]
-    folders: list[str]
-    """Keys that end with a slash; where one level was asked for."""
+    folders: list[str]  # keys that end with a slash; only if one level was listed
     has_more: bool
     token: str | None
 
     @property
     def last(self) -> str:
-        """Nothing of it comes after this. Behind a folder is everything that begins with its name and a slash, for
-        which a zero is the next."""
+        """Nothing in the page comes after this key. After a folder comes everything that begins with its name and a
+        slash; `0` is the character after the slash."""
         return max([*(f"{folder[:-1]}0" for folder in self.folders), *(found[0] for found in self.objects)], default="")
 
 
@@ -98,13 +93,13 @@ class Bucket:
         return cls(split_url(warehouse.url)[0], S3Settings.of_warehouse(warehouse))
 
     def key_of(self, path: str) -> str | None:
-        """None if it lies elsewhere."""
+        """None if the path is in another bucket."""
         start = f"s3://{self.name}/"
         return path[len(start) :] if path.startswith(start) else None
 
     def pages(self, prefix: str, *, is_level: bool, allowed: Allowance) -> Iterator[Page]:
-        """What begins with the prefix; of one level also the folders in it, and not what is below them. Ends with
-        `PagesEnd` where that is not all."""
+        """Pages of the objects that begin with the prefix; of one level (`is_level`), objects and folders without what
+        is below those. Raises `PagesEnd` if the listing is incomplete."""
         base = {"Prefix": prefix} | ({"Delimiter": "/"} if is_level else {})
         more: dict[str, str] = {}
         last = ""
@@ -121,7 +116,7 @@ class Bucket:
             raise PagesEnd(CUT_SHORT)
 
     def _goes_on(self, prefix: str, last: str, allowed: Allowance) -> bool:
-        """Whether something comes after what was listed last, which the store called the end."""
+        """Whether an old object comes after the last one, though the store said that the listing is complete."""
         old_ns = nanoseconds(datetime.now(UTC) - timedelta(seconds=CAME_MEANWHILE_SECONDS))
         more: dict[str, str] | None = {"StartAfter": last}
         while more is not None:
@@ -150,7 +145,7 @@ class Bucket:
                 if status < _BROKEN and status != _BUSY:
                     break
             except (httpx.HTTPError, ET.ParseError) as e:
-                # Never what it says: the address is signed.
+                # Without the error's text: the address is signed.
                 why = f"the store cannot be reached, or its answer not be read ({type(e).__name__})"
             except (BotoCoreError, httpx.InvalidURL, ValueError) as e:
                 raise PagesEnd(f"no request can be made ({type(e).__name__})") from None
@@ -173,7 +168,7 @@ class _Connection:
         timeout = httpx.Timeout(seconds, connect=min(LISTING_LIMITS.connect_timeout_seconds, seconds))
         with self.sending.stream("GET", address, timeout=timeout) as answer:
             pieces = []
-            # A time limit of a request is one of each of its pieces, and a store may send a byte at a time.
+            # The timeout applies to each piece, and a store may send one byte at a time.
             for piece in answer.iter_bytes():
                 pieces.append(piece)
                 allowed.check()
@@ -238,7 +233,7 @@ def nanoseconds(when: datetime) -> int:
 
 
 def _code(body: bytes) -> str:
-    """What an error is called. Only this: a store may repeat the request, and with it the signature."""
+    """Only the name of the error: a store may repeat the request, and with it the signature."""
     import xml.etree.ElementTree as ET
 
     try:

@@ -1,5 +1,6 @@
-"""How an S3-compatible store is used: its address, credentials, path style and time limits, for every library that
-speaks S3 here. Everything else asks this module."""
+"""How to use an S3-compatible store: address, credentials, path style and time limits, for every library that needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +16,21 @@ from strandline.core.errors import ConfigError
 from strandline.core.settings import WarehouseSettings, resolve_key
 
 TABLE_CONNECT_SECONDS_MAX = 10
+# for the files of tables; pyarrow's own limits, 1 s to connect and 3 s for an answer, are too short for a busy store
 TABLE_REQUEST_SECONDS_MAX = 60
-"""For the files of tables. pyarrow's own limits are one second for a connection and three for an answer, and a busy
-store takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Where a store is and who asks. Can be pickled, and used as a key: clients belong to a process."""
+    """Address and credentials of a store. Can be pickled, and used as a key: clients belong to a process."""
 
-    endpoint: str | None
-    """None for Amazon's own."""
-    region: str | None
-    """None for what AWS's usual chain says."""
-    access_key: str | None = field(repr=False, default=None)
-    """None, as `secret_key`, for AWS's usual chain."""
+    endpoint: str | None  # None for Amazon S3
+    region: str | None  # None: as in AWS's default chain
+    access_key: str | None = field(repr=False, default=None)  # None, like `secret_key`: from AWS's default chain
     secret_key: str | None = field(repr=False, default=None)
+    # whether `AWS_ENDPOINT_URL` counts if there is no `endpoint`; not for a sink, which delivers to what its options
+    # say
     endpoint_from_environment: bool = False
-    """Whether `AWS_ENDPOINT_URL` counts where there is no `endpoint`. A sink delivers to what its options say."""
 
     @classmethod
     def of_warehouse(cls, warehouse: WarehouseSettings) -> S3Settings:
@@ -41,7 +39,7 @@ class S3Settings:
 
     @property
     def is_path_style(self) -> bool:
-        """Bucket names in the path: a store that is not Amazon's seldom has a host name for each bucket."""
+        """Bucket names in the path: a store other than Amazon's seldom has a host name for each bucket."""
         return self.endpoint is not None
 
     def pyarrow_options(self) -> dict[str, Any]:
@@ -69,7 +67,7 @@ class S3Settings:
         return {key: value for key, value in found.items() if value is not None}
 
     def spark_options(self) -> dict[str, str]:
-        """Catalog options, for Iceberg's `S3FileIO`. Raises `ConfigError` where only one of the two keys is set."""
+        """Catalog options, for Iceberg's `S3FileIO`. Raises `ConfigError` if only one of the two keys is set."""
         if (self.access_key is None) != (self.secret_key is None):
             raise ConfigError(
                 "warehouse.access_key and warehouse.secret_key belong together, and only one is set",
@@ -87,16 +85,16 @@ class S3Settings:
 
 
 def send_no_trailers(warehouse: WarehouseSettings) -> None:
-    """Stores other than Amazon's may leave the checksum that follows a chunked upload unread: where the connection is
-    kept, the next request is then refused (seen in one upload of ten). pyarrow takes this setting from the environment
-    only. What the user chose there stays. A lake calls this when it is made: changed later, the environment would
-    change under threads that read it."""
+    """Keeps pyarrow from sending a checksum after a chunked upload. Stores other than Amazon's may not read it, and
+    then refuse the next request on the same connection (seen in one upload of ten). pyarrow reads this setting only
+    from the environment. The user's own setting stays. A lake calls this when it is created, because a later change
+    would affect threads that read the environment."""
     if warehouse.is_s3 and warehouse.endpoint is not None:
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 def store_name(endpoint: str | None) -> str:
-    """For messages and for comparing: two spellings of one address are one."""
+    """For messages and comparisons: two spellings of one address become one."""
     return "aws" if endpoint is None else endpoint.rstrip("/").partition("://")[2].lower()
 
 
@@ -108,17 +106,16 @@ def split_url(url: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How long one request, and one piece of work with all its attempts, may take."""
+    """How long one request may take, and an operation with all its attempts."""
 
     attempts_max: int
-    total_seconds_max: float
-    """No attempt begins later."""
+    total_seconds_max: float  # no attempt begins later
     connect_timeout_seconds: float
     read_timeout_seconds: float
     first_pause_seconds: float = 0.2
 
     def attempts(self) -> Iterator[int]:
-        """Pauses between one and the next: twice as long each time, and never in step with another process."""
+        """Sleeps between attempts: twice as long each time, with jitter."""
         began = time.monotonic()
         for attempt in range(self.attempts_max):
             if attempt:
@@ -129,19 +126,19 @@ class RequestLimits:
             yield attempt
 
 
+# short: an executor has other chunks to send, and the next tick comes soon
 SINK_LIMITS = RequestLimits(4, total_seconds_max=15, connect_timeout_seconds=3, read_timeout_seconds=20)
-"""Short: an executor has other chunks to send, and the next tick comes."""
+# for the lake's own objects; a client of the receiver may wait for them
 WAREHOUSE_LIMITS = RequestLimits(5, total_seconds_max=30, connect_timeout_seconds=5, read_timeout_seconds=30)
-"""For the lake's own objects. A client of the receiver may wait for them."""
+# long: a store answers a copy of some gigabytes only when it is done
 RECONCILE_LIMITS = RequestLimits(4, total_seconds_max=120, connect_timeout_seconds=5, read_timeout_seconds=60)
-"""Long: a store answers a copy of some gigabytes when it is done."""
 
+# for one page; the caller limits the time for all pages
 LISTING_LIMITS = RequestLimits(4, total_seconds_max=math.inf, connect_timeout_seconds=5, read_timeout_seconds=30)
-"""For one page. Whoever lists says how long all of them may take."""
 
 
 def witness_limits(ledger_wait_seconds: float) -> RequestLimits:
-    """Others wait for the ledger while the witness is read and written. Reading it, writing it, and reading whether the
-    write landed fit into the time that they wait, with the last attempt of each."""
+    """Others wait for the ledger while the witness is read and written. To read it, write it, and read whether the
+    write landed fits into the time that they wait, including the last attempt of each."""
     share = ledger_wait_seconds / 12
     return RequestLimits(4, share, share, share, first_pause_seconds=min(0.1, share / 10))
