@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import ConfigError
 from strandline.core.settings import LakeConfig
-from strandline.iceberg.session.lake_session import CATALOG, open_session
+from strandline.iceberg.metadata.identifier import CATALOG
+from strandline.iceberg.session.lake_session import open_session
 from tests.servers import S3
 
 MakeLake = Callable[..., LakeConfig]

@@ -155,10 +155,11 @@ class Delivery:
         """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check it."""
         if where is None:
             return
+        from strandline.iceberg.metadata.identifier import in_spark
         from strandline.iceberg.spark.conditions import find_instability
-        from strandline.iceberg.spark.tables import CATALOG, explain
+        from strandline.iceberg.spark.tables import explain
 
-        frame = self.context.tables().spark.table(f"{CATALOG}.{dataset.name}")
+        frame = self.context.tables().spark.table(in_spark(dataset.name))
         try:
             unstable = find_instability(frame, where)
         except Exception as e:

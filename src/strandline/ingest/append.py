@@ -27,7 +27,7 @@ from strandline.core.types import (
     Staged,
     is_reserved,
 )
-from strandline.iceberg.spark.tables import CATALOG
+from strandline.iceberg.metadata.identifier import in_spark
 from strandline.ingest import stamp
 from strandline.ingest.block_heartbeat import renewed
 from strandline.ingest.context import IngestContext
@@ -112,7 +112,7 @@ def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
     """The dataset's columns in its order. Raises SchemaError unless the frame has the required ones and no others."""
-    table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
+    table = work.tables.spark.table(in_spark(dataset.name)).schema
     fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
     beside = () if rejects is None else rejects.columns
     given = [f.name for f in df.schema.fields if f.name not in beside]
@@ -215,5 +215,5 @@ def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: Strandl
 
 def column_fields(work: IngestContext, dataset: Dataset) -> T.StructType:
     """The dataset's schema as its users see it."""
-    table = work.tables.spark.table(f"{CATALOG}.{dataset.name}").schema
+    table = work.tables.spark.table(in_spark(dataset.name)).schema
     return T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import SEQ_COLUMN, Dataset, History
 from strandline.core.wording import agreeing, plural
+from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, Ledger
@@ -71,8 +72,8 @@ def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
     raise RefusedError(
         f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not give. Adopted like this, they would be "
         "foreign for good: nobody would read them, and no sink would get them",
-        hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE lake.{name} SET "
-        f"{SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
+        hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE {in_spark(name)} "
+        f"SET {SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
     )
 
 

@@ -17,10 +17,10 @@ from pyspark.sql.pandas.functions import pandas_udf
 from strandline.core.errors import DuplicateNumbers, SchemaError
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
-from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import CATALOG, SparkTables, explain
+from strandline.iceberg.spark.tables import SparkTables, explain
 from strandline.read.settled_view import SettledView
 
 
@@ -104,7 +104,7 @@ def settled_rows(
 ) -> DataFrame:
     """All columns, internal ones too, of our rows between the bounds."""
     if view.main is None or bounds.empty:
-        return tables.spark.table(f"{CATALOG}.{dataset.name}").where(F.lit(False))
+        return tables.spark.table(in_spark(dataset.name)).where(F.lit(False))
     df = _between(tables, dataset, view, view.main, bounds)
     return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
 
@@ -113,7 +113,7 @@ def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: Snaps
     if view.main_has_current_schema:
         df = tables.read(dataset.name, main)
     else:  # a snapshot is read with the schema it was written with; the current schema came after it
-        df = tables.spark.table(f"{CATALOG}.{dataset.name}")
+        df = tables.spark.table(in_spark(dataset.name))
     if bounds.after is not None:
         df = df.where(F.col(SEQ_COLUMN) > bounds.after)
     return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)

@@ -289,11 +289,11 @@ class Intake:
     def _frame(self, dataset: Dataset, batch: Batch) -> DataFrame:
         from pyspark.sql import types as T
 
-        from strandline.iceberg.spark.tables import CATALOG
+        from strandline.iceberg.metadata.identifier import in_spark
         from strandline.receive.batch_frame import frame_of
 
         spark = self.context.tables().spark
-        table = spark.table(f"{CATALOG}.{dataset.name}").schema
+        table = spark.table(in_spark(dataset.name)).schema
         fields = T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])
         return frame_of(spark, fields, batch.bodies, self.context.spool)
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
-from strandline.iceberg.metadata.identifier import name_of
-from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, CATALOG_NAME
+from strandline.iceberg.metadata.identifier import CATALOG, name_of
+from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
     return [
         CatalogRow(
             name_of((*str(row[1]).split("."), row[2])), tuple(filter(None, row[3:5])), row[5] == "VIEW",
-            row[0] == CATALOG_NAME,
+            row[0] == CATALOG,
         )
         for row in rows
     ]  # fmt: skip

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from strandline.core.errors import SchemaError
 
+CATALOG = "lake"
+"""The catalog's name in Spark, and in the rows of the SQLite catalog: every program that opens it must say the same."""
 DEFAULT_NAMESPACE = "default"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
 _QUOTED = r"`(?:[^`]|``)+`"
@@ -36,6 +38,11 @@ def name_of(identifier: Sequence[str]) -> str:
 
 def _unquoted(part: str) -> str:
     return part[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, part) else part
+
+
+def in_spark(name: str) -> str:
+    """A table's whole name in Spark."""
+    return f"{CATALOG}.{name}"
 
 
 def quoted(column: str) -> str:

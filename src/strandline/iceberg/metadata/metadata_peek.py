@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
-from strandline.iceberg.metadata.identifier import full_name, parse_identifier
+from strandline.iceberg.metadata.identifier import CATALOG, full_name, parse_identifier
 from strandline.iceberg.metadata.lineage import Links, links_of
 from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, parse_view
 
-CATALOG_NAME = "lake"
 BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ_ATTEMPTS = 3
@@ -75,7 +74,7 @@ def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
             row = connection.execute(
                 "SELECT metadata_location FROM iceberg_tables"
                 " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
-                (CATALOG_NAME, ".".join(identifier[:-1]), identifier[-1]),
+                (CATALOG, ".".join(identifier[:-1]), identifier[-1]),
             ).fetchone()
     except sqlite3.OperationalError as e:
         if "no such table" in str(e):

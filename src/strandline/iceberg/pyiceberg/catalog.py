@@ -40,8 +40,8 @@ from strandline.core.errors import (
 from strandline.core.settings import LakeConfig, resolve_catalog_options
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.identifier import check_new_name, full_name, name_of, parse_identifier
-from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, CATALOG_NAME, TableGlance, glance_of
+from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
+from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, TableGlance, glance_of
 from strandline.iceberg.metadata.table_metadata import (
     DELIVER_BY_PROPERTY,
     EPOCH_PROPERTY,
@@ -114,7 +114,7 @@ def open_catalog(config: LakeConfig) -> LightCatalog:
 
 
 def _load(config: LakeConfig) -> Catalog:
-    catalog = load_catalog(CATALOG_NAME, **_catalog_options(config))
+    catalog = load_catalog(CATALOG, **_catalog_options(config))
     # Whoever sees the heads of branches only takes what else is kept for garbage. A server's word comes last.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     return catalog

@@ -25,6 +25,7 @@ from pyiceberg.types import NestedField
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, Twice, count_twice
+from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -176,7 +177,7 @@ class _Counter:
 
     def may_have_numbers(self, entry: ManifestEntry) -> bool:
         file = entry.data_file
-        nulls = None if self._field_id is None else (file.null_value_counts or {}).get(self._field_id)
+        nulls = None if self._field_id is None else null_numbers(file, self._field_id)
         return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
 
     def count_twice(self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]) -> Twice | None:
@@ -190,30 +191,24 @@ class _Counter:
         return count_twice(files, read, self._owned.holds_each)
 
     def _numbered(self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId], bool]) -> NumberedFile:
-        file, bounds = entry.data_file, self._bounds(entry.data_file)
+        file = entry.data_file
+        bounds = number_bounds(file, self._field_id or 0)
         lo, hi = (-SEQ_MAX - 1, int(SEQ_MAX)) if bounds is None else bounds
-        nulls = (file.null_value_counts or {}).get(self._field_id or 0) or 0
+        nulls = null_numbers(file, self._field_id or 0) or 0
         suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id))
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
-
-    def _bounds(self, file: DataFile) -> tuple[int, int] | None:
-        field_id = self._field_id or 0
-        lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
-        if lower is None or upper is None:
-            return None
-        return int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
 
     def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
         """Before deletes; None where the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
             return _Tally(file.record_count, 0)
-        nulls = (file.null_value_counts or {}).get(field_id)
+        nulls = null_numbers(file, field_id)
         if nulls is None:
             return None
         if nulls >= file.record_count:
             return _Tally(file.record_count, 0)
-        if (bounds := self._bounds(file)) is None:
+        if (bounds := number_bounds(file, field_id)) is None:
             return None
         lo, hi = bounds
         if self._owned.holds_all(lo, hi):

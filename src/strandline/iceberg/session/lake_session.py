@@ -17,15 +17,13 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import ConfigError, RuntimeMissing
 from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_secret
+from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session.class_archive import use_flags
 from strandline.iceberg.session.jars import needed_jars
 from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
 from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
 from strandline.iceberg.session.spark_internals import has_class
 from strandline.storage.s3_settings import S3Settings
-
-CATALOG = "lake"
-"""The catalog's name in Spark, and in the rows of the SQLite catalog: every program that opens it must say the same."""
 
 _BUSY_TIMEOUT_MILLISECONDS = 60_000
 """Catalog transactions last milliseconds, but several processes and a slow disk can queue for seconds; the driver's own

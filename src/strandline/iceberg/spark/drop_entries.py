@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
+from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY
 from strandline.iceberg.spark.tables import Prepared, SparkTables, iterate
 
@@ -67,5 +68,5 @@ def _landed(table: Any, token: str) -> int | None:
 def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
     """As the table spells them, and which of the paths each is."""
     spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
-    files = tables.spark.table(f"lake.{name}.files").where("content = 0").where(spelled.isin(list(paths)))
+    files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0").where(spelled.isin(list(paths)))
     return {row.file_path: row.path for row in files.select("file_path", spelled.alias("path")).distinct().collect()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, Protocol
@@ -22,6 +22,8 @@ from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.iceberg.metadata.history import TableHistory, parse_history
 from strandline.iceberg.metadata.live_files import LiveFile
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
+from strandline.iceberg.spark.number_bounds import NumberBounds
+from strandline.iceberg.spark.rewrite import active_jvm, discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
     Prepared,
@@ -125,17 +127,14 @@ class _Facts:
     """Reads what is known about a file; every word with the JVM costs, so what does not change is asked once."""
 
     def __init__(self, tables: SparkTables, table: Any) -> None:
-        jvm: Any = tables.spark._jvm
-        self._field = table.schema().findField(SEQ_COLUMN).fieldId()
-        self._long = jvm.org.apache.iceberg.types.Types.LongType.get()
-        self._number = jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        self._numbers = NumberBounds(tables.spark._jvm, table)
         self._specs = {int(spec.specId()): spec for spec in table.specs().values()}
         self._ours = frozenset(int(s.sequenceNumber()) for s in iterate(table.snapshots()) if _is_ours(s.summary()))
 
     def of(self, task: Any) -> LiveFile:
         file = task.file()
         spec = int(file.specId())
-        lo, hi = self.bounds(file)
+        lo, hi = self.bounds(file) or (None, None)
         partition = (
             "" if self._specs[spec].isUnpartitioned() else str(self._specs[spec].partitionToPath(file.partition()))
         )
@@ -156,20 +155,14 @@ class _Facts:
         added = file.fileSequenceNumber()
         return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
 
-    def bounds(self, file: Any) -> tuple[int | None, int | None]:
-        lower, upper, nulls = file.lowerBounds(), file.upperBounds(), file.nullValueCounts()
-        if lower is None or upper is None or (nulls is not None and nulls.get(self._field)):
-            return None, None
-        lo, hi = lower.get(self._field), upper.get(self._field)
-        return (
-            (None, None) if lo is None or hi is None else (self._number(self._long, lo), self._number(self._long, hi))
-        )
+    def bounds(self, file: Any) -> tuple[int, int] | None:
+        """None, too, where rows have no number."""
+        return None if self._numbers.has_nulls(file) else self._numbers.of(file)
 
     def new(self, file: Any) -> NewFile:
-        lo, hi = self.bounds(file)
-        if lo is None or hi is None:
+        if (found := self.bounds(file)) is None:
             raise FailedError(f"a new file has no bounds of {SEQ_COLUMN}", hint="Nothing was changed.")
-        return NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), lo, hi)
+        return NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), *found)
 
 
 def _is_ours(summary: Any) -> bool:
@@ -188,30 +181,19 @@ class Rewrite:
 
     def write(self) -> list[NewFile]:
         """Known to nobody yet."""
-        jvm: Any = self._tables.spark._jvm
-        coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
-        spec = self._pieces[0].files[0].spec
+        options = {
+            "output-spec-id": str(self._pieces[0].files[0].spec),
+            "target-file-size-bytes": str(int(self._target * _ROLL_OVER_SHARE)),
+            # Rows come as they are to lie: the table's own order would undo that.
+            "use-table-distribution-and-ordering": "false",
+        }
+        main = self._main
         with ExitStack() as held:
             frames = [held.enter_context(self._reading(f"{self.id}-{n}", p)) for n, p in enumerate(self._pieces)]
-            target = f"{self.id}-0"  # any of them names the table to write to
-            try:
-                (
-                    reduce(DataFrame.unionAll, frames)
-                    .write.format("iceberg")
-                    .mode("append")
-                    .option("output-spec-id", str(spec))
-                    .option("target-file-size-bytes", str(int(self._target * _ROLL_OVER_SHARE)))
-                    # Rows come as they are to lie: the table's own order would undo that.
-                    .option("use-table-distribution-and-ordering", "false")
-                    .option("fanout-enabled", "true")
-                    .save(target)
-                )
-                self._written = list(coordinator.fetchNewFiles(self._main.table, target))
-            except Exception as e:
-                raise explain(e, f"files of {self._main.name} cannot be rewritten") from e
-            finally:
-                coordinator.clearRewrite(self._main.table, target)
-        facts = _Facts(self._tables, self._main.table)
+            rows = reduce(DataFrame.unionAll, frames)
+            # Any of the ids names the table to write to.
+            self._written = write_files(self._tables, main.name, main.table, f"{self.id}-0", rows, options)
+        facts = _Facts(self._tables, main.table)
         return [facts.new(file) for file in self._written]
 
     def live_rows(self) -> int:
@@ -238,22 +220,8 @@ class Rewrite:
                 frame = frame.repartitionByRange(piece.outputs, SEQ_COLUMN)
             yield frame if piece.order == "kept" else frame.sortWithinPartitions(SEQ_COLUMN)
 
-    @contextmanager
-    def _staged(self, id: str, files: Sequence[LiveFile]) -> Iterator[None]:
-        jvm = _ours(self._tables)
-        table = self._main.table
-        cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
-        staged = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
-        tasks = jvm.java.util.ArrayList()
-        for file in files:
-            tasks.add(self._main.tasks[file.location])
-        cache.add(id, table)
-        staged.stageTasks(table, id, tasks)
-        try:
-            yield
-        finally:
-            staged.removeTasks(table, id)
-            cache.remove(id)
+    def _staged(self, id: str, files: Sequence[LiveFile]) -> AbstractContextManager[None]:
+        return staged(self._tables, self._main.table, id, (self._main.tasks[f.location] for f in files))
 
     def commit(self, last_word: Callable[[], None] = lambda: None) -> None:
         """`CommitLost` where the files are no longer as they were read; what was written is then removed, if it is
@@ -295,33 +263,29 @@ class Rewrite:
             self._replace(table, SnapshotId(table.currentSnapshot().snapshotId()))
 
     def discard(self) -> None:
-        io = self._main.table.io()
-        for file in self._written:
-            io.deleteFile(file.location())
+        discard(self._main.table, self._written)
 
     def _replace(self, table: Any, since: SnapshotId) -> None:
-        jvm: Any = self._tables.spark._jvm
-        scopes = jvm.org.apache.iceberg.util.ContentFileUtil
         prepared = Prepared(table) if self._tables.is_remote else None
-        rewrite = (table if prepared is None else prepared.transaction).newRewrite()
-        rewrite.validateFromSnapshot(since)
-        for file in self._old:
-            task = self._main.tasks[file.location]
-            rewrite.deleteFile(task.file())
-            if file.deletes:
-                for delete in task.deletes():
-                    # A delete that is for this file alone has nothing left to be for.
-                    if scopes.isFileScoped(delete):
-                        rewrite.deleteFile(delete)
-        for added in self._written:
-            rewrite.addFile(added)
-        if self._main.sequence > 0:
-            # Deletes by value that were committed meanwhile must still apply to these rows.
-            rewrite.dataSequenceNumber(self._main.sequence)
-        rewrite.set(COMPACTION_SUMMARY, self.id)
-        rewrite.commit()
+        replace_files(
+            (table if prepared is None else prepared.transaction).newRewrite(),
+            since,
+            self._replaced(),
+            self._written,
+            sequence=self._main.sequence,
+            summary=(COMPACTION_SUMMARY, self.id),
+        )
         if prepared is not None:
             prepared.send()
+
+    def _replaced(self) -> Iterator[Any]:
+        jvm: Any = self._tables.spark._jvm
+        scopes = jvm.org.apache.iceberg.util.ContentFileUtil
+        for file in self._old:
+            task = self._main.tasks[file.location]
+            yield task.file()
+            # A delete that is for this file alone has nothing left to be for.
+            yield from (d for d in (task.deletes() if file.deletes else ()) if scopes.isFileScoped(d))
 
     @property
     def _old(self) -> Iterator[LiveFile]:
@@ -413,16 +377,8 @@ def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min
     )
 
 
-def _ours(tables: SparkTables) -> Any:
-    """The JVM, told that this thread works for our session. Iceberg asks for "the active one" to find its catalog of
-    staged files: a thread that did nothing before has none, and finds nothing."""
-    jvm: Any = tables.spark._jvm
-    jvm.org.apache.spark.sql.SparkSession.setActiveSession(tables.spark._jsparkSession)
-    return jvm
-
-
 def _actions(tables: SparkTables) -> Any:
-    jvm = _ours(tables)
+    jvm = active_jvm(tables)
     return jvm.org.apache.iceberg.spark.actions.SparkActions.get(tables.spark._jsparkSession)
 
 
@@ -437,7 +393,7 @@ def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
     try:
         yield tables.sparing
     finally:
-        _ours(tables)
+        active_jvm(tables)
 
 
 def _done(tables: SparkTables, execute: Any, what: str) -> Any:

@@ -1,13 +1,14 @@
-"""Rewriting chosen files of main in one commit: how rows that were there before us get their numbers.
+"""Rewriting chosen files of main in one commit: the one way for adoption, compaction and deletion.
 
 The files are read and written through Iceberg's own rewrite groups, so nothing is visible until the commit, and the
-commit fails if any of the files it replaces is no longer there. That is what makes a pass that was taken over harmless.
+commit fails if any of the files it replaces is no longer there. A process that dies before it leaves files that no
+table knows. `unnumbered_group` and `commit` are adoption's: rows that were there before us get their numbers.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +19,13 @@ from strandline.core import failpoints
 from strandline.core.errors import FailedError
 from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
+from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
+from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 from strandline.iceberg.spark.tables import (
-    CATALOG,
     JAVA_ERRORS,
     Prepared,
     SparkTables,
-    StagedFile,
     check_epoch,
     explain,
     iterate,
@@ -42,7 +43,7 @@ class FileGroup:
     name: str
     table: Any
     snapshot: SnapshotId
-    tasks: Any
+    tasks: tuple[Any, ...]
     paths: tuple[str, ...]
     records: int
     """Rows of these files, by their manifests; deletes not counted."""
@@ -58,7 +59,7 @@ def unnumbered_rows(tables: SparkTables, name: str) -> int:
     that have no metrics."""
     number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
     try:
-        files = tables.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
+        files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0")
         found = files.selectExpr(f"sum(coalesce(null_value_counts[{number}], record_count)) AS rows").first()
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be counted") from e
@@ -84,70 +85,88 @@ def unnumbered_group(
     jvm: Any = tables.spark._jvm
     is_null = jvm.org.apache.iceberg.expressions.Expressions.isNull(SEQ_COLUMN)
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
-    tasks = jvm.java.util.ArrayList()
-    paths: list[str] = []
-    records, has_deletes = 0, False
+    tasks: list[Any] = []
+    records = 0
     planned = scan.planFiles()
     try:
         for task in iterate(planned):
             path = task.file().location()
             if path in skip or (only is not None and path not in only):
                 continue
-            if paths and only is None and records + task.file().recordCount() > rows_max:
+            if tasks and only is None and records + task.file().recordCount() > rows_max:
                 break
-            tasks.add(task)
-            paths.append(path)
+            tasks.append(task)
             records += int(task.file().recordCount())
-            has_deletes = has_deletes or not task.deletes().isEmpty()
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
     finally:
         planned.close()
-    if not paths or (only is not None and len(paths) < len(set(only))):
+    if not tasks or (only is not None and len(tasks) < len(set(only))):
         return None
+    return group_of(name, table, SnapshotId(current.snapshotId()), tasks)
+
+
+def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) -> FileGroup:
     return FileGroup(
         f"strandline-{uuid.uuid4().hex}",
         name,
         table,
-        SnapshotId(current.snapshotId()),
-        tasks,
-        tuple(paths),
-        records,
-        has_deletes,
+        snapshot,
+        tuple(tasks),
+        tuple(str(task.file().location()) for task in tasks),
+        sum(int(task.file().recordCount()) for task in tasks),
+        any(not task.deletes().isEmpty() for task in tasks),
     )
+
+
+def active_jvm(tables: SparkTables) -> Any:
+    """The JVM, told that this thread works for our session. Iceberg asks for "the active one" to find its catalog of
+    staged files: a thread that did nothing before has none, and finds nothing."""
+    jvm: Any = tables.spark._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(tables.spark._jsparkSession)
+    return jvm
+
+
+@contextmanager
+def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
+    """Spark reads the live rows of exactly these files under this id, deletes applied, and writes new files."""
+    jvm = active_jvm(tables)
+    cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
+    manager = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
+    listed = jvm.java.util.ArrayList()
+    for task in tasks:
+        listed.add(task)
+    cache.add(id, table)
+    manager.stageTasks(table, id, listed)
+    try:
+        yield
+    finally:
+        manager.removeTasks(table, id)
+        jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().clearRewrite(table, id)
+        cache.remove(id)
 
 
 @contextmanager
 def reading(tables: SparkTables, group: FileGroup) -> Iterator[DataFrame]:
-    """The live rows of exactly these files, deletes applied."""
-    jvm: Any = tables.spark._jvm
-    cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
-    staged = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
-    cache.add(group.id, group.table)
-    staged.stageTasks(group.table, group.id, group.tasks)
-    try:
+    """The live rows of the group's files."""
+    with staged(tables, group.table, group.id, group.tasks):
         yield tables.spark.read.format("iceberg").load(group.id)
-    finally:
-        staged.removeTasks(group.table, group.id)
-        jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().clearRewrite(group.table, group.id)
-        cache.remove(group.id)
 
 
 def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
-    """The files of this one write, known to nobody yet."""
-    try:
-        (
-            df.write.format("iceberg")
-            .mode("append")
-            .option("distribution-mode", "none")
-            .option("fanout-enabled", "true")
-            .save(group.id)
-        )
-    except Exception as e:
-        raise explain(e, f"files of {group.name} cannot be rewritten") from e
+    return write_files(tables, group.name, group.table, group.id, df, {"distribution-mode": "none"})
+
+
+def write_files(
+    tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
+) -> list[Any]:
+    """The files of this one write under the id of what is staged, known to nobody yet."""
     jvm: Any = tables.spark._jvm
-    coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
-    return list(coordinator.fetchNewFiles(group.table, group.id))
+    try:
+        df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
+        return list(jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().fetchNewFiles(table, id))
+    except Exception as e:
+        raise explain(e, f"files of {name} cannot be rewritten") from e
 
 
 def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:
@@ -171,7 +190,8 @@ def discard(table: Any, new_files: Sequence[Any]) -> None:
 
 
 def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:
-    return [tables.staged_file(group.table, f) for f in files]
+    numbers = NumberBounds(tables.spark._jvm, group.table)
+    return [numbers.staged(f) for f in files]
 
 
 def commit(
@@ -202,7 +222,14 @@ def commit(
         try:
             if tables.is_remote:
                 prepared.require(branch)
-            _replace_files(transaction.newRewrite(), table, group, new_files, wap)
+            replace_files(
+                transaction.newRewrite(),
+                group.snapshot,
+                (task.file() for task in group.tasks),
+                new_files,
+                sequence=group.table.snapshot(group.snapshot).sequenceNumber(),
+                summary=(BLOCK_SUMMARY, str(wap)),
+            )
             manage = transaction.manageSnapshots()
             manage.removeBranch(branch)
             manage.commit()
@@ -222,15 +249,17 @@ def commit(
     tables.repeat(attempt, f"numbering {wap.rows} cannot be committed")
 
 
-def _replace_files(rewrite: Any, table: Any, group: FileGroup, new_files: Sequence[Any], wap: WapId) -> None:
-    rewrite.validateFromSnapshot(group.snapshot)
-    for task in group.tasks:
-        rewrite.deleteFile(task.file())
-    for file in new_files:
+def replace_files(
+    rewrite: Any, since: SnapshotId, old: Iterable[Any], new: Iterable[Any], *, sequence: int, summary: tuple[str, str]
+) -> None:
+    """`sequence` is that of the snapshot whose rows were written anew."""
+    rewrite.validateFromSnapshot(since)
+    for file in old:
+        rewrite.deleteFile(file)
+    for file in new:
         rewrite.addFile(file)
-    started_at = group.table.snapshot(group.snapshot).sequenceNumber()
-    if started_at > 0:
+    if sequence > 0:
         # Deletes by value that were committed meanwhile must still apply to these rows.
-        rewrite.dataSequenceNumber(started_at)
-    rewrite.set(BLOCK_SUMMARY, str(wap))
+        rewrite.dataSequenceNumber(sequence)
+    rewrite.set(*summary)
     rewrite.commit()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,9 @@ from pyspark.sql import functions as F
 from strandline.core.errors import CommitUnknown
 from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
-from strandline.iceberg.spark.rewrite import FileGroup, check_rows, discard, reading
-from strandline.iceberg.spark.rewrite import write as write_files
+from strandline.iceberg.metadata.identifier import in_spark
+from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
 from strandline.iceberg.spark.tables import (
-    CATALOG,
     JAVA_ERRORS,
     Prepared,
     SparkTables,
@@ -88,10 +86,10 @@ def _attempt(tables: SparkTables, name: str, condition: str) -> None:
     whole, partial = _tasks(tables, name, table, snapshot, fitting)
     added: list[Any] = []
     if partial:
-        group = _group(tables, name, table, snapshot, partial)
+        group = group_of(name, table, snapshot, partial)
         with reading(tables, group) as df:
             live = df.count() if group.has_deletes else group.records
-            added = write_files(tables, group, df.where(~_fits(condition)))
+            added = write(tables, group, df.where(~_fits(condition)))
             gone = sum(fitting.by_file[path] for path in group.paths)
             check_rows(group, added, read=live, deleted=gone)
     _commit(tables, table, snapshot, [*whole, *partial], added)
@@ -106,7 +104,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
     if view.main_has_current_schema:
         df: DataFrame = tables.read(name, snapshot)
     else:  # a snapshot is read with the schema it was written with, and the condition may be about a newer column
-        df = tables.spark.table(f"{CATALOG}.{name}")
+        df = tables.spark.table(in_spark(name))
     number = F.col(SEQ_COLUMN)
     counts = (
         df.where(F.expr(condition))
@@ -151,23 +149,6 @@ def _tasks(
     if len(whole) + len(partial) != len(fitting.by_file):
         raise _Moved(f"{name} has other files than were counted")
     return whole, partial
-
-
-def _group(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) -> FileGroup:
-    jvm: Any = tables.spark._jvm
-    listed = jvm.java.util.ArrayList()
-    for task in tasks:
-        listed.add(task)
-    return FileGroup(
-        f"strandline-{uuid.uuid4().hex}",
-        name,
-        table,
-        snapshot,
-        listed,
-        tuple(str(task.file().location()) for task in tasks),
-        sum(int(task.file().recordCount()) for task in tasks),
-        any(not task.deletes().isEmpty() for task in tasks),
-    )
 
 
 def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence[Any], added: Sequence[Any]) -> None:

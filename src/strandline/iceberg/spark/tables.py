@@ -28,6 +28,7 @@ from strandline.core.errors import CommitUnknown, FailedError, NoSuchDataset, St
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.block_placement import Span
+from strandline.iceberg.metadata.identifier import CATALOG, in_spark
 from strandline.iceberg.metadata.table_metadata import (
     EPOCH_PROPERTY,
     SETTLED_TAG,
@@ -40,8 +41,8 @@ from strandline.iceberg.metadata.table_metadata import (
     parse_view,
     plan_publish,
 )
+from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 
-CATALOG = "lake"
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 
 
@@ -53,13 +54,6 @@ class DataFile:
     hi: int
     is_parquet: bool
     has_deletes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    records: int
-    lo: int
-    hi: int
 
 
 _TOUCHED_MS = 3_650 * 86_400_000
@@ -192,7 +186,7 @@ class SparkTables:
     def load(self, name: str) -> Any:
         try:
             return self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-                self.spark._jsparkSession, f"{CATALOG}.{name}"
+                self.spark._jsparkSession, in_spark(name)
             )
         except JAVA_ERRORS as e:
             if "NoSuchTable" in java_class(e) or "TABLE_OR_VIEW_NOT_FOUND" in str(e) or "SCHEMA_NOT_FOUND" in str(e):
@@ -236,23 +230,13 @@ class SparkTables:
         return int(found.select(SEQ_COLUMN).count())
 
     def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
-        return self.spark.read.option("versionAsOf", str(snapshot)).table(f"{CATALOG}.{name}")
+        return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
 
     def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
         """What one snapshot added, from its manifests: a line per file, never per row."""
         table = self.load(name)
-        return [self.staged_file(table, f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
-
-    def staged_file(self, table: Any, file: Any) -> StagedFile:
-        field = table.schema().findField(SEQ_COLUMN).fieldId()
-        long_type = self._jvm.org.apache.iceberg.types.Types.LongType.get()
-        number = self._jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
-        lower, upper = file.lowerBounds(), file.upperBounds()
-        lo = None if lower is None else lower.get(field)
-        hi = None if upper is None else upper.get(field)
-        if lo is None or hi is None:
-            raise FailedError(f"{table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
-        return StagedFile(file.recordCount(), number(long_type, lo), number(long_type, hi))
+        bounds = NumberBounds(self._jvm, table)
+        return [bounds.staged(f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
 
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
@@ -266,13 +250,14 @@ class SparkTables:
         )
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
         found: list[DataFile] = []
+        numbers = NumberBounds(self._jvm, table)
         tasks = scan.planFiles()
         try:
             for task in iterate(tasks):
                 if len(found) == files_max:
                     return None
                 file = task.file()
-                held = self.staged_file(table, file)
+                held = numbers.staged(file)
                 found.append(
                     DataFile(
                         str(file.location()),
@@ -311,7 +296,7 @@ class SparkTables:
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's numbers above the first one: the highest up to the limit, and the lowest beyond it. Reads rows."""
         number = F.col(SEQ_COLUMN)
-        df = self.spark.table(f"{CATALOG}.{name}").where(number > above)
+        df = self.spark.table(in_spark(name)).where(number > above)
         try:
             highest = F.max(F.when(number <= limit, number))
             return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
-from strandline.iceberg.spark.tables import CATALOG, explain
+from strandline.iceberg.metadata.identifier import in_spark
+from strandline.iceberg.spark.tables import explain
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, sequence
 from strandline.maintain.context import MaintainContext
@@ -37,7 +38,7 @@ class RowSearch:
 
     def main(self) -> DataFrame:
         """The whole table: foreign rows are about persons, too."""
-        return self.context.tables().spark.table(f"{CATALOG}.{self.dataset.name}")
+        return self.context.tables().spark.table(in_spark(self.dataset.name))
 
     def look(self, sealed: Seq | None) -> Fitting:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.iceberg.pyiceberg.internals import checked_avro_file
+from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.references.collect import ManifestPlace, TableReferences
@@ -104,12 +105,12 @@ def _entry(
 
 def _range(file: DataFile, field: NestedField) -> SeqRange | None:
     """None also if rows may lack a sequence number: bounds say nothing about those."""
-    id = field.field_id
-    lower, upper = (file.lower_bounds or {}).get(id), (file.upper_bounds or {}).get(id)
-    unnumbered = (file.null_value_counts or {}).get(id, 0 if field.required else None)
-    if unnumbered != 0 or lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
+    unnumbered, bounds = null_numbers(file, field.field_id), number_bounds(file, field.field_id)
+    if unnumbered is None and field.required:
+        unnumbered = 0
+    if unnumbered != 0 or bounds is None:
         return None
-    lo, hi = int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
+    lo, hi = bounds
     return SeqRange(Seq(lo), Seq(hi)) if 1 <= lo <= hi else None
 
 

@@ -1,0 +1,18 @@
+"""The sequence numbers of a data file, as its manifest has them, without a JVM."""
+
+from __future__ import annotations
+
+from pyiceberg.manifest import DataFile
+
+
+def number_bounds(file: DataFile, field_id: int) -> tuple[int, int] | None:
+    """The lowest and the highest; None where the manifest does not say."""
+    lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    if lower is None or upper is None or len(lower) != 8 or len(upper) != 8:
+        return None
+    return int.from_bytes(lower, "little", signed=True), int.from_bytes(upper, "little", signed=True)
+
+
+def null_numbers(file: DataFile, field_id: int) -> int | None:
+    """Rows without a number; None where the manifest does not say."""
+    return (file.null_value_counts or {}).get(field_id)

@@ -1,0 +1,43 @@
+"""The sequence numbers of data files, as manifests have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.core.errors import FailedError
+from strandline.core.types import SEQ_COLUMN
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    records: int
+    lo: int
+    hi: int
+
+
+class NumberBounds:
+    """Of the files of one table. Every word with the JVM costs, so what does not change is asked once."""
+
+    def __init__(self, jvm: Any, table: Any) -> None:
+        self._table = table
+        self._field = table.schema().findField(SEQ_COLUMN).fieldId()
+        self._long = jvm.org.apache.iceberg.types.Types.LongType.get()
+        self._number = jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+
+    def of(self, file: Any) -> tuple[int, int] | None:
+        """The lowest and the highest; None where the manifest does not say."""
+        lower, upper = file.lowerBounds(), file.upperBounds()
+        lo = None if lower is None else lower.get(self._field)
+        hi = None if upper is None else upper.get(self._field)
+        return None if lo is None or hi is None else (self._number(self._long, lo), self._number(self._long, hi))
+
+    def has_nulls(self, file: Any) -> bool:
+        """Whether rows are known to have no number."""
+        nulls = file.nullValueCounts()
+        return nulls is not None and bool(nulls.get(self._field))
+
+    def staged(self, file: Any) -> StagedFile:
+        if (found := self.of(file)) is None:
+            raise FailedError(f"{self._table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
+        return StagedFile(file.recordCount(), *found)
