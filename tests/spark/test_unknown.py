@@ -59,7 +59,7 @@ class LossyTables(SparkTables):
     faults: list[str]
 
     def load(self, name: str) -> Any:
-        return LossyTable(super().load(name), self._jvm, self.faults)
+        return LossyTable(super().load(name), self.spark._jvm, self.faults)
 
 
 def make_lossy(lake: Lake, faults: list[str]) -> None:

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from strandline.core.errors import ConfigError, RuntimeMissing
 from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_secret
 from strandline.iceberg.metadata.identifier import CATALOG
+from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.class_archive import use_flags
 from strandline.iceberg.session.jars import needed_jars
 from strandline.iceberg.session.launch import REDACTED, context_options, is_local, start_context, stop_context
 from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
-from strandline.iceberg.session.spark_internals import has_class
 from strandline.storage.s3_settings import S3Settings
 
 _BUSY_TIMEOUT_MILLISECONDS = 60_000
@@ -43,12 +43,12 @@ def open_session(
     settings = config.settings
     catalog = catalog_options(config)
     with _lock:
-        context = SparkContext._active_spark_context
+        context = spark_internals.running_context()
         if context is None:
             context = _start(config, s3=with_s3 or settings.warehouse.is_s3, progress=progress)
         else:
             _check_fit(context, config)
-        root = SparkSession._instantiatedSession or SparkSession(context)
+        root = spark_internals.running_session() or SparkSession(context)
         session = root.newSession()
     options = {
         "spark.sql.session.timeZone": "UTC",
@@ -148,7 +148,7 @@ def _modified(path: Path) -> float:
 
 def _check_fit(context: SparkContext, config: LakeConfig) -> None:
     """Whether the Spark that this process already has, ours or the user's own, can serve this lake."""
-    missing = [name for name in _needed_classes(config) if not has_class(context, name)]
+    missing = [name for name in _needed_classes(config) if not spark_internals.has_class(context, name)]
     if missing:
         packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))
         raise RuntimeMissing(

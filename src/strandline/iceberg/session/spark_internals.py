@@ -133,6 +133,12 @@ def running_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
+def running_session() -> SparkSession | None:
+    from pyspark.sql import SparkSession
+
+    return SparkSession._instantiatedSession
+
+
 def forget_sessions() -> None:
     """PySpark would give out sessions of a context that was stopped."""
     from pyspark.sql import SparkSession

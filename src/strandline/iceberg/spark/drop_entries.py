@@ -39,7 +39,7 @@ def drop_data_files(
         prepared = Prepared(table)
         delete = prepared.transaction.newDelete().validateFilesExist()
         for path in found:
-            delete.deleteFile(_not_a_string(tables, path))
+            delete.deleteFile(tables.java.not_a_string(path))
         for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
             delete.set(key, value)
         delete.commit()
@@ -48,13 +48,6 @@ def drop_data_files(
         return count
 
     return tables.repeat(attempt, f"entries of {name} cannot be dropped")
-
-
-def _not_a_string(tables: SparkTables, path: str) -> Any:
-    """For a string, Py4J takes the closest method of any visibility: SnapshotProducer's own `deleteFile(String)`, which
-    removes the file from storage, and no entry from the table."""
-    jvm: Any = tables.spark._jvm
-    return jvm.java.lang.StringBuilder(path)
 
 
 def _landed(table: Any, token: str) -> int | None:

@@ -22,14 +22,15 @@ from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.iceberg.metadata.history import TableHistory, parse_history
 from strandline.iceberg.metadata.live_files import LiveFile
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
+from strandline.iceberg.session.spark_internals import set_active
+from strandline.iceberg.spark import java
 from strandline.iceberg.spark.number_bounds import NumberBounds
-from strandline.iceberg.spark.rewrite import active_jvm, discard, replace_files, staged, write_files
+from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
     Prepared,
     SparkTables,
     explain,
-    in_pieces,
     iterate,
     java_class,
     root_cause,
@@ -42,11 +43,6 @@ ROW_GROUP_PROPERTY = "write.parquet.row-group-size-bytes"
 _TARGET_DEFAULT = 512 << 20
 _ROLL_OVER_SHARE = 1.4
 """What is planned as one file may come out larger: it stays one file up to this."""
-
-
-_NOT_LANDED = ("CommitFailedException", "ValidationException")
-_MAY_HAVE_LANDED = (*_NOT_LANDED, "CommitStateUnknownException")
-"""Over a network: what came twice is refused the second time."""
 
 
 class Rewritten(Protocol):
@@ -127,7 +123,7 @@ class _Facts:
     """Reads what is known about a file; every word with the JVM costs, so what does not change is asked once."""
 
     def __init__(self, tables: SparkTables, table: Any) -> None:
-        self._numbers = NumberBounds(tables.spark._jvm, table)
+        self._numbers = NumberBounds(tables.java, table)
         self._specs = {int(spec.specId()): spec for spec in table.specs().values()}
         self._ours = frozenset(int(s.sequenceNumber()) for s in iterate(table.snapshots()) if _is_ours(s.summary()))
 
@@ -239,14 +235,14 @@ class Rewrite:
                 self._replace_as_read(table)
             except JAVA_ERRORS as e:
                 # Over a network a commit that was sent twice conflicts with itself.
-                unknown = unknown or self._tables.is_remote or not java_class(e).endswith(_NOT_LANDED)
+                unknown = unknown or self._tables.is_remote or java_class(e) not in java.NOT_LANDED
                 raise
 
         try:
             self._tables.repeat(attempt, f"rewritten files of {self._main.name} cannot be committed")
         except StrandlineError as e:
             cause = e.__cause__
-            is_lost = isinstance(cause, Py4JJavaError) and java_class(cause).endswith("ValidationException")
+            is_lost = isinstance(cause, Py4JJavaError) and java_class(cause) == java.REFUSED
             if (is_lost or isinstance(e, LeaseLost)) and not unknown:
                 self.discard()
             if isinstance(cause, Py4JJavaError) and is_lost:
@@ -279,8 +275,7 @@ class Rewrite:
             prepared.send()
 
     def _replaced(self) -> Iterator[Any]:
-        jvm: Any = self._tables.spark._jvm
-        scopes = jvm.org.apache.iceberg.util.ContentFileUtil
+        scopes = self._tables.java.content_files
         for file in self._old:
             task = self._main.tasks[file.location]
             yield task.file()
@@ -328,7 +323,7 @@ def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
 def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
     """Delete files that apply to nothing any more."""
     with _sparing(tables) as sparing:
-        action = _actions(sparing).removeDanglingDeleteFiles(sparing.load(name))
+        action = sparing.java.actions().removeDanglingDeleteFiles(sparing.load(name))
         done = _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
         return len(list(iterate(done.removedDeleteFiles())))
 
@@ -336,27 +331,21 @@ def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
 def rewrite_manifests(tables: SparkTables, name: str) -> int:
     """How many there are afterwards."""
     with _sparing(tables) as sparing:
-        action = _actions(sparing).rewriteManifests(sparing.load(name))
+        action = sparing.java.actions().rewriteManifests(sparing.load(name))
         _done(sparing, action.execute, f"manifests of {name} cannot be rewritten")
     table = tables.load(name)
     return int(table.currentSnapshot().dataManifests(table.io()).size())
 
 
 def history(tables: SparkTables, name: str) -> TableHistory:
-    table = tables.load(name)
-    jvm: Any = tables.spark._jvm
-    written = jvm.java.io.StringWriter()
-    generator = jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
-    jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current(), generator)
-    generator.flush()
-    return parse_history(in_pieces(written.getBuffer()))
+    return parse_history(tables.java.metadata_json(tables.load(name).operations().current()))
 
 
 def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min: int) -> FilesDeleted:
     """First the commit, then the files that nothing reaches any more: one that dies between leaves files that no
     table knows."""
     what = f"snapshots of {name} cannot be expired"
-    action = _actions(tables).expireSnapshots(tables.load(name)).expireOlderThan(cutoff_ms).retainLast(keep_min)
+    action = tables.java.actions().expireSnapshots(tables.load(name)).expireOlderThan(cutoff_ms).retainLast(keep_min)
     if tables.is_remote:
         # Nothing is compared for such a commit: what main, or another reference, was set back to meanwhile goes, too.
         before = tables.view(name)
@@ -377,11 +366,6 @@ def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min
     )
 
 
-def _actions(tables: SparkTables) -> Any:
-    jvm = active_jvm(tables)
-    return jvm.org.apache.iceberg.spark.actions.SparkActions.get(tables.spark._jsparkSession)
-
-
 @contextmanager
 def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
     if tables.may_destroy:
@@ -393,18 +377,19 @@ def _sparing(tables: SparkTables) -> Iterator[SparkTables]:
     try:
         yield tables.sparing
     finally:
-        active_jvm(tables)
+        set_active(tables.spark)
 
 
 def _done(tables: SparkTables, execute: Any, what: str) -> Any:
     try:
         return execute()
     except JAVA_ERRORS as e:
-        if tables.is_remote and java_class(e).endswith(_MAY_HAVE_LANDED):
+        # Over a network what came twice is refused the second time.
+        if tables.is_remote and java_class(e) in {*java.NOT_LANDED, java.COMMIT_UNKNOWN}:
             raise CommitUnknown(
                 f"{what}, or were: {root_cause(e)}", hint="Run it again; what was done is found."
             ) from e
-        if "CommitFailed" in java_class(e) or java_class(e).endswith("ValidationException"):
+        if java_class(e) in java.NOT_LANDED:
             raise RefusedError(
                 f"{what}: others commit to the table all the time ({root_cause(e)})",
                 hint="Run it again; nothing was changed.",

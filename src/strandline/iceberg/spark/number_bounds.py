@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.core.errors import FailedError
 from strandline.core.types import SEQ_COLUMN
+from strandline.iceberg.spark.java import IcebergJava
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +20,17 @@ class StagedFile:
 class NumberBounds:
     """Of the files of one table. Every word with the JVM costs, so what does not change is asked once."""
 
-    def __init__(self, jvm: Any, table: Any) -> None:
+    def __init__(self, java: IcebergJava, table: Any) -> None:
         self._table = table
         self._field = table.schema().findField(SEQ_COLUMN).fieldId()
-        self._long = jvm.org.apache.iceberg.types.Types.LongType.get()
-        self._number = jvm.org.apache.iceberg.types.Conversions.fromByteBuffer
+        self._number = java.long_reader()
 
     def of(self, file: Any) -> tuple[int, int] | None:
         """The lowest and the highest; None where the manifest does not say."""
         lower, upper = file.lowerBounds(), file.upperBounds()
         lo = None if lower is None else lower.get(self._field)
         hi = None if upper is None else upper.get(self._field)
-        return None if lo is None or hi is None else (self._number(self._long, lo), self._number(self._long, hi))
+        return None if lo is None or hi is None else (self._number(lo), self._number(hi))
 
     def has_nulls(self, file: Any) -> bool:
         """Whether rows are known to have no number."""

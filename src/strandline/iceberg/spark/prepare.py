@@ -58,11 +58,9 @@ def _own(view: TableView, name: str, kind: str) -> bool:
 def _stage_columns(tables: SparkTables, transaction: Any, *, add_seq: bool, add_partition: bool) -> None:
     if not (add_seq or add_partition):
         return
-    jvm: Any = tables.spark._jvm
-    types = jvm.org.apache.iceberg.types.Types
     update = transaction.updateSchema()
     if add_seq:
-        update.addColumn(SEQ_COLUMN, types.LongType.get()).moveFirst(SEQ_COLUMN)
+        update.addColumn(SEQ_COLUMN, tables.java.long_type()).moveFirst(SEQ_COLUMN)
     if add_partition:
-        update.addColumn(PARTITION_COLUMN, types.StringType.get()).moveAfter(PARTITION_COLUMN, SEQ_COLUMN)
+        update.addColumn(PARTITION_COLUMN, tables.java.string_type()).moveAfter(PARTITION_COLUMN, SEQ_COLUMN)
     update.commit()

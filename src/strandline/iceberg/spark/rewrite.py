@@ -21,6 +21,8 @@ from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
+from strandline.iceberg.session.spark_internals import set_active
+from strandline.iceberg.spark import java
 from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
@@ -82,8 +84,7 @@ def unnumbered_group(
     current = table.currentSnapshot()
     if current is None:
         return None
-    jvm: Any = tables.spark._jvm
-    is_null = jvm.org.apache.iceberg.expressions.Expressions.isNull(SEQ_COLUMN)
+    is_null = tables.java.is_null(SEQ_COLUMN)
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
     tasks: list[Any] = []
     records = 0
@@ -119,30 +120,18 @@ def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) 
     )
 
 
-def active_jvm(tables: SparkTables) -> Any:
-    """The JVM, told that this thread works for our session. Iceberg asks for "the active one" to find its catalog of
-    staged files: a thread that did nothing before has none, and finds nothing."""
-    jvm: Any = tables.spark._jvm
-    jvm.org.apache.spark.sql.SparkSession.setActiveSession(tables.spark._jsparkSession)
-    return jvm
-
-
 @contextmanager
 def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
     """Spark reads the live rows of exactly these files under this id, deletes applied, and writes new files."""
-    jvm = active_jvm(tables)
-    cache = jvm.org.apache.iceberg.spark.SparkTableCache.get()
-    manager = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
-    listed = jvm.java.util.ArrayList()
-    for task in tasks:
-        listed.add(task)
+    set_active(tables.spark)
+    cache, manager = tables.java.table_cache, tables.java.scan_tasks
     cache.add(id, table)
-    manager.stageTasks(table, id, listed)
+    manager.stageTasks(table, id, tables.java.listed(tasks))
     try:
         yield
     finally:
         manager.removeTasks(table, id)
-        jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().clearRewrite(table, id)
+        tables.java.rewrites.clearRewrite(table, id)
         cache.remove(id)
 
 
@@ -161,10 +150,9 @@ def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
     """The files of this one write under the id of what is staged, known to nobody yet."""
-    jvm: Any = tables.spark._jvm
     try:
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
-        return list(jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get().fetchNewFiles(table, id))
+        return list(tables.java.rewrites.fetchNewFiles(table, id))
     except Exception as e:
         raise explain(e, f"files of {name} cannot be rewritten") from e
 
@@ -190,7 +178,7 @@ def discard(table: Any, new_files: Sequence[Any]) -> None:
 
 
 def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:
-    numbers = NumberBounds(tables.spark._jvm, group.table)
+    numbers = NumberBounds(tables.java, group.table)
     return [numbers.staged(f) for f in files]
 
 
@@ -241,7 +229,7 @@ def commit(
             else:
                 transaction.commitTransaction()
         except JAVA_ERRORS as e:
-            if java_class(e).endswith("ValidationException"):
+            if java_class(e) == java.REFUSED:
                 raise FilesGone(root_cause(e)) from e
             raise
         failpoints.hit("adopt.after_commit")

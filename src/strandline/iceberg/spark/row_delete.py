@@ -20,6 +20,7 @@ from strandline.core.errors import CommitUnknown
 from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import in_spark
+from strandline.iceberg.spark.java import NOT_LANDED
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
@@ -38,7 +39,6 @@ _LOST = (
     "RESTException",
     "UncheckedSQLException",
 )
-_NOT_LANDED = ("CommitFailedException", "ValidationException")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,8 @@ def _tasks(
 ) -> tuple[list[Any], list[Any]]:
     """The files of which every row goes, and those of which some stay. A file that has deletes is one of the latter."""
     scan = table.newScan().useSnapshot(snapshot).ignoreResiduals()
-    if fitting.first is not None:
-        jvm: Any = tables.spark._jvm
-        expressions = jvm.org.apache.iceberg.expressions.Expressions
-        between = getattr(expressions, "and")(
-            expressions.greaterThanOrEqual(SEQ_COLUMN, fitting.first),
-            expressions.lessThanOrEqual(SEQ_COLUMN, fitting.last),
-        )
-        scan = scan.filter(between)
+    if fitting.first is not None and fitting.last is not None:
+        scan = scan.filter(tables.java.between(SEQ_COLUMN, fitting.first, fitting.last))
     whole: list[Any] = []
     partial: list[Any] = []
     planned = scan.planFiles()
@@ -166,6 +160,6 @@ def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence
         if prepared is not None:
             prepared.send()
     except JAVA_ERRORS as e:
-        if not tables.is_remote and java_class(e).endswith(_NOT_LANDED):
+        if not tables.is_remote and java_class(e) in NOT_LANDED:
             discard(table, added)
         raise

@@ -41,6 +41,8 @@ from strandline.iceberg.metadata.table_metadata import (
     parse_view,
     plan_publish,
 )
+from strandline.iceberg.spark import java
+from strandline.iceberg.spark.java import IcebergJava
 from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
@@ -148,7 +150,7 @@ class SparkTables:
         self.spark = spark
         self.attempts_max = attempts_max
         self._views: dict[str, TableView] = {}
-        self._jvm: Any = spark._jvm  # PySpark has no public door to Iceberg's Java API
+        self.java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
         try:
@@ -185,11 +187,9 @@ class SparkTables:
 
     def load(self, name: str) -> Any:
         try:
-            return self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-                self.spark._jsparkSession, in_spark(name)
-            )
+            return self.java.load_table(in_spark(name))
         except JAVA_ERRORS as e:
-            if "NoSuchTable" in java_class(e) or "TABLE_OR_VIEW_NOT_FOUND" in str(e) or "SCHEMA_NOT_FOUND" in str(e):
+            if _is_missing_table(e):
                 raise NoSuchDataset(f"the catalog has no table {name}") from e
             raise explain(e, f"table {name} cannot be loaded") from e
 
@@ -201,26 +201,19 @@ class SparkTables:
 
     def earlier_view(self, table: Any, location: str) -> TableView:
         """As an earlier metadata file of the table has it."""
-        return self._parsed(self._jvm.org.apache.iceberg.TableMetadataParser.read(table.io(), location))
+        return self._parsed(self.java.read_metadata(table, location))
 
     def _parsed(self, metadata: Any) -> TableView:
         """A metadata file never changes, so what was parsed of it is used again; the table is looked at many times for
         each batch. Metadata without a file, of some REST catalogs, is parsed each time."""
         location = metadata.metadataFileLocation()
         if location is None:
-            return self._parse(metadata)
+            return parse_view(self.java.metadata_json(metadata))
         if (view := self._views.get(location)) is None:
             while len(self._views) >= _VIEWS_KEPT:
                 self._views.pop(next(iter(self._views)), None)
-            view = self._views[location] = self._parse(metadata)
+            view = self._views[location] = parse_view(self.java.metadata_json(metadata))
         return view
-
-    def _parse(self, metadata: Any) -> TableView:
-        written = self._jvm.java.io.StringWriter()
-        generator = self._jvm.org.apache.iceberg.util.JsonUtil.factory().createGenerator(written)
-        self._jvm.org.apache.iceberg.TableMetadataParser.toJson(metadata, generator)
-        generator.flush()
-        return parse_view(in_pieces(written.getBuffer()))
 
     def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
         """Rows of this range in one snapshot; a count of numbers, so that a delete file is respected."""
@@ -235,7 +228,7 @@ class SparkTables:
     def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
         """What one snapshot added, from its manifests: a line per file, never per row."""
         table = self.load(name)
-        bounds = NumberBounds(self._jvm, table)
+        bounds = NumberBounds(self.java, table)
         return [bounds.staged(f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
 
     def data_files(
@@ -244,13 +237,10 @@ class SparkTables:
         """The files of one snapshot that may hold rows between these numbers; None where they are too many to list, or
         one of them does not say what it holds."""
         table = self.load(name)
-        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
-        bounds = getattr(expressions, "and")(
-            expressions.greaterThan(SEQ_COLUMN, after), expressions.lessThanOrEqual(SEQ_COLUMN, until)
-        )
+        bounds = self.java.between(SEQ_COLUMN, after + 1, until)
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
         found: list[DataFile] = []
-        numbers = NumberBounds(self._jvm, table)
+        numbers = NumberBounds(self.java, table)
         tasks = scan.planFiles()
         try:
             for task in iterate(tasks):
@@ -312,7 +302,7 @@ class SparkTables:
 
     def names(self) -> list[str]:
         """Every table of the catalog, in every namespace."""
-        catalog = self.spark._jsparkSession.sessionState().catalogManager().catalog(CATALOG).icebergCatalog()
+        catalog = self.java.catalog(CATALOG)
         found: list[str] = []
 
         def walk(namespace: Any) -> None:
@@ -321,7 +311,7 @@ class SparkTables:
                 walk(child)
 
         try:
-            walk(self._jvm.org.apache.iceberg.catalog.Namespace.empty())
+            walk(self.java.root_namespace())
         except JAVA_ERRORS as e:
             raise explain(e, "the catalog cannot be listed") from e
         return sorted(found)
@@ -456,15 +446,6 @@ class SparkTables:
         )
 
 
-def in_pieces(buffer: Any) -> str:
-    """A long text from the JVM. In one answer its second part would wait 40 ms: the socket holds it back until the
-    first is acknowledged (Nagle), and the acknowledgement is delayed."""
-    length = buffer.length()
-    if length > _PIECE_CHARS * _PIECES_MAX:
-        return str(buffer.toString())
-    return "".join(buffer.substring(at, min(at + _PIECE_CHARS, length)) for at in range(0, length, _PIECE_CHARS))
-
-
 def iterate(iterable: Any) -> Iterator[Any]:
     """A Java Iterable; py4j makes Python iterators of collections only."""
     found = iterable.iterator()
@@ -473,19 +454,7 @@ def iterate(iterable: Any) -> Iterator[Any]:
 
 
 _VIEWS_KEPT = 4
-_PIECE_CHARS = 4000
-"""Half of what the JVM's side buffers before it writes to the socket."""
-_PIECES_MAX = 40
-"""Beyond that the pieces cost more than the wait."""
-_LOST_OR_UNKNOWN = (
-    "CommitFailedException",
-    "CommitStateUnknownException",
-    "UncheckedSQLException",
-    "RESTException",  # no answer, or one that says nothing
-    "DuplicateWAPCommitException",
-    "CherrypickAncestorCommitException",
-)
-_STALE = (
+_STALE = (  # Iceberg has no classes for these
     "Branch does not exist",
     "already exists",
     # Of REST catalogs: another block was staged meanwhile. Main is as it was, and what is numbered by all is not.
@@ -493,13 +462,17 @@ _STALE = (
     "first-row-id is behind",
     "to unknown snapshot",  # expired, between the look and the commit that would tag it
 )
-_REST_AWAY = ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
-_REST_DENIED = ("NotAuthorizedException", "ForbiddenException")
 
 
 def _worth_another_look(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
-    return kind.endswith(_LOST_OR_UNKNOWN) or any(words in text for words in _STALE)
+    return kind in java.LOST_OR_UNKNOWN or any(words in text for words in _STALE)
+
+
+def _is_missing_table(error: Exception) -> bool:
+    if isinstance(error, PySparkException):
+        return error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
+    return java_class(error) in java.NO_SUCH_TABLE
 
 
 def java_class(error: Exception) -> str:
@@ -532,12 +505,12 @@ def explain(error: Exception, what: str) -> StrandlineError:
             f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
         )
     kind = java_class(error)
-    if kind.endswith(_REST_DENIED):
+    if kind in java.REST_DENIED:
         return StorageError(
             f"{what}: the catalog refuses it: {first[:500]}",
             hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
         )
-    if kind.endswith(_REST_AWAY):
+    if kind in java.REST_AWAY:
         return StorageError(
             f"{what}: the catalog does not answer: {first[:500]}",
             hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "

@@ -188,17 +188,8 @@ class SparkReferenceReader(ReferenceReader):
                 raw.unpersist()
 
     def _all_files(self, name: str, metadata_location: str) -> DataFrame:
-        jvm = self._tables.spark._jvm
-        if jvm is None:
-            raise RuntimeError("a session without a JVM")
-        iceberg = jvm.org.apache.iceberg
-        operations = iceberg.StaticTableOperations(metadata_location, self._tables.load(name).io())
-        found = iceberg.spark.SparkTableUtil.loadMetadataTable(
-            self._spark._jsparkSession, iceberg.BaseTable(operations, name), iceberg.MetadataTableType.ALL_FILES
-        )
-        return DataFrame(found, self._spark).select(
-            F.lit(name).alias("table"), F.col("file_path").alias("path"), F.expr(_CONTENT)
-        )
+        found = self._tables.java.all_files(self._tables.load(name), name, metadata_location)
+        return found.select(F.lit(name).alias("table"), F.col("file_path").alias("path"), F.expr(_CONTENT))
 
     def _decoded(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> _Read:
         raw = self.decode(manifests, ios).persist(StorageLevel.DISK_ONLY)

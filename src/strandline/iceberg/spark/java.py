@@ -1,0 +1,170 @@
+"""Iceberg's Java classes, through Spark's JVM: the only module that names them.
+
+`tests/spark/test_internals.py` says in a sentence what an upgrade of Iceberg has taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from strandline.iceberg.session.spark_internals import frame_of, java_session, jvm_of, session_catalog, set_active
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "org.apache.iceberg.BaseTable": ("operations",),
+    "org.apache.iceberg.MetadataTableType": ("ALL_FILES",),
+    "org.apache.iceberg.StaticTableOperations": (),
+    "org.apache.iceberg.TableMetadata": ("metadataFileLocation",),
+    "org.apache.iceberg.TableMetadataParser": ("read", "toJson"),
+    "org.apache.iceberg.TableOperations": ("commit", "current"),
+    "org.apache.iceberg.catalog.Namespace": ("empty",),
+    "org.apache.iceberg.expressions.Expressions": ("and", "greaterThanOrEqual", "isNull", "lessThanOrEqual"),
+    "org.apache.iceberg.spark.FileRewriteCoordinator": ("clearRewrite", "fetchNewFiles", "get"),
+    "org.apache.iceberg.spark.ScanTaskSetManager": ("get", "removeTasks", "stageTasks"),
+    "org.apache.iceberg.spark.Spark3Util": ("loadIcebergTable",),
+    "org.apache.iceberg.spark.SparkCatalog": ("icebergCatalog",),
+    "org.apache.iceberg.spark.SparkTableCache": ("add", "get", "remove"),
+    "org.apache.iceberg.spark.SparkTableUtil": ("loadMetadataTable",),
+    "org.apache.iceberg.spark.actions.SparkActions": ("expireSnapshots", "get", "rewriteManifests"),
+    "org.apache.iceberg.types.Conversions": ("fromByteBuffer",),
+    "org.apache.iceberg.types.Types$LongType": ("get",),
+    "org.apache.iceberg.types.Types$StringType": ("get",),
+    "org.apache.iceberg.util.ContentFileUtil": ("isFileScoped",),
+    "org.apache.iceberg.util.JsonUtil": ("factory",),
+}
+"""The classes that we call, and what of each."""
+
+_EXCEPTIONS = "org.apache.iceberg.exceptions"
+COMMIT_FAILED = f"{_EXCEPTIONS}.CommitFailedException"
+COMMIT_UNKNOWN = f"{_EXCEPTIONS}.CommitStateUnknownException"
+NO_SUCH_TABLE = frozenset({f"{_EXCEPTIONS}.NoSuchTableException", f"{_EXCEPTIONS}.NoSuchIcebergTableException"})
+REFUSED = f"{_EXCEPTIONS}.ValidationException"
+"""The table is not as the commit was planned on it."""
+NOT_LANDED = frozenset({COMMIT_FAILED, REFUSED})
+LOST_OR_UNKNOWN = frozenset(
+    {
+        COMMIT_FAILED,
+        COMMIT_UNKNOWN,
+        "org.apache.iceberg.jdbc.UncheckedSQLException",
+        f"{_EXCEPTIONS}.RESTException",  # no answer, or one that says nothing
+        f"{_EXCEPTIONS}.DuplicateWAPCommitException",
+        f"{_EXCEPTIONS}.CherrypickAncestorCommitException",
+    }
+)
+REST_AWAY = frozenset(
+    f"{_EXCEPTIONS}.{name}" for name in ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
+)
+REST_DENIED = frozenset({f"{_EXCEPTIONS}.NotAuthorizedException", f"{_EXCEPTIONS}.ForbiddenException"})
+ERRORS = NO_SUCH_TABLE | NOT_LANDED | LOST_OR_UNKNOWN | REST_AWAY | REST_DENIED
+"""The classes that errors are told apart by."""
+
+_PIECE_CHARS = 4000
+"""Half of what the JVM's side buffers before it writes to the socket."""
+_PIECES_MAX = 40
+"""Beyond that the pieces cost more than the wait."""
+
+
+class IcebergJava:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._java: Any = jvm_of(spark).java
+        self._iceberg: Any = jvm_of(spark).org.apache.iceberg
+
+    # Tables and their metadata.
+
+    def load_table(self, name: str) -> Any:
+        return self._iceberg.spark.Spark3Util.loadIcebergTable(java_session(self._spark), name)
+
+    def catalog(self, name: str) -> Any:
+        return session_catalog(self._spark, name).icebergCatalog()
+
+    def root_namespace(self) -> Any:
+        return self._iceberg.catalog.Namespace.empty()
+
+    def read_metadata(self, table: Any, location: str) -> Any:
+        return self._iceberg.TableMetadataParser.read(table.io(), location)
+
+    def metadata_json(self, metadata: Any) -> str:
+        written = self._java.io.StringWriter()
+        generator = self._iceberg.util.JsonUtil.factory().createGenerator(written)
+        self._iceberg.TableMetadataParser.toJson(metadata, generator)
+        generator.flush()
+        return _in_pieces(written.getBuffer())
+
+    def all_files(self, table: Any, name: str, metadata_location: str) -> DataFrame:
+        """The metadata table `all_files`, as a metadata file of the table has it."""
+        operations = self._iceberg.StaticTableOperations(metadata_location, table.io())
+        found = self._iceberg.spark.SparkTableUtil.loadMetadataTable(
+            java_session(self._spark),
+            self._iceberg.BaseTable(operations, name),
+            self._iceberg.MetadataTableType.ALL_FILES,
+        )
+        return frame_of(self._spark, found)
+
+    # Values.
+
+    def long_reader(self) -> Callable[[Any], int]:
+        """Reads a bound of a column of longs. Every word with the JVM costs: what does not change is asked once."""
+        kind, read = self.long_type(), self._iceberg.types.Conversions.fromByteBuffer
+        return lambda bound: int(read(kind, bound))
+
+    def long_type(self) -> Any:
+        return self._iceberg.types.Types.LongType.get()
+
+    def string_type(self) -> Any:
+        return self._iceberg.types.Types.StringType.get()
+
+    def is_null(self, column: str) -> Any:
+        return self._iceberg.expressions.Expressions.isNull(column)
+
+    def between(self, column: str, lowest: int, highest: int) -> Any:
+        """Both included."""
+        expressions = self._iceberg.expressions.Expressions
+        return getattr(expressions, "and")(
+            expressions.greaterThanOrEqual(column, lowest), expressions.lessThanOrEqual(column, highest)
+        )
+
+    def not_a_string(self, text: str) -> Any:
+        """For a string, Py4J takes the closest method of any visibility: SnapshotProducer's own `deleteFile(String)`,
+        which removes the file from storage, and no entry from the table."""
+        return self._java.lang.StringBuilder(text)
+
+    def listed(self, items: Iterable[Any]) -> Any:
+        found = self._java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return found
+
+    # Rewriting files, and upkeep.
+
+    @property
+    def table_cache(self) -> Any:
+        return self._iceberg.spark.SparkTableCache.get()
+
+    @property
+    def scan_tasks(self) -> Any:
+        return self._iceberg.spark.ScanTaskSetManager.get()
+
+    @property
+    def rewrites(self) -> Any:
+        return self._iceberg.spark.FileRewriteCoordinator.get()
+
+    @property
+    def content_files(self) -> Any:
+        return self._iceberg.util.ContentFileUtil
+
+    def actions(self) -> Any:
+        set_active(self._spark)
+        return self._iceberg.spark.actions.SparkActions.get(java_session(self._spark))
+
+
+def _in_pieces(buffer: Any) -> str:
+    """A long text from the JVM. In one answer its second part would wait 40 ms: the socket holds it back until the
+    first is acknowledged (Nagle), and the acknowledgement is delayed."""
+    length = buffer.length()
+    if length > _PIECE_CHARS * _PIECES_MAX:
+        return str(buffer.toString())
+    return "".join(buffer.substring(at, min(at + _PIECE_CHARS, length)) for at in range(0, length, _PIECE_CHARS))
