@@ -8,15 +8,14 @@ import inspect
 from pathlib import Path
 
 from strandline.iceberg.pyiceberg import internals
-from strandline.iceberg.session import spark_internals
 
 SOURCES = Path(internals.__file__).parents[2]
 SPARK = "iceberg/session/spark_internals.py"
 PYICEBERG = "iceberg/pyiceberg/internals.py"
-PRIVATE_OF_SPARK = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_gateway", "_gateway_client", "_origin"} | {
-    *spark_internals.PRIVATE_OF_CONTEXT,
-    *spark_internals.PRIVATE_OF_SESSION,
-}
+JAVA = "iceberg/spark/java.py"
+OF_CONTEXT = ("_active_spark_context", "_gateway", "_jvm")
+OF_SESSION = ("_instantiatedSession", "_activeSession")
+OF_SPARK = {"_jsc", "_jdf", "_jsparkSession", "_gateway_client", "_origin", *OF_CONTEXT, *OF_SESSION}
 
 
 def test_pyspark_still_has_what_starts_and_ends_its_jvm() -> None:
@@ -25,8 +24,8 @@ def test_pyspark_still_has_what_starts_and_ends_its_jvm() -> None:
     from pyspark.sql import SparkSession
 
     for owner, names in (
-        (SparkContext, spark_internals.PRIVATE_OF_CONTEXT),
-        (SparkSession, spark_internals.PRIVATE_OF_SESSION),
+        (SparkContext, OF_CONTEXT),
+        (SparkSession, OF_SESSION),
     ):
         for name in names:
             assert hasattr(owner, name), f"PySpark's {owner.__name__} has no {name} any more: mend {SPARK}"
@@ -62,6 +61,22 @@ def test_pyiceberg_still_lets_us_remove_files_and_read_damaged_avro() -> None:
     for name in ("_read_header", "_read_block"):
         assert hasattr(AvroFile, name), f"PyIceberg's AvroFile has no {name} any more: mend {PYICEBERG}"
     assert internals.compiled_decoder() is not None, f"PyIceberg has no compiled Avro decoder: mend {PYICEBERG}"
+
+
+def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> None:
+    for path in sorted(SOURCES.rglob("*.py")):
+        name = path.relative_to(SOURCES).as_posix()
+        if name in (SPARK, PYICEBERG, JAVA):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr == "apache":
+                raise AssertionError(f"{name}:{node.lineno} names a Java class: that belongs in {JAVA}")
+            if isinstance(node, ast.Attribute) and node.attr in OF_SPARK:
+                own = isinstance(node.value, ast.Name) and node.value.id == "self"
+                assert own, f"{name}:{node.lineno} uses {node.attr} of Spark: that belongs in {SPARK}"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyiceberg"):
+                private = [a.name for a in node.names if a.name.startswith("_")]
+                assert not private, f"{name}:{node.lineno} imports {private} of PyIceberg: that belongs in {PYICEBERG}"
 
 
 def test_the_command_line_opens_no_transaction() -> None:

@@ -14,22 +14,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-PRIVATE_OF_CONTEXT = ("_active_spark_context", "_gateway", "_jvm")
-PRIVATE_OF_SESSION = ("_instantiatedSession", "_activeSession")
-
-JAVA_METHODS: Mapping[str, tuple[str, ...]] = {
-    "org.apache.spark.SparkStatusTracker": ("getJobIdsForTag",),
-    "org.apache.spark.sql.SparkSession": ("setActiveSession",),
-    "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": (),
-    "org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues": ("apply",),
-    "org.apache.spark.sql.catalyst.trees.TreePattern": ("CURRENT_LIKE", "PLAN_EXPRESSION"),
-    "org.apache.spark.sql.classic.SparkSession": ("internalCreateDataFrame", "sessionState"),
-    "org.apache.spark.sql.connector.catalog.CatalogManager": ("catalog",),
-    "org.apache.spark.sql.execution.QueryExecution": ("analyzed", "executedPlan", "toRdd"),
-}
-"""The classes of Spark's JVM that are no interface of PySpark, and what we call of them."""
-
-
 # The JVM behind a session.
 
 

@@ -5,37 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from strandline.iceberg.session.spark_internals import frame_of, java_session, jvm_of, session_catalog, set_active
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "org.apache.iceberg.BaseTable": ("operations",),
-    "org.apache.iceberg.MetadataTableType": ("ALL_FILES",),
-    "org.apache.iceberg.StaticTableOperations": (),
-    "org.apache.iceberg.TableMetadata": ("metadataFileLocation",),
-    "org.apache.iceberg.TableMetadataParser": ("read", "toJson"),
-    "org.apache.iceberg.TableOperations": ("commit", "current"),
-    "org.apache.iceberg.catalog.Namespace": ("empty",),
-    "org.apache.iceberg.expressions.Expressions": ("and", "greaterThanOrEqual", "isNull", "lessThanOrEqual"),
-    "org.apache.iceberg.spark.FileRewriteCoordinator": ("clearRewrite", "fetchNewFiles", "get"),
-    "org.apache.iceberg.spark.ScanTaskSetManager": ("get", "removeTasks", "stageTasks"),
-    "org.apache.iceberg.spark.Spark3Util": ("loadIcebergTable",),
-    "org.apache.iceberg.spark.SparkCatalog": ("icebergCatalog",),
-    "org.apache.iceberg.spark.SparkTableCache": ("add", "get", "remove"),
-    "org.apache.iceberg.spark.SparkTableUtil": ("loadMetadataTable",),
-    "org.apache.iceberg.spark.actions.SparkActions": ("expireSnapshots", "get", "rewriteManifests"),
-    "org.apache.iceberg.types.Conversions": ("fromByteBuffer",),
-    "org.apache.iceberg.types.Types$LongType": ("get",),
-    "org.apache.iceberg.types.Types$StringType": ("get",),
-    "org.apache.iceberg.util.ContentFileUtil": ("isFileScoped",),
-    "org.apache.iceberg.util.JsonUtil": ("factory",),
-}
-"""The classes that we call, and what of each."""
 
 _EXCEPTIONS = "org.apache.iceberg.exceptions"
 COMMIT_FAILED = f"{_EXCEPTIONS}.CommitFailedException"
@@ -58,9 +34,6 @@ REST_AWAY = frozenset(
     f"{_EXCEPTIONS}.{name}" for name in ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 )
 REST_DENIED = frozenset({f"{_EXCEPTIONS}.NotAuthorizedException", f"{_EXCEPTIONS}.ForbiddenException"})
-ERRORS = NO_SUCH_TABLE | NOT_LANDED | LOST_OR_UNKNOWN | REST_AWAY | REST_DENIED
-"""The classes that errors are told apart by."""
-
 _PIECE_CHARS = 4000
 """Half of what the JVM's side buffers before it writes to the socket."""
 _PIECES_MAX = 40
