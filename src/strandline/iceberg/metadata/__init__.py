@@ -1,1 +1,1 @@
-"""A table's metadata as plain values, and the decisions that rest on it. No Spark, no PyIceberg."""
+"""A table's metadata as plain values, and decisions based on it. No Spark, no PyIceberg."""

@@ -1,7 +1,7 @@
-"""Where a new block of numbers may begin: above every number that the table holds, whoever gave it. Pure.
+"""Decides where a new block may begin: above every sequence number in the table, whoever wrote it. Pure.
 
-Others can write any number into a table. Numbers that lie absurdly far ahead are not stepped over, or one row could use
-the whole sequence up: they are remembered, and looked at again before the counter comes near them.
+Others can write any sequence number into a table. Numbers that are absurdly far ahead are not skipped, because one row
+could then use up the whole sequence. They are remembered, and checked again before the counter comes near them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from strandline.core.errors import RefusedError
 from strandline.core.types import SEQ_MAX, Checked, Place, SnapshotId
 
-REACH = 1 << 40
-"""So many numbers at most are stepped over at once: the sequence has room for eight million such steps."""
+REACH = 1 << 40  # at most so many numbers are skipped at once: the sequence has room for eight million such steps
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A file holds numbers between these two, and both of them."""
+    """A file has sequence numbers between these two, both included."""
 
     lo: int
     hi: int
 
 
-Around = tuple[int | None, int | None]
-"""The highest number up to a limit, and the lowest above it."""
+Around = tuple[int | None, int | None]  # the highest sequence number up to a limit, and the lowest above it
 
 
 def place(
@@ -37,8 +35,9 @@ def place(
     *,
     reach: int = REACH,
 ) -> Place:
-    """Where a block of so many rows meets no number that the table holds. `spans` are files that hold numbers above
-    the counter, which is at `last`; `around` reads rows, and is asked only where a file lies across the limit."""
+    """Where a block of so many rows collides with no sequence number in the table. `last` is the counter. `spans` are
+    files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
+    RefusedError."""
     limit = last + reach
     while True:
         above = max([last, *(s.hi for s in spans if s.hi <= limit)])
@@ -58,5 +57,5 @@ def place(
 
 
 def is_near(checked: Checked, last: int, rows: int, *, reach: int = REACH) -> bool:
-    """Whether a block could come to the numbers that were left out of the last look."""
+    """Whether a block could reach the numbers that the last check left out."""
     return checked.beyond is not None and last + rows + reach >= checked.beyond

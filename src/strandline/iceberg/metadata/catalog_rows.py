@@ -1,6 +1,7 @@
-"""The rows of the embedded catalog as they are, tables and views, also those whose metadata cannot be read.
+"""Reads the rows of the embedded catalog, tables and views, even if their metadata cannot be read.
 
-PyIceberg shows tables only, and none without its metadata. Whoever asks which folders belong to somebody needs all.
+PyIceberg shows only tables, and none without its metadata. To find out which folders belong to somebody takes all
+rows.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
     name: str
-    metadata: tuple[str, ...]
-    """Its metadata file, and the one before: as many of them as the row names."""
+    metadata: tuple[str, ...]  # its metadata file, and the previous one, as far as the row names them
     is_view: bool
-    own: bool
-    """False for a row of another catalog in the same file."""
+    own: bool  # False for a row of another catalog in the same file
 
 
 def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
-    """None where the catalog is not a file of this machine."""
+    """None if the catalog is not a local file. Raises StorageError."""
     if config.settings.catalog.kind != "sqlite":
         return None
     path = config.path(config.settings.catalog.path)

@@ -1,4 +1,4 @@
-"""A table's snapshots and refs with their ages, as plain values: what expiry goes by."""
+"""A table's snapshots and refs with their ages, as plain values, for expiry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TableHistory:
 
 
 def parse_history(text: str) -> TableHistory:
-    """From the JSON that Iceberg itself writes."""
+    """From the JSON that Iceberg writes."""
     data = json.loads(text)
     refs = [_ref(name, ref) for name, ref in data.get("refs", {}).items()]
     current = data.get("current-snapshot-id")

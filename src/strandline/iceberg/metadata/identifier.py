@@ -1,4 +1,4 @@
-"""How tables are called: `namespace.table`, and `default` where no namespace is given."""
+"""Names of tables: `namespace.table`; the namespace is `default` if none is given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANY_PART = re.compile(rf"{_QUOTED}|[^.`]+")
 
 
 def parse_identifier(name: str) -> tuple[str, ...]:
-    """The levels of the namespace, then the table. One that has a dot in it stands in backticks, as Spark wants it."""
+    """The levels of the namespace, then the table. A part with a dot is in backticks, as in Spark."""
     if "`" in name and _WITH_QUOTED.fullmatch(name):
         parts = tuple(_unquoted(part) for part in _ANY_PART.findall(name))
     else:
@@ -32,7 +32,7 @@ def full_name(name: str) -> str:
 
 
 def name_of(identifier: Sequence[str]) -> str:
-    """What `parse_identifier` reads back."""
+    """The inverse of `parse_identifier`."""
     return ".".join(quoted(p) if "." in p or _unquoted(p) != p else p for p in identifier)
 
 
@@ -46,13 +46,13 @@ def in_spark(name: str) -> str:
 
 
 def quoted(column: str) -> str:
-    """As Spark reads it: a name with a dot or a backtick in it is one name."""
+    """Quotes for Spark: a name with a dot or a backtick stays one name."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def check_new_name(name: str) -> None:
-    """A new table's name becomes folders and is written in SQL, so it is kept plain. Others' names are taken as they
-    are."""
+    """Raises SchemaError unless the name is plain: it becomes folders and is used in SQL. Existing names are not
+    checked."""
     for part in parse_identifier(name):
         if not _PART.fullmatch(part):
             raise SchemaError(

@@ -1,9 +1,9 @@
-"""Whether main still holds everything that was settled. Pure: a decision on one version of the metadata.
+"""Decides whether main still has everything that was settled. Pure: a decision on one version of the metadata.
 
-Once snapshots are expired, counting rows cannot tell a rollback from a deletion. So the table has a tag of ours,
-`strandline-settled`, on a snapshot of main that holds everything settled. The commit that publishes a block moves it,
-and so does our maintenance; the ledger remembers where it was put last. Expiry keeps what a tag names, whoever runs it.
-Main holds everything settled if it descends from that snapshot, whatever its owner deleted since (docs/adr/0027).
+After snapshots are expired, row counts cannot tell a rollback from a deletion. So the table has a tag,
+`strandline-settled`, on a snapshot of main that has everything settled. The commit that publishes a block moves the
+tag, and so does our maintenance; the ledger remembers its last position. Expiry keeps tagged snapshots, whoever runs
+it. Main has everything settled if it descends from that snapshot, whatever its owner deleted since (docs/adr/0027).
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from dataclasses import dataclass
 from strandline.core.types import Anchor, Published, SeqRange, SnapshotId
 from strandline.iceberg.metadata.table_metadata import TableView
 
-Links = Mapping[SnapshotId, tuple[SnapshotId | None, int]]
-"""Of each snapshot its parent and its sequence number."""
+Links = Mapping[SnapshotId, tuple[SnapshotId | None, int]]  # by snapshot: its parent and its Iceberg sequence number
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What the ledger knows of a table. It is read before the table, so that the table is not the older of the two."""
 
-    anchor: Anchor | None = None
-    """Where the tag was when the ledger last heard of it."""
-    published: Sequence[Published] = ()
-    """The blocks that were published last and know their snapshot, newest first."""
-    purged: Sequence[SeqRange] = ()
-    """Between these numbers rows may be missing, because a person asked for it."""
+    anchor: Anchor | None = None  # the tag's last position that the ledger knows
+    published: Sequence[Published] = ()  # the last published blocks with a known snapshot, newest first
+    purged: Sequence[SeqRange] = ()  # in these ranges rows may be missing, because a person asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +33,10 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Main does not descend from this snapshot, which it did once."""
+    """Main does not descend from this snapshot any more."""
 
     snapshot: SnapshotId
-    is_kept: bool
-    """The table still has it, so that main can be set to it."""
+    is_kept: bool  # whether the table still has it, so that main can be set to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +59,8 @@ def judge(
     earlier: Callable[[], Iterable[Links]] = lambda: (),
     all_have_rows: Callable[[Sequence[SeqRange]], bool] = lambda blocks: False,
 ) -> Verdict:
-    """`earlier` gives the snapshots that earlier versions of the metadata had, newest version first; it is asked only
-    where snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is asked last.
-    """
+    """`earlier` returns the snapshots of earlier versions of the metadata, newest version first; it is called only if
+    snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is called last."""
     anchors = _anchors(view, memory)
     found = {a: _descends(view, a, lambda: ()) for a in anchors}
     if None in found.values() and not (_is_untagged(view, memory) and True in found.values()):
@@ -82,14 +76,14 @@ def judge(
 
 
 def _is_untagged(view: TableView, memory: Memory) -> bool:
-    """It was last published to by a version that knew no tags."""
+    """A version of Strandline without tags published last."""
     return view.settled is None and memory.anchor is None
 
 
 def _anchors(view: TableView, memory: Memory) -> list[Anchor]:
-    """Main is to descend from what the tag names, and from what the ledger remembers: the tag is behind where the
-    catalog is an old copy, and the ledger where that is one, or somebody else moved the tag. A table without either has
-    what was published last instead: one of them is enough, because older ones may have expired."""
+    """Main must descend from the tagged snapshot and from the one that the ledger remembers. The tag is behind if the
+    catalog is an old copy; the ledger is behind if it is one, or if somebody else moved the tag. A table without either
+    uses the last published blocks: one of them is enough, because older ones may have expired."""
     known = {a.snapshot: a for a in (memory.anchor, view.settled) if a is not None}
     if known:
         return list(known.values())
@@ -98,7 +92,7 @@ def _anchors(view: TableView, memory: Memory) -> list[Anchor]:
 
 
 def _descends(view: TableView, anchor: Anchor, earlier: Callable[[], Iterable[Links]]) -> bool | None:
-    """None where a snapshot between the two is gone, and no earlier version of the metadata has it either."""
+    """None if a snapshot between the two is gone, and no earlier version of the metadata has it either."""
     links = links_of(view)
     versions = None
     seen: set[SnapshotId] = set()
@@ -115,12 +109,12 @@ def _descends(view: TableView, anchor: Anchor, earlier: Callable[[], Iterable[Li
         seen.add(at)
         at, sequence = found
         if 0 < sequence <= anchor.sequence:
-            return False  # a descendant has a higher one
+            return False  # a descendant has a higher sequence number
     return False
 
 
 def _ancestors(links: Links, of: SnapshotId) -> set[SnapshotId]:
-    """Where one of them is in main's history, and `of` is not, main took another way from there."""
+    """If one of them is in main's history, and `of` is not, main branched off there."""
     found: set[SnapshotId] = set()
     at: SnapshotId | None = of
     while at is not None and at in links and at not in found:
@@ -130,8 +124,8 @@ def _ancestors(links: Links, of: SnapshotId) -> set[SnapshotId]:
 
 
 def _telling(view: TableView, memory: Memory, anchor: Anchor) -> list[SeqRange]:
-    """Numbers of blocks that the anchor had last: rolled back to before it, main would lack one of them altogether.
-    Not of those that came later, nor where rows may be missing by our own doing."""
+    """The ranges of the anchor's last blocks: if main was rolled back to before the anchor, it lacks one of them
+    completely. Leaves out later blocks, and blocks whose rows may be missing by our own doing."""
     found = []
     for block in memory.published:
         rows = block.head.rows

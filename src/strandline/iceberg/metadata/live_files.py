@@ -8,18 +8,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     location: str
-    spec: int
-    """The partitioning it was written under; it stays under it."""
-    partition: str
-    """As a path, to group by and to show; empty where the table has no partitions."""
+    spec: int  # the partition spec that it was written with, which never changes
+    partition: str  # as a path, to group by and to show; empty for an unpartitioned table
     bytes: int
-    rows: int
-    """Those that were deleted since count, too."""
+    rows: int  # rows deleted since are included
     lo: int | None
-    hi: int | None
-    """None where it has rows without a number, or does not say."""
-    deletes: int
-    """Delete files and deletion vectors that apply to it."""
+    hi: int | None  # None if it has rows without a sequence number, or does not say
+    deletes: int  # number of delete files and deletion vectors that apply to it
+    # Whether its rows are known to be in the order of their sequence numbers. Ours are, as far as history tells whose
+    # file it is. For other files nobody knows without opening them.
     ordered: bool
-    """Whether it is known that its rows lie in the order of their numbers: ours do, as far as history tells whose it
-    is. Of others nobody knows without opening them."""

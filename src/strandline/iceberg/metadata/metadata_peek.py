@@ -1,6 +1,6 @@
-"""A glance at a table without PyIceberg, for commands that must answer within a second.
+"""Reads a table's metadata without PyIceberg, for commands that must answer within a second.
 
-The embedded catalog is a SQLite file with one row a table; the row names the newest metadata file, and that is JSON.
+The embedded catalog is a SQLite file with one row per table. The row names the newest metadata file, which is JSON.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ _READ_ATTEMPTS = 3
 class TableGlance:
     metadata_location: str
     view: TableView
+    # live rows of main; None if unknown, because of delete files or a writer that keeps no totals
     row_count: int | None
-    """Live rows of main; None where delete files, or a writer that keeps no totals, make it unknown."""
-    open_branches: int
-    """Blocks that are staged and not published yet."""
-    history: tuple[SnapshotView, ...]
-    """Main and its ancestors, the newest first, as far back as they are kept."""
+    open_branches: int  # blocks that are staged and not published yet
+    history: tuple[SnapshotView, ...]  # main and its ancestors, newest first, as far back as they are kept
 
 
 def is_glanceable(config: LakeConfig) -> bool:
@@ -41,7 +39,7 @@ def is_glanceable(config: LakeConfig) -> bool:
 
 
 def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
-    """None where there is no such table, and where a glance is not possible: REST catalogs and buckets."""
+    """None if there is no such table, or not a local one (REST catalogs and buckets). Raises StorageError."""
     if not is_glanceable(config):
         return None
     catalog = config.path(config.settings.catalog.path)
@@ -57,7 +55,7 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
         try:
             return glance_of(location, path.read_bytes())
         except FileNotFoundError as e:
-            # Another commit may have come between; then the catalog names a newer file now.
+            # After another commit in between, the catalog names a newer file now.
             missing = e
         except (OSError, ValueError, KeyError, StopIteration) as e:
             raise StorageError(f"{full_name(name)}: its metadata {path} cannot be read: {e}") from e
@@ -88,12 +86,12 @@ def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
 def _local_path(location: str) -> Path | None:
     if "://" in location and not location.startswith("file://"):
         return None
-    # Iceberg's writers take a location as it is written: nothing in it is an escape.
+    # Iceberg's writers take a location literally: nothing in it is an escape.
     return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 def earlier_links(view: TableView) -> Iterator[Links]:
-    """The snapshots that earlier metadata files name, the newest file first, as far back as they are files here."""
+    """The snapshots in earlier metadata files, newest file first, as long as those are local files."""
     for location in reversed(view.metadata_log):
         if (path := _local_path(location)) is None:
             return
@@ -104,7 +102,7 @@ def earlier_links(view: TableView) -> Iterator[Links]:
 
 
 def glance_of(location: str, content: bytes) -> TableGlance:
-    """From a metadata file's bytes."""
+    """From the bytes of a metadata file."""
     if content.startswith(_GZIP_MAGIC):
         content = gzip.decompress(content)
     view = parse_view(content.decode("utf-8"))

@@ -1,7 +1,7 @@
-"""A table's metadata as plain values, and the decisions that rest on it. No Spark, no PyIceberg.
+"""A table's metadata as plain values, and decisions based on it. No Spark, no PyIceberg.
 
-Everything here is a function from one version of the metadata to a value; the runner commits against exactly that
-version, so a decision can never be applied to a table that has moved on.
+Every function maps one version of the metadata to a value. The caller commits against exactly that version, so a
+decision can never be applied to a table that has changed since.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ EPOCH_PROPERTY = "strandline.epoch"
 DELIVER_BY_PROPERTY = "strandline.deliver-by"
 ADOPTED_PROPERTY = "strandline.adopted"
 HISTORY_PROPERTY = "strandline.history"
+# the Iceberg sequence number of an adopted table when the column was added: files up to it cannot have the column
 NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
-"""Iceberg's sequence number of an adopted table when the column was added: files up to it cannot have it."""
-VOID_PREFIX = "strandline-void-"
-"""Of tags that keep a batch of dropped entries from landing (`drop_entries.py`)."""
+VOID_PREFIX = "strandline-void-"  # of tags that keep a batch of dropped entries from landing (`drop_entries.py`)
+# our tag on the newest snapshot of main that is known to have everything settled (`lineage.py`)
 SETTLED_TAG = "strandline-settled"
-"""Our tag on the newest snapshot of main that is known to hold everything settled (`lineage.py`)."""
+# followed by the sequence number up to which retention may have deleted rows; set before a row goes; the highest counts
 FLOOR_PREFIX = "strandline.floor."
-"""Followed by the number up to which retention may have deleted rows; set before a row goes. The highest counts."""
+# followed by the first and last sequence number of a purged range, and the sequence number that the purge took
 PURGED_PREFIX = "strandline.purged."
-"""Followed by the first and the last number between which rows may be missing, and the number that the purge took."""
 BATCH_SUMMARY = "strandline.reconcile.batch"
+# in the summary of a snapshot that drops entries: its token, and the number of files
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
-"""In the summary of a snapshot that drops entries: its token, and of how many files."""
+# in the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id
 BLOCK_SUMMARY = "strandline.block"
-"""In the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id."""
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
 FORMAT_PROPERTY = "write.format.default"
 
@@ -57,13 +56,13 @@ _PURGE = re.compile(re.escape(PURGED_PREFIX) + r"([1-9]\d{0,18})-([1-9]\d{0,18})
 
 @dataclass(frozen=True, slots=True)
 class ToldPurge:
-    """What a table says of one purge, or of neighbours that are told as one."""
+    """What a table records about one purge, or about neighbouring purges combined."""
 
     rows: SeqRange
     count: int
+    # The sequence number that the newest of them took. A ledger whose counter is below it does not know that purge. It
+    # is part of the name, so that no process that was given up for dead can replace it by a lower one. 0: not recorded.
     number: int
-    """Of the sequence, taken by the newest of them: a ledger that stands below it has not heard of that one. It is in
-    the name, so that nobody who was given up for dead puts a lower one in its place. 0: not told."""
 
     @property
     def name(self) -> str:
@@ -81,7 +80,7 @@ class ToldPurge:
 
 @dataclass(frozen=True, slots=True)
 class WapId:
-    """Says in the snapshot itself whose rows it holds, so that a lost ledger can be made again."""
+    """Names, in the snapshot itself, the block of its rows, so that a lost ledger can be rebuilt."""
 
     lake: str
     rows: SeqRange
@@ -93,7 +92,7 @@ class WapId:
 
     @staticmethod
     def parse(text: str | None) -> WapId | None:
-        """None for every wap id that is not Strandline's."""
+        """None for a wap id that is not Strandline's."""
         parts = (text or "").split(":", 5)
         if len(parts) != 6 or parts[:2] != ["strandline", "1"]:
             return None
@@ -109,13 +108,11 @@ class SnapshotView:
     id: SnapshotId
     parent: SnapshotId | None
     operation: str
-    wap: str | None
-    """The wap id it was staged with, or the one that a cherry-pick published."""
+    wap: str | None  # the wap id that it was staged with, or that a cherry-pick published
     added_records: int
     schema_id: int | None
     summary: Mapping[str, str]
-    sequence: int = 0
-    """Iceberg's, which a child has higher than its parent; 0 in format 1."""
+    sequence: int = 0  # Iceberg's sequence number, which is higher in a child than in its parent; 0 in format 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +125,9 @@ class TableView:
     snapshots: Mapping[SnapshotId, SnapshotView]
     schema: Mapping[str, Any]
     schema_id: int
-    schemas: int = 1
-    """How many the table has had."""
-    sequence: int = 0
-    """The highest that a snapshot of the table was given."""
-    metadata_log: tuple[str, ...] = ()
-    """Earlier metadata files, the oldest first."""
+    schemas: int = 1  # how many schemas the table has had
+    sequence: int = 0  # the highest sequence number that Iceberg gave to a snapshot of the table
+    metadata_log: tuple[str, ...] = ()  # earlier metadata files, oldest first
 
     @property
     def main_has_current_schema(self) -> bool:
@@ -146,7 +140,7 @@ class TableView:
 
     @property
     def settled(self) -> Anchor | None:
-        """What our tag names; None where there is no such tag."""
+        """The position of our tag; None if there is no tag."""
         tagged = self.snapshots.get(self.refs[SETTLED_TAG]) if SETTLED_TAG in self.refs else None
         return None if tagged is None else Anchor(tagged.id, tagged.sequence)
 
@@ -161,12 +155,12 @@ class TableView:
 
     @property
     def floor(self) -> int:
-        """Rows at or below it may be gone, by retention; 0 where none is."""
+        """Rows at or below it may be gone, because of retention; 0 if there is none."""
         return max(self.floors, default=0)
 
     @property
     def purged(self) -> tuple[ToldPurge, ...]:
-        """Between which numbers rows were deleted on demand."""
+        """Ranges in which rows were deleted on demand."""
         return tuple(p for p in map(ToldPurge.parse, self.properties.items()) if p is not None)
 
     @property
@@ -175,15 +169,15 @@ class TableView:
         return {n: s for n, s in self.refs.items() if n.startswith(BRANCH_PREFIX) and n[len(BRANCH_PREFIX) :].isdigit()}
 
     def ancestors(self, of: SnapshotId | None) -> Iterator[SnapshotView]:
-        """From the newest back to the first one that is still there."""
+        """From the newest back to the oldest that is still kept."""
         at = of
         while at is not None and (found := self.snapshots.get(at)) is not None:
             yield found
             at = found.parent
 
     def chain_reaches(self, base: SnapshotId | None) -> bool:
-        """Whether main's history is whole back to `base` (or to its very beginning): then whatever came into main
-        since is in it, and what is not in it did not come."""
+        """Whether main's history is complete back to `base` (or to its beginning): then it shows everything that came
+        into main since, and nothing else did."""
         last: SnapshotView | None = None
         for last in self.ancestors(self.main):
             if last.id == base:
@@ -192,7 +186,7 @@ class TableView:
 
     @property
     def deleted_from(self) -> bool:
-        """Whether a commit that removed rows is in what is left of main's history."""
+        """Whether the remaining history of main has a commit that removed rows."""
         return any(s.operation in ("delete", "overwrite") for s in self.ancestors(self.main))
 
     def published_as(self, wap: str) -> SnapshotId | None:
@@ -204,7 +198,7 @@ class TableView:
 
 
 def parse_view(text: str) -> TableView:
-    """From the JSON that Iceberg itself writes."""
+    """From the JSON that Iceberg writes."""
     data = json.loads(text)
     schema_id = data.get("current-schema-id", 0)
     schemas = data.get("schemas") or [data["schema"]]
@@ -234,7 +228,7 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
         SnapshotId(data["snapshot-id"]),
         None if parent in (None, -1) else SnapshotId(parent),
         summary.get("operation", "append"),
-        # A cherry-pick carries both: its own wap id is what it published.
+        # A cherry-pick has both: `published-wap-id` is what it published.
         summary.get("published-wap-id") or summary.get("wap.id") or summary.get(BLOCK_SUMMARY),
         int(summary.get("added-records", "0")),
         data.get("schema-id"),
@@ -261,8 +255,7 @@ class RemoveBranch:
 @dataclass(frozen=True, slots=True)
 class AlreadyPublished:
     published: SnapshotId | None
-    settled: Anchor | None = None
-    """What our tag named when this was seen."""
+    settled: Anchor | None = None  # the tag's position at that time
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +274,8 @@ PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | Held
 def plan_publish(
     view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_in_main: int | None
 ) -> PublishPlan:
-    """`rows_in_main` is how many rows of the block's range main has, or None while nobody has counted. Some of them,
-    but not all, prove nothing: others can make numbers up, and rows can be deleted."""
+    """`rows_in_main` is how many rows of the block's range main has; None if not counted yet. If main has some rows but
+    not all, that proves nothing: others can write any sequence number, and rows can be deleted."""
     head = view.refs.get(branch)
     published = view.published_as(str(wap))
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
@@ -335,12 +328,12 @@ def plan_recovery(
     rows_in_main: int,
     passed: Seq | None = None,
 ) -> RecoveryPlan:
-    """First the branch, then main; what is in neither was never acknowledged. `passed` is how far any sink has come:
-    rows that appeared at or below it would never be delivered there."""
+    """Checks the branch first, then main; rows in neither were never acknowledged. `passed` is the highest watermark of
+    any sink: that sink would never get rows that appear at or below it."""
     elsewhere = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
     published = view.published_as(str(wap))
-    # Others can make numbers up, so rows tell only where history no longer does.
+    # Others can write any sequence number, so rows decide only if history is incomplete.
     landed = rows_in_main > 0 and not view.chain_reaches(None)
     if published is not None or landed:
         return SettlePublished(published)
@@ -354,8 +347,8 @@ def plan_recovery(
 
 
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The other numbers under which main already holds the same batch, a part of it, or one that it is a part of, as
-    far as history tells."""
+    """The range under which main already has the same batch, a part of it, or a batch that contains it, as far as
+    history tells."""
     for snapshot in view.ancestors(view.main):
         other = WapId.parse(snapshot.wap)
         if other is None or other.lake != wap.lake or other.rows == wap.rows:
@@ -374,7 +367,7 @@ def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:
 
 
 def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
-    """What the table lost that the protocol needs; None if nothing."""
+    """What the protocol needs and the table lost; None if nothing."""
     if view.uuid != dataset.table_uuid:
         return f"the catalog has another table under this name (uuid {view.uuid}, not {dataset.table_uuid})"
     if view.properties.get(LAKE_PROPERTY) != lake:

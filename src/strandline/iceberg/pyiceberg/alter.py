@@ -1,4 +1,4 @@
-"""Whether alterations fit a table, and their staging on PyIceberg's `update_schema`."""
+"""Checks whether alterations fit a table, and stages them on PyIceberg's `update_schema`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_alterations(table: Table, alterations: Sequence[Alteration]) -> None:
-    """Everything that can be wrong is found before anything is staged."""
+    """Raises SchemaError for everything that can be wrong, before anything is staged."""
     if not alterations:
         raise SchemaError("nothing to change was given")
     schema = table.schema()
@@ -60,7 +60,7 @@ def stage_alterations(update: UpdateSchema, alterations: Sequence[Alteration]) -
 
 
 def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -> bool:
-    """Whether `schema` is what the alterations make of `base`: how a commit of unknown outcome is settled."""
+    """Whether `schema` is `base` with the alterations: decides a commit of unknown outcome."""
     for alteration in alterations:
         match alteration:
             case AddColumn(name, kind):
@@ -146,7 +146,7 @@ def _not_delivered_by(table: Table, path: str, how: str) -> None:
 
 
 def _free(siblings: Sequence[NestedField], path: str, name: str, alterations: Sequence[Alteration]) -> None:
-    """Spark does not tell names apart by case, so neither may a struct have two that differ only in it."""
+    """Spark ignores case in names, so no struct may have two that differ only in case."""
     parent = path.rpartition(".")[0]
     for field in siblings:
         own = f"{parent}.{field.name}" if parent else field.name
@@ -163,7 +163,7 @@ def _free(siblings: Sequence[NestedField], path: str, name: str, alterations: Se
 
 
 def _fields_in(schema: Schema, parent: str) -> Sequence[NestedField]:
-    """Of the table itself, or of the struct at a path (which may sit in a list or be a map's value)."""
+    """The fields of the table itself, or of the struct at a path (which may be in a list or be a map's value)."""
     if not parent:
         return schema.fields
     kind = _field(schema, parent).field_type

@@ -1,6 +1,6 @@
 """The catalog and its tables without a JVM, through PyIceberg. Importing this imports PyIceberg: heavy paths only.
 
-What Spark's session opens as `lake` is opened here under the same name, from the same file.
+It opens the same catalog under the same name, `lake`, as Spark's session, from the same file.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ SNAPSHOT_LOADING_MODE = "snapshot-loading-mode"
 
 NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
-    # Small row groups: a read of a few new rows out of a compacted file opens little of it.
+    # Small row groups: to read a few new rows, little of a compacted file has to be opened.
     "write.parquet.row-group-size-bytes": str(16 << 20),
-    # A file is one split: a larger one costs a task and a look at its footer for each split without new rows.
+    # A file is one split: a larger one would cost a task and a read of its footer for each split without new rows.
     "write.target-file-size-bytes": str(96 << 20),
-    # Iceberg's Java library sets this on tables that it makes itself, and falls back to gzip on those it does not.
+    # Iceberg's Java library sets this on tables that it creates itself; on others it falls back to gzip.
     "write.parquet.compression-codec": "zstd",
-    # Rows are written by the task that stamped them; a shuffle would only cost.
+    # The task that stamped the rows writes them; a shuffle would only cost.
     "write.distribution-mode": "none",
-    # Blocks are published while others commit; losing a few times in a row is normal.
+    # Blocks are published while others commit; to lose a few times in a row is normal.
     "commit.retry.num-retries": "20",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "5000",
-    # A metadata file that the table no longer lists goes with the commit that takes it off the list: else each ingest
-    # leaves three that nobody refers to, and a healthy lake looks as if it had drifted.
+    # The commit that takes a metadata file off the table's list deletes the file. Otherwise each ingest would leave
+    # three unreferenced files, and a healthy lake would look as if it had drifted.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -91,12 +91,10 @@ NEW_TABLE_PROPERTIES = {
 @dataclass(frozen=True, slots=True)
 class TableListing:
     name: str
-    lake: str | None
-    """The lake that it is a dataset of; None if it is nobody's."""
+    lake: str | None  # the lake that it is a dataset of; None if it is no dataset
     properties: Mapping[str, str]
     table_uuid: str | None
-    problem: str | None
-    """Why it cannot be opened; then nothing else is known of it."""
+    problem: str | None  # why it cannot be opened; then nothing else is known
 
 
 def open_catalog(config: LakeConfig) -> LightCatalog:
@@ -106,7 +104,7 @@ def open_catalog(config: LakeConfig) -> LightCatalog:
             with explained("the catalog"):
                 return LightCatalog(_load(config), remote=remote)
         except StorageError as e:
-            # Two processes that open a new lake at once both make the catalog's tables; the second then finds them.
+            # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
             if "already exists" not in e.message:
                 raise
     with explained("the catalog"):
@@ -115,7 +113,8 @@ def open_catalog(config: LakeConfig) -> LightCatalog:
 
 def _load(config: LakeConfig) -> Catalog:
     catalog = load_catalog(CATALOG, **_catalog_options(config))
-    # Whoever sees the heads of branches only takes what else is kept for garbage. A server's word comes last.
+    # With only the heads of branches, other kept snapshots would look like garbage. Set last, so that it overrides the
+    # server's setting.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     return catalog
 
@@ -136,7 +135,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
         return options | {"type": "rest", "uri": settings.catalog.uri or ""} | further
     path = config.path(settings.catalog.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Blanks and accents are taken as they are; these would be read as parts of the address.
+    # Spaces and accents are fine; these characters would be read as parts of the URL.
     escaped = str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
     return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
 
@@ -153,8 +152,6 @@ class LightCatalog:
     def close(self) -> None:
         self._catalog.close()
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
-
     def exists(self, name: str) -> bool:
         with explained(full_name(name)):
             return self._catalog.table_exists(parse_identifier(name))
@@ -164,16 +161,16 @@ class LightCatalog:
             return self._catalog.load_table(parse_identifier(name))
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        """Every column of the table, ours too."""
+        """All columns of the table, Strandline's own included."""
         return columns_of(self.load(name).schema())
 
     def open_metadata(self, location: str) -> Table:
-        """As a metadata file has it, whatever catalog names it."""
+        """The table of a metadata file, whichever catalog names it."""
         with opening(location):
             return StaticTable.from_metadata(location, self._catalog.properties)
 
     def glance(self, name: str) -> TableGlance | None:
-        """What `pointer.read_pointer` sees, for catalogs and warehouses that are not files of this machine."""
+        """Like `metadata_peek.read_pointer`, for catalogs and warehouses that are not local files."""
         if not self.exists(name):
             return None
         table = self.load(name)
@@ -187,7 +184,7 @@ class LightCatalog:
         return sorted(names)
 
     def view_locations(self) -> dict[str, str | None]:
-        """Of a REST catalog; PyIceberg does not know those of others. None where it cannot be told."""
+        """By view, in a REST catalog; PyIceberg does not support views of others. None if the location is unknown."""
         with explained("the catalog"):
             names = [i for namespace in self._namespaces(()) for i in self._catalog.list_views(namespace)]
         found: dict[str, str | None] = {}
@@ -197,11 +194,11 @@ class LightCatalog:
             except NoSuchViewError:
                 continue  # dropped just now
             except Exception:
-                found[name_of(name)] = None  # whatever a server or a damaged file makes its reader say
+                found[name_of(name)] = None  # a server or a damaged file may raise anything
         return found
 
     def list_tables(self) -> list[TableListing]:
-        """Every table of the catalog, also those that are nobody's dataset, and those that cannot be opened."""
+        """All tables of the catalog, also those that are no dataset, and those that cannot be opened."""
         return [self._listing(name) for name in self.table_names()]
 
     def _listing(self, name: str) -> TableListing:
@@ -217,8 +214,6 @@ class LightCatalog:
             yield namespace
             yield from self._namespaces(namespace)
 
-    # ---- making and dropping -----------------------------------------------------------------------------------------
-
     def create_dataset_table(
         self,
         name: str,
@@ -231,7 +226,7 @@ class LightCatalog:
         format_version: int = FORMAT_VERSION,
         properties: Mapping[str, str] | None = None,
     ) -> Table:
-        """Our columns come first, required, and then the user's; `properties` are set besides ours."""
+        """Strandline's own columns come first, required, then the user's. `properties` are set besides our own."""
         check_new_name(name)
         if format_version != FORMAT_VERSION:
             raise SchemaError(
@@ -254,14 +249,12 @@ class LightCatalog:
             ) from e
 
     def drop(self, name: str) -> None:
-        """The catalog forgets the table; its files stay where they are."""
+        """The catalog forgets the table; its files stay."""
         with explained(full_name(name)):
             self._catalog.drop_table(parse_identifier(name))
 
-    # ---- changing ----------------------------------------------------------------------------------------------------
-
     def alter(self, name: str, alterations: Sequence[Alteration]) -> Table:
-        """All of them in one commit, or none."""
+        """Commits all alterations at once, or none. Raises SchemaError or CommitUnknown."""
         base = self.load(name).schema()
         sent = unknown = False
 
@@ -312,10 +305,8 @@ class LightCatalog:
         deliver_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> Table:
-        """Makes a table of someone else's ready for numbers, in one commit. What is there already stays as it is.
-
-        The columns are optional, because the rows that are there have no numbers yet.
-        """
+        """Prepares an existing table for sequence numbers, in one commit. What it has already stays as it is. The
+        columns are optional, because existing rows have no sequence numbers yet."""
 
         def attempt() -> Table:
             table = self.load(name)
@@ -340,7 +331,7 @@ class LightCatalog:
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
-        """Over a network, a commit whose answer does not come, or comes from a gateway, has an unknown outcome."""
+        """Over a network, a commit without an answer, or with an answer of a gateway, has an unknown outcome."""
         try:
             yield
         except (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError, ValidationError) as e:
@@ -349,8 +340,8 @@ class LightCatalog:
             raise
 
     def _committed(self, name: str, attempt: Callable[[], Table]) -> Table:
-        """Repeats an attempt that lost against another commit. Each one begins by loading the table, so repeating
-        after an unknown outcome is safe too: what landed is then seen, and not done again."""
+        """Repeats an attempt that lost against another commit. Each attempt begins by loading the table, so to repeat
+        after an unknown outcome is safe, too: the attempt sees what landed, and does not do it again."""
         for number in range(1, COMMIT_ATTEMPTS_MAX + 1):
             try:
                 with explained(full_name(name)):

@@ -1,4 +1,4 @@
-"""What a table looks like, in the words that `dataset create` takes. Importing this imports PyIceberg."""
+"""Describes a table in the terms that `dataset create` takes. Importing this imports PyIceberg."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ class TableDescription:
     table_uuid: str
     location: str
     format_version: int
-    columns: tuple[Column, ...]
-    """The user's; those that Strandline keeps for itself are left out."""
-    partition_by: tuple[str, ...]
-    """As `--partition-by` takes them: `day(at)`, `bucket(16, id)`, `who`."""
+    columns: tuple[Column, ...]  # the user's, without Strandline's own
+    partition_by: tuple[str, ...]  # as `--partition-by` takes them: `day(at)`, `bucket(16, id)`, `who`
 
 
 def describe(table: Table) -> TableDescription:
@@ -40,7 +38,7 @@ def _partition_by(table: Table) -> tuple[str, ...]:
         column = table.schema().find_column_name(field.source_id) or field.name
         kind, _, number = str(field.transform).rstrip("]").partition("[")
         if kind == "void":
-            continue  # how tables of format 1 keep the place of a partition field that was removed
+            continue  # the placeholder of a removed partition field, in tables of format 1
         inner = f"{number}, {column}" if number else column
         found.append(column if kind == "identity" else f"{kind}({inner})")
     return tuple(found)

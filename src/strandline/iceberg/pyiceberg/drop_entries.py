@@ -1,7 +1,8 @@
-"""Entries of data files that are gone, removed from main in one commit, through PyIceberg. Importing this imports it.
+"""Removes the entries of missing data files from main in one commit, through PyIceberg. Importing this imports
+PyIceberg.
 
-A commit carries the token of its batch in its summary, and requires that the table has no tag that voids the token.
-So whoever took a batch over voids it first: then what the table tells of it is final, whether its commit landed or not.
+A commit has the token of its batch in its summary, and requires that the table has no tag that voids the token. A
+process that takes a batch over voids the token first: then the table shows the final outcome, landed or not.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ from strandline.iceberg.pyiceberg.catalog import LightCatalog
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
 
-VOID_KEPT_MS = 30 * 86_400_000
-"""Longer than any process sleeps that prepared a commit; then expiry removes the tag."""
+VOID_KEPT_MS = 30 * 86_400_000  # longer than any process with a prepared commit can sleep; then expiry removes the tag
 FORMAT_VERSION_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    count: int
-    """Files, however often main had each."""
+    count: int  # of files, however often main had each
     snapshot: int | None
 
 
@@ -49,7 +48,7 @@ def drop_data_files(
     attempts_max: int,
     before_commit: Callable[[], None],
 ) -> Dropped:
-    """`before_commit` is the last word: what it raises ends the attempt before anything is committed."""
+    """`before_commit` is the last check: if it raises, nothing is committed. Raises CommitUnknown or StorageError."""
     for number in range(1, attempts_max + 1):
         table = catalog.load(name)
         if (landed := _landed(table, token)) is not None:
@@ -77,7 +76,7 @@ def drop_data_files(
 
 
 def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
-    """How many entries the commit of a batch removed; None if the table does not have it."""
+    """How many entries the commit of a batch removed; None if the table does not have that commit."""
     try:
         found = _landed(catalog.load(name), token)
     except NoSuchDataset:
@@ -86,12 +85,12 @@ def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
 
 
 def has_entries(catalog: LightCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
-    """Of any of these files, in main."""
+    """Whether main has an entry for any of these files."""
     return bool(_entries(catalog.load(name), wanted, key))
 
 
 def void(catalog: LightCatalog, name: str, token: str) -> None:
-    """From here on a commit of the batch cannot land."""
+    """From now on a commit of the batch cannot land. Raises CommitUnknown."""
     for _ in range(20):
         try:
             table = catalog.load(name)
@@ -99,7 +98,7 @@ def void(catalog: LightCatalog, name: str, token: str) -> None:
             return
         main = table.current_snapshot()
         if main is None or VOID_PREFIX + token in table.metadata.refs:
-            return  # there is no entry to drop, or somebody was faster
+            return  # there is no entry to drop, or another process voided it first
         try:
             with explained(name), table.manage_snapshots() as change:
                 change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
@@ -112,7 +111,7 @@ def void(catalog: LightCatalog, name: str, token: str) -> None:
 
 
 def _until(tagged_ms: int) -> int:
-    """A tag is as old as its snapshot, not as itself."""
+    """A tag's age is that of its snapshot, not its own."""
     return max(0, int(time.time() * 1000) - tagged_ms) + VOID_KEPT_MS
 
 
@@ -144,9 +143,9 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
 def _commit(
     table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str], *, keep_files: bool
 ) -> int:
-    """`keep_files`: what was written for a commit stays if that was refused. Over a network a commit that a gateway
-    sent twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
-    # Once: between two attempts the lease is looked at again, and PyIceberg's own would not.
+    """`keep_files`: files that were written for a refused commit stay. Over a network, a commit that a gateway sent
+    twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
+    # One attempt: the lease must be checked again before the next, which PyIceberg's own retries would not do.
     once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     transaction = table.transaction()

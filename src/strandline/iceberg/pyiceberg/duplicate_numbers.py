@@ -1,7 +1,7 @@
-"""Rows that share a number: somebody copied rows together with their numbers, or made up one that is ours.
+"""Finds rows that share a sequence number: somebody copied rows with their numbers, or wrote a number that is ours.
 
-Manifests tell which files cannot hold such a row, by the numbers between which each file lies. The others are opened,
-and of them only the numbers are read. Imports numpy, not PyIceberg.
+The bounds in the manifests show which files cannot have such a row. Of the other files, only the sequence numbers are
+read. Imports numpy, not PyIceberg.
 """
 
 from __future__ import annotations
@@ -15,31 +15,26 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS_READ_MAX = 10_000_000
-"""More numbers than this are not read to find it out: a reader then looks at the rows it reads."""
+ROWS_READ_MAX = 10_000_000  # more sequence numbers than this are not read; then readers check the rows that they read
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedFile:
     index: int
     lo: int
-    hi: int
-    """Numbers lie between these two; the whole of the sequence where the file does not tell."""
-    numbers: int
-    """How many of its rows have one, deletes not counted."""
-    is_suspect: bool
-    """Whether it came by a commit that is not known to bring each number once."""
+    hi: int  # bounds of the sequence numbers; the whole sequence if the file does not tell
+    numbers: int  # rows with a sequence number, before deletes
+    is_suspect: bool  # whether it came by a commit that is not known to bring each sequence number once
 
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    rows: int
-    """One less than there are rows of a number, summed up."""
+    rows: int  # rows beyond the first of each sequence number
     first: int | None
 
 
 def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
-    """The files that may share a number with a suspect one, or hold one twice, and the spans in which to look."""
+    """The files that may share a number with a suspect one, or have one twice, and the ranges to search."""
     numbered = sorted((f for f in files if f.numbers), key=lambda f: (f.lo, f.hi))
     chosen: dict[int, NumberedFile] = {}
     spans: list[tuple[int, int]] = []
@@ -47,14 +42,14 @@ def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], li
         for suspect in (f for f in group if f.is_suspect):
             near = [f for f in group if f.lo <= suspect.hi and suspect.lo <= f.hi]
             if len(near) == 1 and suspect.numbers == suspect.hi - suspect.lo + 1:
-                continue  # as many rows as numbers, and nobody else has one of them
+                continue  # as many rows as numbers, and no other file has one of them
             spans.append((suspect.lo, suspect.hi))
             chosen.update((f.index, f) for f in near)
     return list(chosen.values()), spans
 
 
 def _overlapping(ordered: Sequence[NumberedFile]) -> Iterator[list[NumberedFile]]:
-    """Runs of files, none of which shares a number with a file of another run."""
+    """Runs of files that share no number with a file of another run."""
     group: list[NumberedFile] = []
     end = 0
     for file in ordered:
@@ -74,7 +69,7 @@ def count_twice(
     *,
     rows_max: int = ROWS_READ_MAX,
 ) -> Twice | None:
-    """None where too many rows would have to be read. Only numbers of ours count: others are foreign once or twice."""
+    """None if too many rows would have to be read. Only numbers of ours count: others are foreign anyway."""
     chosen, spans = files_to_read(files)
     if not chosen:
         return Twice(0, None)

@@ -1,4 +1,4 @@
-"""PyIceberg's errors as ours."""
+"""Translates PyIceberg's errors into ours."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DENIED_HINT = "Look at the credentials in catalog.options, and at what the catal
 
 @contextmanager
 def opening(what: str) -> Iterator[None]:
-    """Around what reads a table's metadata: a damaged file makes its readers say anything, and one table that cannot
-    be opened is not to end what is done with the others."""
+    """Use around code that reads a table's metadata. A damaged file may make its reader raise anything, and a table
+    that cannot be opened must not affect the others: it becomes TableUnfit."""
     with explained(what):
         try:
             yield
-        except BadGzipFile as e:  # an OSError, but of what was read
+        except BadGzipFile as e:  # an OSError, but about the content
             raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
         except _NOT_OF_THE_TABLE:
             raise
@@ -46,7 +46,7 @@ def opening(what: str) -> Iterator[None]:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Conflicts pass, because the caller repeats them."""
+    """Conflicts pass, because the caller retries them."""
     try:
         yield
     except _PASSED:
@@ -75,7 +75,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _is_of_the_way(error: Exception) -> bool:
-    """Of the HTTP client, on its way to a REST catalog. Some of its errors are values that are wrong, too."""
+    """An error of the HTTP client, on the way to a REST catalog. Some of those are ValueErrors, too."""
     return type(error).__module__.startswith("requests.")
 
 
@@ -85,11 +85,11 @@ def _briefly(error: Exception) -> str:
 
 
 def _is_of_the_database(error: Exception) -> bool:
-    """PyIceberg lets the driver's errors through; its library is not imported here only to name them."""
+    """PyIceberg lets the driver's errors through. Checked by name, to avoid the import of the driver's library."""
     return type(error).__module__.startswith("sqlalchemy.")
 
 
 def told(error: Exception) -> str:
-    """The line of a validation report that says what is wrong; the others say where in the validator."""
+    """The line of a validation report that says what is wrong; the others only locate it in the validator."""
     lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
     return next((line for line in lines if "error," in line), lines[0]).partition(" [type=")[0]

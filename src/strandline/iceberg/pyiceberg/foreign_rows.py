@@ -1,8 +1,8 @@
-"""How many rows of a table have no number, or one that no block of ours owns. Imports PyIceberg: heavy paths only.
+"""Counts rows without a sequence number, or with one that no block of ours owns. Imports PyIceberg: heavy paths only.
 
-Manifests answer for most files: the bounds and null counts of `_ingest_seq` say whether a file lies wholly inside or
-outside what is owned. Only a file that straddles, that lacks those figures, or that has deletes and would count is
-opened, and of it only that column is read.
+Manifests answer for most files: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside or
+outside the owned ranges. Only a file that straddles, that lacks those figures, or that would count and has deletes is
+opened, and only that column of it is read.
 """
 
 from __future__ import annotations
@@ -38,13 +38,10 @@ _FIELD_ID_KEY = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class RowsNotOurs:
-    snapshot: SnapshotId | None
-    """Main's snapshot that was counted; None for a table that never had one."""
+    snapshot: SnapshotId | None  # the snapshot of main that was counted; None for a table that never had one
     unnumbered: int
-    foreign: int
-    """With a number that nobody owns, or with one that stands twice."""
-    twice: int | None
-    """Of the foreign ones, those that share a number of ours; None where too much would have to be read."""
+    foreign: int  # with a sequence number that no block owns, or with a duplicate one
+    twice: int | None  # the foreign rows that share a sequence number of ours; None if too much would have to be read
     twice_first: int | None
 
 
@@ -67,11 +64,9 @@ class _EqualityDeletes(Exception):
 def count_rows_not_ours(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId], bool]
 ) -> RowsNotOurs | None:
-    """At main's current snapshot; None where equality deletes hide what is left of a file that would count.
-
-    `owned` is sorted and disjoint. `is_trusted` says of a snapshot whether what it added holds each number once, and
-    none that another file has.
-    """
+    """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
+    sorted and disjoint. `is_trusted` says whether a snapshot added each sequence number once, and none that another
+    file has."""
     snapshot = table.current_snapshot()
     if snapshot is None:
         return RowsNotOurs(None, 0, 0, 0, None)
@@ -100,7 +95,7 @@ def count_rows_not_ours(
 
 
 class _Owned:
-    """Ranges as two sorted arrays; neighbours are joined, so that a file over two blocks does not seem to straddle."""
+    """Ranges as two sorted arrays. Adjacent ones are joined: a file over two blocks must not seem to straddle."""
 
     def __init__(self, ranges: Sequence[SeqRange]) -> None:
         los = np.fromiter((r.lo for r in ranges), dtype=np.int64, count=len(ranges))
@@ -129,7 +124,7 @@ class _Owned:
 
 
 class _Deletes:
-    """The delete files of a snapshot. There are few of them beside the data, so they are held whole."""
+    """The delete files of a snapshot. They are few compared with the data files, so all are kept in memory."""
 
     def __init__(self, table: Table, snapshot: Snapshot) -> None:
         self._index: DeleteFileIndex | None = None
@@ -146,8 +141,7 @@ class _Deletes:
 
     def of(self, entry: ManifestEntry) -> set[DataFile]:
         sequence_number = entry.sequence_number or 0
-        # An equality delete concerns older data only. Whether it fits the partition is not looked at: "unknown" errs
-        # on the safe side.
+        # An equality delete applies to older data only. Its partition is not checked: "unknown" errs on the safe side.
         if sequence_number < self._equality_up_to:
             raise _EqualityDeletes
         if self._index is None:
@@ -199,7 +193,7 @@ class _Counter:
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
     def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
-        """Before deletes; None where the file must be read."""
+        """Before deletes; None if the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
             return _Tally(file.record_count, 0)
@@ -225,7 +219,7 @@ class _Counter:
         if self._field_id is not None and not deletes and file.file_format == FileFormat.PARQUET:
             yield from self._read_parquet(file)
             return
-        # Where we have no column yet, any of the table's serves for counting the rows that are left.
+        # Without a column of ours yet, any column of the table serves to count the remaining rows.
         field_id = self._table.schema().fields[0].field_id if self._field_id is None else self._field_id
         field = self._table.schema().find_field(field_id)
         optional = NestedField(field_id, field.name, field.field_type, required=False)
@@ -245,7 +239,7 @@ class _Counter:
                 yield batch.column(0)
 
     def _column_in(self, schema: pa.Schema) -> str | None:
-        """By field id; by name only in files that have no ids at all, which were not written by Iceberg."""
+        """By field id; by name only in files without any ids, which were not written by Iceberg."""
         metadata = {f.name: f.metadata or {} for f in schema}
         ids = {name: int(m[_FIELD_ID_KEY]) for name, m in metadata.items() if _FIELD_ID_KEY in m}
         if ids:

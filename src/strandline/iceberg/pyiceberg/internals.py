@@ -1,6 +1,6 @@
-"""What PyIceberg keeps to itself, and we need: the only module that reaches for it. Importing this imports nothing.
+"""Private interfaces of PyIceberg that we need: the only module that uses them. Importing this imports nothing.
 
-`tests/unit/test_internals.py` says in a sentence what an upgrade has taken away.
+`tests/unit/test_internals.py` says in a sentence what an upgrade has removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def compiled_decoder() -> type[CythonBinaryDecoder] | None:
-    """Of Avro; None where PyIceberg was built without it."""
+    """Of Avro; None if PyIceberg was built without it."""
     try:
         from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
     except ImportError:
@@ -25,8 +25,8 @@ def compiled_decoder() -> type[CythonBinaryDecoder] | None:
 
 
 def checked_avro_file() -> Any:
-    """PyIceberg's reader, on a decoder that checks where its input ends. Its compiled one does not: a damaged manifest
-    could take this process with it."""
+    """PyIceberg's reader, on a decoder that checks where its input ends. The compiled decoder does not: a damaged
+    manifest could crash this process."""
     from pyiceberg.avro.decoder import StreamingBinaryDecoder
     from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
     from pyiceberg.avro.resolver import resolve_reader
@@ -55,7 +55,7 @@ def checked_avro_file() -> Any:
 def removal_from_main(
     table: Table, transaction: Transaction, summary: Mapping[str, str], requirement: TableRequirement
 ) -> _OverwriteFiles:
-    """An overwrite with nothing to add, which lands only where the requirement holds."""
+    """An overwrite that adds nothing, and lands only if the requirement holds."""
     from pyiceberg.table.refs import MAIN_BRANCH
     from pyiceberg.table.snapshots import Operation
     from pyiceberg.table.update.snapshot import _OverwriteFiles
@@ -75,5 +75,5 @@ def removal_from_main(
 
 
 def keep_written_files(transaction: Transaction) -> None:
-    """What was written for the transaction stays, also where its commit is refused."""
+    """Files that were written for the transaction stay, even if its commit is refused."""
     transaction._snapshot_producers.clear()

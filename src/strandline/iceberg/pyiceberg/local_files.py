@@ -1,7 +1,7 @@
-"""Files of this machine, opened for PyIceberg as Python opens them.
+"""Opens local files for PyIceberg with plain Python.
 
-PyIceberg's own way goes through Arrow, whose import takes longer than a small lake takes to be looked through; who only
-wants metadata should not wait for it. What does not lie on this machine still goes that way.
+PyIceberg's own implementation imports Arrow, which takes longer than to read through a small lake; code that needs only
+metadata should not wait for that. Files elsewhere still use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCAL = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?)?(?=/(?!/))", re.IGNORE
 
 
 def local_path(location: str) -> Path | None:
-    """None where it does not lie on this machine, or is not spelled out."""
+    """None if it is not a local file, or not an absolute path."""
     found = _LOCAL.match(location)
     return None if found is None else Path(location[found.end() :])
 

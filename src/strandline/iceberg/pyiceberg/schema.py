@@ -1,4 +1,4 @@
-"""Columns to PyIceberg's schemas and back. Importing this imports PyIceberg: heavy paths only."""
+"""Converts columns to PyIceberg's schemas and back. Importing this imports PyIceberg: heavy paths only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PARTITION = Column(PARTITION_COLUMN, Primitive("string"), required=True)
 
 
 def dataset_schema(columns: Sequence[Column], deliver_by: Sequence[str]) -> Schema:
-    """The user's columns behind our own."""
+    """The user's columns after our own."""
     check_columns(columns)
     check_writable(columns)
     check_deliver_by(columns, deliver_by)
@@ -76,7 +76,7 @@ def partition_spec(schema: Schema, parts: Sequence[PartitionBy]) -> PartitionSpe
 
 
 def to_pyiceberg(kind: ColumnType) -> IcebergType:
-    """The ids inside are placeholders: whoever adds the column gives fresh ones."""
+    """The ids inside are placeholders: PyIceberg assigns fresh ones when the column is added."""
     holder = {"type": "struct", "fields": [
         {"id": 1, "name": "it", "required": False, "type": iceberg_type(kind, itertools.count(2))}
     ]}  # fmt: skip
@@ -84,7 +84,7 @@ def to_pyiceberg(kind: ColumnType) -> IcebergType:
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """Every column of a table, ours too."""
+    """All columns of a table, Strandline's own included."""
     return tuple(map(_column, schema.fields))
 
 
@@ -105,7 +105,7 @@ def from_pyiceberg(kind: IcebergType) -> ColumnType:
 
 
 def fit_own_columns(schema: Schema) -> tuple[NestedField | None, NestedField | None]:
-    """Our columns in somebody's table, if they are there and are what they must be."""
+    """Our columns in an existing table, if present. Raises SchemaError if one has the wrong type."""
     found = {f.name: f for f in schema.fields}
     for name, wanted in ((SEQ_COLUMN, LongType()), (PARTITION_COLUMN, StringType())):
         field = found.get(name)

@@ -1,1 +1,1 @@
-"""Columns and types as a person writes them, or as a data file shows them."""
+"""Columns and types as people write them, or as data files show them."""

@@ -1,4 +1,4 @@
-"""Changes of a dataset's schema that need no rewriting, as values. Names are paths: `a.b` is the field b of a."""
+"""Changes of a dataset's schema that need no rewrite, as values. Names are paths: `a.b` is the field b of a."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.iceberg.schema.columns import ColumnType
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """Always optional: the rows that are there have no value for it."""
+    """Always optional: existing rows have no value for it."""
 
     name: str
     type: ColumnType
@@ -25,8 +25,7 @@ class WidenColumn:
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
     name: str
-    new: str
-    """The last part only: a column does not move between structs."""
+    new: str  # the last part only: a column does not move between structs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Columns and their types, as a person writes them down. Pure: nothing here knows PyIceberg, Spark or a catalog.
+"""Columns and their types, as people write them. Pure: no PyIceberg, Spark or catalog.
 
-A type is one of Iceberg's, written by its own name (`long`, `decimal(10,2)`), short (`list<string>`,
+A type is one of Iceberg's, by its own name (`long`, `decimal(10,2)`), in short form (`list<string>`,
 `map<string,long>`, `struct<a:int,b:string>`), or as Iceberg's JSON. Other libraries get a schema through that JSON
-(`iceberg_schema`), so that there is one place that spells types. `schema_file` reads them.
+(`iceberg_schema`), so that only one place spells types. `schema_file` parses them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from strandline.core.types import is_reserved
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    name: str
-    """In one spelling: `long`, `decimal(10,2)`, `fixed[16]`."""
+    name: str  # in one spelling: `long`, `decimal(10,2)`, `fixed[16]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def check_name(name: str, where: str) -> None:
 
 
 def check_columns(columns: Sequence[Column]) -> None:
-    """What holds for the columns that a user brings, wherever they come from."""
+    """Checks columns that a user brings, wherever they come from. Raises SchemaError."""
     if not columns:
         raise SchemaError("a dataset needs at least one column")
     check_names(columns, "")
@@ -116,7 +115,7 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 
 def check_free(name: str) -> None:
-    """Names that a table's own columns cannot have, or that no query could reach."""
+    """Refuses names that the user's columns cannot have, or that no query could reach. Raises SchemaError."""
     if is_reserved(name):
         raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
     if name.lower() in _METADATA_COLUMNS:
@@ -126,7 +125,7 @@ def check_free(name: str) -> None:
 
 
 def walk(columns: Iterable[Column], prefix: str = "") -> Iterator[tuple[str, ColumnType]]:
-    """Every type in the columns with its path, outermost first."""
+    """All types in the columns with their paths, outermost first."""
     for column in columns:
         yield from _walk_type(f"{prefix}{column.name}", column.type)
 
@@ -144,7 +143,7 @@ def _walk_type(path: str, kind: ColumnType) -> Iterator[tuple[str, ColumnType]]:
 
 
 def check_writable(columns: Iterable[Column]) -> None:
-    """Refuse types that are Iceberg's, but that rows could never be written to: better now than at the first batch."""
+    """Refuses Iceberg types that rows could never be written to: better now than at the first batch."""
     for path, kind in walk(columns):
         if not isinstance(kind, Primitive):
             continue
@@ -154,7 +153,7 @@ def check_writable(columns: Iterable[Column]) -> None:
 
 
 def can_widen(old: ColumnType, new: ColumnType) -> bool:
-    """Iceberg reads old files under these types without rewriting them."""
+    """Whether Iceberg reads old files as the new type without a rewrite."""
     if not (isinstance(old, Primitive) and isinstance(new, Primitive)):
         return False
     if (old.name, new.name) in (("int", "long"), ("float", "double")):
@@ -164,7 +163,7 @@ def can_widen(old: ColumnType, new: ColumnType) -> bool:
 
 
 def type_text(kind: ColumnType) -> str:
-    """For people; what is required inside a nested type is marked with an exclamation mark."""
+    """For people; an exclamation mark means required, inside a nested type."""
     match kind:
         case Primitive(name):
             return name
@@ -178,7 +177,7 @@ def type_text(kind: ColumnType) -> str:
 
 
 def describe(columns: Sequence[Column]) -> list[str]:
-    """One line a column, aligned."""
+    """One line per column, aligned."""
     names = max((len(c.name) for c in columns), default=0)
     types = max((len(type_text(c.type)) for c in columns), default=0)
     return [
@@ -188,7 +187,7 @@ def describe(columns: Sequence[Column]) -> list[str]:
 
 
 def to_json(columns: Iterable[Column]) -> list[dict[str, Any]]:
-    """What a schema file holds; reading it back gives the same columns."""
+    """The content of a schema file; parsing it gives the same columns."""
     out = []
     for column in columns:
         entry: dict[str, Any] = {"name": column.name, "type": _type_json(column.type), "required": column.required}
@@ -213,7 +212,7 @@ def _type_json(kind: ColumnType) -> str | dict[str, Any]:
 
 
 def _is_short(kind: ColumnType) -> bool:
-    """Whether the short spelling loses nothing."""
+    """Whether the short form loses nothing."""
     match kind:
         case Primitive():
             return True
@@ -227,7 +226,7 @@ def _is_short(kind: ColumnType) -> bool:
 
 
 def iceberg_schema(columns: Sequence[Column]) -> dict[str, Any]:
-    """Iceberg's JSON of a schema with fresh ids, as PyIceberg and Iceberg's Java library read it."""
+    """Iceberg's JSON of a schema with fresh ids, for PyIceberg and Iceberg's Java library."""
     ids = itertools.count(1)
     return {"type": "struct", "schema-id": 0, "fields": _iceberg_fields(columns, ids)}
 
@@ -262,7 +261,7 @@ def iceberg_type(kind: ColumnType, ids: Iterator[int]) -> str | dict[str, Any]:
 
 
 def from_iceberg(fields: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """The columns of a schema as a table's metadata spells them."""
+    """The columns of a schema in a table's metadata."""
     return tuple(Column(f["name"], _from_iceberg_type(f["type"]), f["required"], f.get("doc")) for f in fields)
 
 

@@ -1,7 +1,7 @@
-"""What columns a data file has (`--like FILE`): Parquet says it itself, JSON lines and CSV are looked at.
+"""Infers the columns of a data file (`--like FILE`): Parquet has a schema; JSON lines and CSV are sampled.
 
-The sample is read here rather than with Arrow's readers: those take `007` for a number, drop the digits of a timestamp
-beyond the unit that they guess, and give up on a mixed column without saying which line it was.
+The sample is parsed here and not with Arrow's readers: those take `007` for a number, drop the digits of a timestamp
+beyond the unit that they guess, and give up on a mixed column without naming the line.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE_ROWS_MAX = 10_000
-LINE_BYTES_MAX = 64 << 20
-"""A longer line is not a row but a file without line ends."""
+LINE_BYTES_MAX = 64 << 20  # a longer line is not a row but a file without line ends
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -49,35 +48,27 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]
 _INTEGER = re.compile(r"0|-?[1-9]\d*")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _EXAMPLES_MAX, _EXAMPLE_CHARS_MAX = 3, 40
-_SPECIAL = ("NaN", "Infinity", "-Infinity")
-"""JSON has no numbers for these, so they are written as text."""
+_SPECIAL = ("NaN", "Infinity", "-Infinity")  # JSON has no numbers for these, so they are written as text
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
     """A column that became text because some of its values are nothing else."""
 
-    column: str
-    """Of a field inside it: the whole path, such as `address.zip` or `tags.element`."""
-    likely: str
-    """The type that most of its values have."""
+    column: str  # the whole path of a nested field, such as `address.zip` or `tags.element`
+    likely: str  # the type of most of its values
     values: int
-    misfits: int
-    """How many of them do not have it."""
-    examples: tuple[tuple[int, str], ...]
-    """The first of those: line and text."""
+    misfits: int  # how many values do not have that type
+    examples: tuple[tuple[int, str], ...]  # the first of those: line and text
 
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
     columns: tuple[Column, ...]
     guesses: tuple[Guess, ...] = ()
-    empty: tuple[str, ...] = ()
-    """Columns, and fields inside them, without a value in the sample; they became text."""
-    empty_objects: tuple[str, ...] = ()
-    """Those that hold only objects without a field; they became maps."""
-    sampled_rows: int | None = None
-    """How many rows were looked at, where the file has more than these."""
+    empty: tuple[str, ...] = ()  # columns and nested fields without a value in the sample; they became text
+    empty_objects: tuple[str, ...] = ()  # those with only empty objects; they became maps
+    sampled_rows: int | None = None  # how many rows were sampled, if the file has more
 
 
 def infer_schema(path: Path) -> tuple[Column, ...]:
@@ -85,8 +76,8 @@ def infer_schema(path: Path) -> tuple[Column, ...]:
 
 
 def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
-    """The file's columns. Those in `types` have that type, whatever their values are. Every column is optional: a
-    sample cannot promise what later rows have."""
+    """The file's columns. Columns in `types` get that type, whatever their values. Every column is optional: a sample
+    cannot promise what later rows have. Raises InputError and SchemaError."""
     if path.is_dir():
         raise is_folder(path)
     kind = _kind(path)
@@ -144,14 +135,14 @@ def _open_text(path: Path) -> Iterator[IO[str]]:
 
 @dataclass(slots=True)
 class _Seen:
-    """A value's kind, narrowed or widened as more are seen. `kind` is None while there were only nulls."""
+    """The kind of a column's values, adjusted as more values are seen. `kind` is None while there were only nulls."""
 
     kind: str | None = None
     fields: dict[str, _Seen] = field(default_factory=dict)
     element: _Seen | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    # the first values of each kind, with their lines
     examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    """The first values of each kind, with their lines."""
 
     def type(self) -> ColumnType:
         match self.kind:
@@ -160,7 +151,7 @@ class _Seen:
             case "list" if self.element is not None:
                 return ListOf(self.element.type())
             case "struct":
-                # Only empty objects so far; a struct without fields cannot be written, and a map takes them.
+                # Only empty objects so far: a struct without fields cannot be written, and a map can hold them.
                 return MapOf(Primitive("string"), Primitive("string"))
             case None | "special":
                 return Primitive("string")
@@ -173,7 +164,7 @@ class _Seen:
             shown.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
 
     def guess(self, column: str) -> Guess | None:
-        """What to say about a column that became text though most of its values are something else."""
+        """What to report about a column that became text though most of its values are something else."""
         if self.kind != "string":
             return None
         groups: dict[str, int] = {}
@@ -233,7 +224,7 @@ def _merge(old: str | None, new: str) -> str | None:
 
 
 def _text_kind(text: str) -> str:
-    """A date or a timestamp if it is one that survives the trip; more than microseconds would not."""
+    """A date or a timestamp only if it survives the round trip; more than microseconds would not."""
     try:
         if _DATE.fullmatch(text):
             date.fromisoformat(text)
@@ -357,7 +348,7 @@ def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> In
         more = next(reader, None) is not None
     except csv.Error as e:
         raise InputError(f"{path}, line {reader.line_num}: not CSV: {e}") from e
-    check_columns([Column(name, Primitive("string")) for name in header])  # a name twice would hide a column below
+    check_columns([Column(name, Primitive("string")) for name in header])  # a duplicate name would hide a column below
     return _inferred(dict(zip(header, columns, strict=True)), types, taken if more else None)
 
 
@@ -366,14 +357,14 @@ def _cell_kind(text: str) -> str:
         return "boolean"
     if _INTEGER.fullmatch(text):
         return _integer_kind(int(text))
-    # 007 is the name of a thing and not an amount, and 1e999 is none that a double can hold.
+    # 007 is an identifier and not a number, and 1e999 does not fit into a double.
     if _NUMBER.fullmatch(text) and math.isfinite(float(text)) and (float(text) or not re.match("-?[0.]*[1-9]", text)):
         return "double"
     return "special" if text in _SPECIAL else _text_kind(text)
 
 
 def _merge_cells(old: str | None, new: str) -> str:
-    """In CSV everything is text to begin with, so text always holds both."""
+    """In CSV everything is text, so text always holds both."""
     return _merge(old, new) or "string"
 
 

@@ -1,4 +1,4 @@
-"""Files that cannot be read, each with what a person can do about it. Light: neither Spark nor Arrow is loaded here."""
+"""Errors for unreadable input files, each with what to do about it. Light: loads neither Spark nor Arrow."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import zstandard
 
 from strandline.core.errors import InputError
 
-HEAD_BYTES = 64 * 1024
-"""Enough of a file to tell what kind of text it is."""
+HEAD_BYTES = 64 * 1024  # enough of a file to recognize the kind of text
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_PACKED = {".gz": "gzip", ".zst": "zstd"}
-"""The command that packs and unpacks each."""
+_PACKED = {".gz": "gzip", ".zst": "zstd"}  # the command that compresses and decompresses each
 _READ = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
 def is_folder(path: Path) -> InputError:
-    """With the pattern that names the files in it that can be read."""
+    """Suggests the pattern that names the readable files in it."""
     try:
         found = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     except OSError:
@@ -38,8 +36,8 @@ def is_folder(path: Path) -> InputError:
 
 
 def unpacked(path: Path, head: bytes) -> bytes:
-    """The beginning of the text whose packed beginning `head` is. What is damaged gives less, and whoever reads the
-    whole file says so."""
+    """The beginning of the text, decompressed from the beginning of the file. Damaged data gives less; reading the
+    whole file reports that."""
     match path.suffix.lower():
         case ".gz":
             return _from_gzip(head)
@@ -65,8 +63,8 @@ def _from_gzip(head: bytes) -> bytes:
 
 
 def check_text(path: Path, format: str, head: bytes) -> None:
-    """Refuses text that others write and that is not read here, with the command that makes it so. `head` is
-    unpacked."""
+    """Refuses encodings and line ends that are not supported, with the command that converts them. `head` is
+    decompressed. Raises InputError."""
     if head.startswith(_UTF16) or b"\0" in head[:4]:
         raise InputError(
             f"{path} is UTF-16, and only UTF-8 is read",
@@ -80,7 +78,7 @@ def check_text(path: Path, format: str, head: bytes) -> None:
 
 
 def how_to_convert(path: Path, command: str, to: str) -> str:
-    """A packed file is unpacked for the command, and its result is packed."""
+    """For a compressed file, the command decompresses it and compresses the result."""
     packer, source = _PACKED.get(path.suffix.lower()), shlex.quote(str(path))
     if packer is None:
         return f"Convert it: {command} < {source} > {to}"
@@ -88,13 +86,13 @@ def how_to_convert(path: Path, command: str, to: str) -> str:
 
 
 def other_delimiter(header: str) -> str | None:
-    """What separates the cells of a line that has no comma, if it looks as if something does."""
+    """What separates the cells of a line without commas, if something seems to."""
     found = [(header.count(c), c) for c in ";\t|" if c in header]
     return max(found)[1] if found and "," not in header else None
 
 
 def wrong_delimiter(path: Path, found: str) -> str:
-    """A hint: the command that makes commas of what is there."""
+    """A hint: the command that replaces the delimiter by commas."""
     python = f"import csv,sys;csv.writer(sys.stdout).writerows(csv.reader(sys.stdin,delimiter={found!r}))"
     packed = path.suffix if path.suffix.lower() in _PACKED else ""
     return f"Only commas are read. {how_to_convert(path, f'python3 -c {shlex.quote(python)}', f'NEW.csv{packed}')}"

@@ -1,4 +1,4 @@
-"""`--partition-by`: Iceberg's transforms as a person writes them. Pure."""
+"""`--partition-by`: Iceberg's transforms as people write them. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ _HINT = "Say col, year(col), month(col), day(col), hour(col), bucket(16, col) or
 
 @dataclass(frozen=True, slots=True)
 class PartitionBy:
-    column: str
-    """A path: `a.b` is the field b of the struct a."""
-    transform: str
-    """As Iceberg writes it: `identity`, `day`, `bucket[16]`."""
+    column: str  # a path: `a.b` is the field b of the struct a
+    transform: str  # as Iceberg writes it: `identity`, `day`, `bucket[16]`
 
     @property
     def field_name(self) -> str:
-        """What Iceberg itself would call it."""
+        """The name that Iceberg itself would choose."""
         suffix = {"identity": "", "truncate": "_trunc"}.get(kind := self.transform.partition("[")[0], f"_{kind}")
         return f"{self.column}{suffix}"
 

@@ -1,6 +1,6 @@
-"""Reads columns and types that a person wrote: `--schema FILE`, and types on the command line.
+"""Parses columns and types that people write: `--schema FILE`, and types on the command line.
 
-Every error names the column that it is about.
+Every error names its column.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from strandline.iceberg.schema.columns import (
     check_names,
 )
 
-DEPTH_MAX = 32
-"""Deeper nesting than anyone means; a bound keeps a hostile file from exhausting the stack."""
+DEPTH_MAX = 32  # deeper than anyone means; the bound keeps a hostile file from exhausting the stack
 
 _PLAIN = frozenset({
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns",
@@ -35,6 +34,7 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
 _GEO = re.compile(r"(geometry|geography)(\(.*\))?")
 
+# names that people use out of habit, and Iceberg's names for them
 _OTHER_NAMES = {
     "bigint": "long", "integer": "int", "smallint": "int", "tinyint": "int", "short": "int", "byte": "int",
     "bool": "boolean", "text": "string", "varchar": "string", "char": "string", "str": "string", "json": "string",
@@ -43,11 +43,10 @@ _OTHER_NAMES = {
     "blob": "binary", "bytea": "binary", "array": "list<…>", "list": "list<…>", "map": "map<…,…>",
     "struct": "struct<…:…>", "record": "struct<…:…>", "row": "struct<…:…>",
 }  # fmt: skip
-"""What people write out of habit, and what Iceberg calls it."""
 
 
 def parse_type(value: object, *, where: str) -> ColumnType:
-    """`where` names the column for the error messages."""
+    """`where` names the column in error messages."""
     return _parse(value, where, 0)
 
 
@@ -100,7 +99,7 @@ def _short_field(text: str, where: str, depth: int) -> Column:
 
 
 def split_at_commas(text: str, where: str) -> list[str]:
-    """At the commas that are not inside brackets."""
+    """Splits at commas outside of brackets."""
     parts, start, open_brackets = [], 0, 0
     for i, char in enumerate(text):
         if char in "<([":
@@ -140,7 +139,7 @@ def _parse_primitive(text: str, where: str) -> Primitive:
 
 
 def parse_schema_file(path: Path) -> tuple[Column, ...]:
-    """JSON where the name says so, else YAML."""
+    """JSON if the file's name says so, otherwise YAML. Raises SchemaError and InputError."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as e:
@@ -159,7 +158,7 @@ def parse_schema_file(path: Path) -> tuple[Column, ...]:
 
 
 def parse_columns(value: object) -> tuple[Column, ...]:
-    """The columns of a dataset, from what a schema file holds."""
+    """The columns of a dataset, from the content of a schema file. Raises SchemaError."""
     if isinstance(value, dict) and value.get("type") == "struct":
         value = value.get("fields")
     if not isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Starting Spark: Java, jars, class archive, and one session per lake."""
+"""Starts Spark: Java, jars, class archive, and one session per lake."""

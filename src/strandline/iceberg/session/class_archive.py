@@ -1,8 +1,8 @@
-"""The class archive: what the JVM learnt about Spark's and Iceberg's classes in one start, kept for all later ones.
+"""The class archive: the classes of Spark and Iceberg that the JVM loaded in one start, kept for all later starts.
 
-Loading and checking some 20,000 classes is most of a start. The JVM can write what it loaded to a file when it ends
-(AppCDS) and map that file the next time. An archive fits one Java, one Spark and one set of jars; one that does not fit
-is ignored by the JVM, so that nothing here is ever fatal.
+To load and verify some 20,000 classes is most of a start. The JVM can write what it loaded to a file when it ends
+(AppCDS) and map that file the next time. An archive fits one Java, one Spark and one set of jars. The JVM ignores an
+archive that does not fit, so nothing here is ever fatal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def training_flags(archive: Path) -> tuple[str, ...]:
 def ensure_archive(
     folder: Path, java: JavaFound, jars: tuple[Path, ...], progress: Callable[[str], None] | None
 ) -> Path | None:
-    """The archive, made now if there is none; None if it cannot be made."""
+    """Creates the archive if there is none; None if that fails."""
     try:
         path = archive_path(folder, java, jars)
         if _touch(path):
@@ -72,7 +72,7 @@ def _touch(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return path.is_file()  # another user's cache, that we may only read
+        return path.is_file()  # another user's cache, which is read-only for us
     return True
 
 
@@ -113,7 +113,7 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
 
 
 def _prune(folder: Path, keep: Path) -> None:
-    """An archive is some 100 MB, and every change of Java or Spark leaves one behind."""
+    """An archive has some 100 MB, and every change of Java or Spark leaves one behind."""
     found = sorted(folder.glob("classes-*.jsa"), key=lambda p: p.stat().st_mtime, reverse=True)
     for old in found[_KEPT:]:
         if old != keep:

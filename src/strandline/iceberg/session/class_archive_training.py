@@ -1,4 +1,4 @@
-"""One typical start and first query, watched by the JVM. `class_archive` runs it as a program."""
+"""Runs one typical start and first query, which the JVM records. `class_archive` runs it as a program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
         _typical_work(context, scratch)
     finally:
         ended = stop_context()
-    if ended != 0:  # such as a disk that was full while the JVM wrote the archive
+    if ended != 0:  # for example, the disk was full when the JVM wrote the archive
         raise SystemExit(f"the JVM ended with {ended}: {(scratch / 'training.log').read_text('utf-8', 'replace')}")
 
 

@@ -1,7 +1,7 @@
-"""The Iceberg jars: fetched once, checked against pinned sums, kept in the cache.
+"""The Iceberg jars: fetched once, checked against pinned checksums, kept in the cache.
 
 Spark's own resolver fetches them, because it knows the default repository, and the proxies and mirrors that a site has
-set up for Spark. Whatever it brings is used only if its SHA-256 is the pinned one.
+configured for Spark. A jar is used only if its SHA-256 is the pinned one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ AWS = Jar(
 
 
 def needed_jars(*, s3: bool) -> tuple[Jar, ...]:
-    """The AWS bundle is larger than everything else together; who has no bucket does not fetch it."""
+    """The AWS bundle is larger than everything else together, so only lakes with a bucket fetch it."""
     return (ICEBERG, SQLITE, AWS) if s3 else (ICEBERG, SQLITE)
 
 
@@ -80,7 +80,8 @@ def spark_home() -> Path:
 def ensure_jars(
     folder: Path, jars: tuple[Jar, ...], java: JavaFound, progress: Callable[[str], None] | None
 ) -> tuple[Path, ...]:
-    """Every jar, in the cache and with the right sum. Looks at sizes and times only, if they were verified before."""
+    """All jars, in the cache and with the right checksum. Checks only sizes and times of jars that were verified
+    before. Raises RuntimeMissing."""
     paths = tuple(folder / jar.file_name for jar in jars)
     verified = _read_verified(folder)
     if all(_is_verified(path, jar, verified) for path, jar in zip(paths, jars, strict=True)):
@@ -96,15 +97,15 @@ def ensure_jars(
 
 
 def unverified_jars(folder: Path, jars: tuple[Jar, ...]) -> list[Jar]:
-    """Those that the next start would have to fetch or to check; changes nothing."""
+    """The jars that the next start would have to fetch or verify; changes nothing."""
     verified = _read_verified(folder)
     return [jar for jar in jars if not _is_verified(folder / jar.file_name, jar, verified)]
 
 
 @contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
-    """One process at a time; the system lets go of the lock if the holder dies."""
-    import fcntl  # not on Windows, where this module is imported but never gets here
+    """One process at a time; the system releases the lock if its holder dies."""
+    import fcntl  # does not exist on Windows, where this module is imported but never gets here
 
     with lock.open("ab") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -153,7 +154,7 @@ def sha256_of(path: Path) -> str:
 
 
 def _fetch(folder: Path, jars: list[Jar], java: JavaFound) -> None:
-    for left_behind in folder.glob("fetch-*"):  # by a process that was killed; we hold the lock
+    for left_behind in folder.glob("fetch-*"):  # of a killed process; we hold the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     # Inside the cache, so that the move is a rename within one file system.
     with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as scratch:
@@ -232,7 +233,7 @@ def _reason(output: str) -> str:
         return ": the disk is full"
     if "pkix" in lowered or "sslhandshake" in lowered:
         return ": Java does not trust the certificate of the package repository"
-    # All that the resolver says when it cannot even look the repository's name up.
+    # The resolver says no more than this if it cannot even resolve the repository's name.
     if "unresolved dependency" in lowered or "not found" in lowered:
         return ": there is no network, or the package repository cannot be reached from here"
     return ""

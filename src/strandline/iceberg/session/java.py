@@ -1,8 +1,8 @@
-"""Finding a Java that Spark can run on.
+"""Finds a Java that Spark can run on.
 
-Spark 4.1 wants 17 to 21 with the module `jdk.incubator.vector`. The small Javas that Python packages carry lack it, and
-on newer ones (tried: 25) Hadoop's login code fails before Spark is up. A machine may have several Javas: that the first
-on the PATH is unfit says nothing about the others.
+Spark 4.1 needs 17 to 21 with the module `jdk.incubator.vector`. The small Javas in Python packages lack it, and on
+newer ones (tried: 25) Hadoop's login code fails before Spark is up. A machine may have several Javas: if the first on
+the PATH is unfit, another may fit.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class JavaFound:
 
 @dataclass(frozen=True, slots=True)
 class JavaUnfit:
-    """A Java that is there, and why Spark cannot use it."""
+    """An installed Java, and why Spark cannot use it."""
 
     place: Path
     reason: str
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> JavaFound:
-    """The first Java that fits, in the order JAVA_HOME, PATH, the usual places."""
+    """The first Java that fits: from JAVA_HOME, the PATH, or the usual places. Raises RuntimeMissing."""
     refuse_windows()
     unfit: list[JavaUnfit] = []
     for place in _candidates(os.environ if environ is None else environ):
@@ -107,7 +107,7 @@ def inspect_java(home: Path) -> JavaFound | JavaUnfit:
 
 
 def major_version(version: str) -> int | None:
-    """17 of "17.0.15", 8 of "1.8.0_392"."""
+    """17 for "17.0.15", 8 for "1.8.0_392"."""
     if not (match := re.match(r"(?:1\.)?(\d+)", version)):
         return None
     return int(match.group(1))
@@ -139,7 +139,7 @@ def _home_of(program: Path) -> Iterator[Path]:
     home = program.resolve().parent.parent
     if (home / "release").is_file():
         yield home
-    # Version managers put a script on the PATH, and macOS a pointer; only the program itself knows where it lives.
+    # Version managers put a script on the PATH, and macOS a stub; only the program itself knows its home.
     elif found := re.search(r"^\s*java\.home = (.+)$", _output(_settings_command(program)) or "", flags=re.MULTILINE):
         yield Path(found.group(1))
 
@@ -150,13 +150,13 @@ def _settings_command(program: Path) -> list[str]:
 
 def _macos_homes() -> Iterator[Path]:
     for major in range(MAJOR_MIN, MAJOR_MAX + 1):
-        # It answers with the newest Java there is when there is none of the version asked for; inspect_java sees that.
+        # Without a Java of the wanted version, it answers with the newest one; inspect_java checks that.
         if answer := _output(["/usr/libexec/java_home", "-v", str(major)]):
             yield Path(answer.strip().splitlines()[-1])
 
 
 def _read_release(home: Path) -> tuple[str | None, frozenset[str]] | None:
-    """Version and modules from the file that JDKs carry; asking the program costs a fifth of a second per start."""
+    """Version and modules from the file `release` of a JDK; to ask the program costs a fifth of a second per start."""
     try:
         text = (home / "release").read_text("utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What Spark does for somebody, watched: called off when they have to stop, and how far it is."""
+"""Watches Spark jobs: cancels them when their owner must stop, and tells their progress."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOOKS_SECONDS = 0.5
 
 @contextmanager
 def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
-    """While jobs of this thread run, `check` is called now and then. When it raises, the jobs are cancelled, and its
-    error is raised here in place of Spark's. By tags of the context: those of a session are known only to the thread
-    that set them."""
+    """While jobs of this thread run, calls `check` now and then. When `check` raises, cancels the jobs, and raises that
+    error here instead of Spark's. Uses tags of the context: tags of a session are known only to the thread that set
+    them."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
     done = threading.Event()
@@ -32,12 +32,12 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
                 check()
             except Exception as e:
                 ending.append(e)
-                # Every job, also the one that was about to begin.
+                # Every job, also one that was about to begin.
                 context.cancelJobsWithTag(tag)
 
     looking = threading.Thread(target=look, name="job-watch", daemon=True)
     context.addJobTag(tag)
-    context.setInterruptOnCancel(True)  # tasks, too, which else would go on until they are done
+    context.setInterruptOnCancel(True)  # also interrupts tasks, which would otherwise run to their end
     looking.start()
     try:
         yield
@@ -54,7 +54,7 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def counted_tasks(spark: SparkSession) -> Iterator[Callable[[], float]]:
-    """How far the jobs are that this thread has under way: the share of their tasks that is done, from 0 to 1."""
+    """The progress of this thread's running jobs: the share of their tasks that is done, from 0 to 1."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
     tracker = status_tracker(context)

@@ -1,7 +1,7 @@
 """One Spark per process, one session per lake.
 
-A session has settings of its own, so that two lakes in one process do not see each other's catalog or credentials; the
-JVM, its class path and the executors are shared.
+A session has its own settings, so that two lakes in one process do not see each other's catalog or credentials. They
+share the JVM, its class path and the executors.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from strandline.iceberg.session.runtime import cache_folder, ensure_runtime
 from strandline.storage.s3_settings import S3Settings
 
 _BUSY_TIMEOUT_MILLISECONDS = 60_000
-"""Catalog transactions last milliseconds, but several processes and a slow disk can queue for seconds; the driver's own
-default of 3 s fails then."""
 
 _LOGS_KEPT = 20
 _lock = threading.Lock()
@@ -36,10 +34,8 @@ _lock = threading.Lock()
 def open_session(
     config: LakeConfig, *, with_s3: bool = False, progress: Callable[[str], None] | None = None
 ) -> SparkSession:
-    """A new session on the lake's catalog; starts Spark if this process has none.
-
-    `with_s3` prepares the process for lakes on S3 that it opens later: a running JVM cannot be given more jars.
-    """
+    """A new session on the lake's catalog; starts Spark if this process has none. `with_s3` prepares the process for
+    lakes on S3 that it opens later: a running JVM cannot load more jars."""
     settings = config.settings
     catalog = catalog_options(config)
     with _lock:
@@ -54,9 +50,9 @@ def open_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Else a union of frames of one partition each is one partition: all of it one task.
+        # Otherwise a union of single-partition frames is one partition: a single task.
         "spark.sql.unionOutputPartitioning": "false",
-        # A Spark of the user's own was not started with our pattern; this one is the session's.
+        # A user's own Spark was not started with our pattern, but the session can have it.
         "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }
     for key, value in (options | spark_options(config)).items():
@@ -68,24 +64,24 @@ def open_session(
 
 
 def stop_spark() -> None:
-    """Stop the process's Spark and its JVM; every session and DataFrame of it is of no use afterwards."""
+    """Stops the process's Spark and its JVM; all its sessions and DataFrames become useless."""
     with _lock:
         stop_context()
 
 
 def spark_options(config: LakeConfig) -> dict[str, str]:
-    """`spark.options` with what `env:NAME` names right now."""
+    """`spark.options` with the present values of `env:NAME`."""
     return {key: resolve_secret(value) or "" for key, value in config.settings.spark.options.items()}
 
 
 def catalog_options(config: LakeConfig) -> dict[str, str]:
-    """The Iceberg catalog as Spark wants it, keys relative to `spark.sql.catalog.<name>`."""
+    """The options of the Iceberg catalog for Spark; keys are relative to `spark.sql.catalog.<name>`."""
     catalog = config.settings.catalog
     options = {
         "": "org.apache.iceberg.spark.SparkCatalog",
-        # With the cache on, a session does not see what another one has just committed.
+        # With the cache, a session would not see what another one has just committed.
         ".cache-enabled": "false",
-        # Manifests never change: what was read once is kept, so that planning costs what is new.
+        # Manifests never change: cached ones make planning cost only what is new.
         ".io.manifest.cache-enabled": "true",
         ".warehouse": config.warehouse_url,
     }
@@ -103,8 +99,8 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
         options |= {".type": "rest", ".uri": catalog.uri or ""}
         options |= {f".{key}": value for key, value in resolve_catalog_options(catalog.options).items()}
     if config.settings.warehouse.is_s3:
-        # Credentials are catalog options: from the environment, executors on other machines would not have them. They
-        # are set on the session, never on the context, and Spark redacts them wherever it prints settings.
+        # Credentials are catalog options: executors on other machines would not get them from the environment. They are
+        # set on the session, never on the context, and Spark redacts them wherever it prints settings.
         store = S3Settings.of_warehouse(config.settings.warehouse)
         options |= {f".{key}": value for key, value in store.spark_options().items()}
     return options
@@ -147,7 +143,7 @@ def _modified(path: Path) -> float:
 
 
 def _check_fit(context: SparkContext, config: LakeConfig) -> None:
-    """Whether the Spark that this process already has, ours or the user's own, can serve this lake."""
+    """Raises RuntimeMissing or ConfigError if the Spark of this process, ours or the user's, cannot serve this lake."""
     missing = [name for name in _needed_classes(config) if not spark_internals.has_class(context, name)]
     if missing:
         packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))

@@ -1,7 +1,7 @@
-"""Starting the process's one Spark, quietly and quickly.
+"""Starts the process's one Spark, quietly and quickly.
 
-The JVM's standard output and error go to a log file for as long as it lives: Spark, Ivy, log4j and the JVM itself each
-have their own way of printing to a terminal, and this closes all of them at once.
+The JVM's standard output and error go to a log file as long as it lives: Spark, Ivy, log4j and the JVM itself each have
+their own way of printing to a terminal, and this stops all of them at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_SECONDS = 60
 LOG4J2_CONFIG = Path(__file__).with_name("log4j2.properties")
 
+# Spark's own default does not cover `s3.access-key-id` and `credential`
 REDACTED = "(?i)secret|password|passwd|token|credential|access[.-]?key"
-"""Spark's own default lets `s3.access-key-id` and `credential` through."""
 
 PACKAGES = (
     "java.io",
@@ -52,11 +52,11 @@ def is_local(master: str) -> bool:
 
 
 def java_options(*, local: bool, archive_flags: tuple[str, ...], further: str) -> str:
-    """The driver's JVM flags; what the user sets comes last and wins."""
+    """The driver's JVM flags; the user's flags come last and win."""
     flags = ["-Duser.timezone=UTC", "-Dfile.encoding=UTF-8", f"-Dlog4j2.configurationFile={LOG4J2_CONFIG.as_uri()}"]
     flags += ["-Dlog4j2.disableJmx=true", "-XX:-UsePerfData", "-Xshare:auto", "-Xlog:disable", *archive_flags]
     if local and not re.search(r"-XX:\+Use\w+GC", further):
-        # Concurrent collectors cost more at the start than they give. Two collectors at once are an error.
+        # Concurrent collectors cost more at the start than they gain. Two collectors at once are an error.
         flags.append("-XX:+UseSerialGC")
     return " ".join([*map(_quoted, flags), *([further] if further else [])])
 
@@ -70,16 +70,16 @@ def context_options(
     scratch: Path,
     options: Mapping[str, str],
 ) -> dict[str, str]:
-    """Everything that has to be known when the JVM starts. What belongs to one lake is set on its session instead."""
+    """Everything that the JVM needs at its start. Settings of one lake are set on its session instead."""
     local = is_local(master)
     ours = {
         "spark.master": master,
         "spark.app.name": "strandline",
         "spark.driver.memory": driver_memory,
-        "spark.log.level": "ERROR",  # else the gateway, taking itself for a shell, raises it to WARN
+        "spark.log.level": "ERROR",  # otherwise the gateway takes itself for a shell, and raises it to WARN
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The status store keeps these even without a UI; a daemon should not hold a thousand old jobs.
+        # The status store keeps these even without a UI; a daemon should not keep a thousand old jobs.
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "10000",
@@ -89,7 +89,7 @@ def context_options(
         "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.redaction.regex": REDACTED,
-        # Sinks are delivered to side by side: a large job of one must not keep the small ones of the others waiting.
+        # Sinks are delivered to in parallel: a large job of one must not hold up the small jobs of others.
         "spark.scheduler.mode": "FAIR",
         "spark.python.daemon.module": "strandline.iceberg.session.worker_daemon",
     }
@@ -113,7 +113,7 @@ _SECRET_FLAG = re.compile(rf"-D(\S*?(?:{REDACTED.removeprefix('(?i)')})[^\s=]*)=
 
 
 def _refuse_secret_flags(options: Mapping[str, str]) -> None:
-    """Flags of a JVM are arguments of its process, whoever starts it."""
+    """A JVM's flags are arguments of its process, which everybody can see. Raises ConfigError."""
     for name in _FLAG_SETTINGS:
         if (found := _SECRET_FLAG.search(options.get(name, ""))) is not None:
             raise ConfigError(
@@ -123,7 +123,7 @@ def _refuse_secret_flags(options: Mapping[str, str]) -> None:
 
 
 def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> SparkContext:
-    """Start the JVM and Spark in it; not one line reaches the terminal, also if it fails."""
+    """Starts the JVM and Spark; nothing reaches the terminal, even on failure. Raises RuntimeMissing, FailedError."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -137,7 +137,7 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
         spark_internals.launch_environment(_launch_environment(options, java, file)),
     ):
         try:
-            # Without the settings: pyspark would make arguments of them, and everybody on the machine sees those.
+            # Without the settings: pyspark would pass them as arguments, which everybody on the machine can see.
             gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as e:
             raise RuntimeMissing(
@@ -154,17 +154,17 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
                 hint=f"Everything that it printed is in {log}.",
             ) from e
     if python := worker_python(options):
-        context.pythonExec = python  # pyspark asks the environment of the process
+        context.pythonExec = python  # pyspark takes it from the environment of the process
     return context
 
 
 def worker_python(options: Mapping[str, str]) -> str | None:
-    """What runs Python on the executors; None where that is for the cluster to say."""
+    """The Python of the executors; None if the cluster decides."""
     return options.get("spark.pyspark.python") or (sys.executable if is_local(options["spark.master"]) else None)
 
 
 def stop_context() -> int | None:
-    """Stop Spark and its JVM, so that the next start may have another class path. Gives the JVM's exit code."""
+    """Stops Spark and its JVM, so that the next start can have another class path. Returns the JVM's exit code."""
     if (context := spark_internals.running_context()) is not None:
         context.stop()
     spark_internals.forget_sessions()
@@ -172,14 +172,14 @@ def stop_context() -> int | None:
 
 
 def end_jvm(gateway: Any) -> int | None:
-    """Ends the JVM and waits for it; pyspark itself leaves it to the end of the Python process."""
+    """Ends the JVM and waits for it; pyspark itself would leave it running until the Python process ends."""
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     spark_internals.forget_gateway()
     gateway.shutdown()
     if process is None:
         return None
     if process.stdin is not None:
-        process.stdin.close()  # Spark's gateway ends its JVM when this pipe does
+        process.stdin.close()  # Spark's gateway ends its JVM when this pipe closes
     try:
         return process.wait(_STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -188,7 +188,7 @@ def end_jvm(gateway: Any) -> int | None:
 
 
 def java_message(error: BaseException) -> str | None:
-    """The message of a Java exception, without its stack."""
+    """The message of a Java exception, without its stack trace."""
     java = getattr(error, "java_exception", None)
     if java is None:
         return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -196,7 +196,7 @@ def java_message(error: BaseException) -> str | None:
 
 
 def last_useful_line(text: str) -> str | None:
-    """What a person would look for at the end of a Java log: the last cause, else the last complaint."""
+    """The most useful line at the end of a Java log: the last cause, otherwise the last complaint."""
     lines = [line.strip() for line in text.splitlines()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     if causes:
@@ -217,7 +217,7 @@ def _read(log: Path) -> str:
 
 @contextmanager
 def _handed_over(options: Mapping[str, str]) -> Iterator[Path]:
-    """The settings in a file that only we can read, there until Spark's JVM has read it."""
+    """The settings in a file that only we can read, until Spark's JVM has read it."""
     with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:  # its mode is 0700
         file = Path(folder) / "spark.conf"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
@@ -226,7 +226,7 @@ def _handed_over(options: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _escaped(text: str) -> str:
-    """As `java.util.Properties` reads it back."""
+    """For `java.util.Properties`."""
     units = text.encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(chr(n) if 0x21 <= n <= 0x7E and chr(n) not in "\\=:#!" else f"\\u{n:04x}" for n in numbers)
@@ -247,12 +247,12 @@ def _launch_environment(options: Mapping[str, str], java: JavaFound, settings: P
         environ["PYSPARK_PYTHON"] = python
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
     if sys.platform == "linux" and "utf" not in locale.lower():
-        environ["LC_ALL"] = "C.UTF-8"  # else Java cannot open files whose names are not ASCII
+        environ["LC_ALL"] = "C.UTF-8"  # otherwise Java cannot open files with non-ASCII names
     return environ
 
 
 def _quoted(flag: str) -> str:
-    """As Spark's launcher splits its options: like a shell, double quotes with backslashes."""
+    """Spark's launcher splits options like a shell: double quotes with backslashes."""
     if re.fullmatch(r"[^\s\"'\\]+", flag):
         return flag
     return '"' + flag.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,6 +1,6 @@
-"""What Spark needs outside of Python: Java, the Iceberg jars, and a class archive. No pyspark is imported here.
+"""What Spark needs outside of Python: Java, the Iceberg jars, and a class archive. Does not import pyspark.
 
-`ensure_runtime` gets what is missing; `runtime_report` only looks, for `strandline doctor`.
+`ensure_runtime` gets what is missing; `runtime_report` only checks, for `strandline doctor`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Check:
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where what was fetched or made once is kept; everything in it can be deleted at any time."""
+    """The folder for what is fetched or made once; everything in it can be deleted at any time."""
     env = os.environ if environ is None else environ
     if named := env.get("STRANDLINE_CACHE"):
         return Path(named).expanduser().absolute()
@@ -55,7 +55,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def ensure_runtime(*, s3: bool, progress: Callable[[str], None] | None = None) -> Runtime:
-    """Everything that Spark needs, fetched or made now where it is missing."""
+    """Everything that Spark needs; fetches or makes what is missing. Raises RuntimeMissing."""
     refuse_windows()
     java = find_java()
     cache = cache_folder()
@@ -70,7 +70,7 @@ def ensure_runtime(*, s3: bool, progress: Callable[[str], None] | None = None) -
 
 
 def runtime_report(*, s3: bool = False) -> list[Check]:
-    """What is there and what is not; fetches, makes and starts nothing."""
+    """What is present and what is missing; fetches, makes and starts nothing."""
     return [_platform(), _python(), _sqlite(), *_java_and_jars(s3=s3), _disk()]
 
 
@@ -133,7 +133,7 @@ def _disk() -> Check:
 
 
 def main(arguments: list[str]) -> int:
-    """What `make install` runs. `--java` only looks for Java; `--s3` adds the jars for S3."""
+    """For `make install`. `--java` only finds Java; `--s3` adds the jars for S3."""
     try:
         if "--java" in arguments:
             print(find_java().home)

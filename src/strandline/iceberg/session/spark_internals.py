@@ -1,6 +1,6 @@
-"""What Spark and Py4J keep to themselves, and we need: the only module that reaches for it.
+"""Private interfaces of Spark and Py4J that we need: the only module that uses them.
 
-`tests/unit/test_internals.py` and `tests/spark/test_internals.py` say in a sentence what an upgrade has taken away.
+`tests/unit/test_internals.py` and `tests/spark/test_internals.py` say in a sentence what an upgrade has removed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-# The JVM behind a session.
-
 
 def jvm_of(spark: SparkSession | SparkContext) -> Any:
     return spark._jvm
@@ -26,8 +24,8 @@ def java_session(spark: SparkSession) -> Any:
 
 
 def set_active(spark: SparkSession) -> None:
-    """This thread works for the session. Iceberg asks for "the active one" to find its catalog of staged files: a
-    thread that did nothing before has none, and finds nothing."""
+    """Makes the session the active one of this thread. Iceberg finds its catalog of staged files through the active
+    session: a new thread has none, and would find nothing."""
     jvm_of(spark).org.apache.spark.sql.SparkSession.setActiveSession(java_session(spark))
 
 
@@ -52,11 +50,8 @@ def status_tracker(context: SparkContext) -> Any:
     return context._jsc.sc().statusTracker()
 
 
-# Plans of frames.
-
-
 def is_connect(df: DataFrame) -> bool:
-    """A frame of Spark Connect, which has no JVM here."""
+    """Whether it is a frame of Spark Connect, which has no JVM here."""
     return not hasattr(df, "_jdf")
 
 
@@ -69,7 +64,7 @@ def is_of_session(df: DataFrame, spark: SparkSession) -> bool:
 
 
 def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
-    """A frame of the rows that an RDD of Spark's internal rows computes, with the schema of another."""
+    """A frame over an RDD of Spark's internal rows, with the schema of another frame."""
     return frame_of(spark, java_session(spark).internalCreateDataFrame(rdd, like._jdf.schema(), False))
 
 
@@ -83,25 +78,19 @@ def catalyst_of(spark: SparkSession) -> Any:
     return jvm_of(spark).org.apache.spark.sql.catalyst
 
 
-# Errors.
-
-
 def java_origin(error: BaseException) -> Any:
-    """The Java exception that an error of PySpark or Py4J stands for; None where there is none."""
+    """The Java exception behind an error of PySpark or Py4J; None if there is none."""
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 
 
 def java_cause(error: BaseException) -> BaseException | None:
-    """What PySpark says the error was caused by."""
+    """The cause, according to PySpark."""
     return getattr(error, "_cause", None)
 
 
-# The one JVM of the process.
-
-
 def name_packages(jvm: Any, packages: Sequence[str]) -> None:
-    """Asked for `org`, then `org.apache`, and so on, the JVM looks each time through all its jars for a class of that
-    name, and in every imported package too: a fifth of its work where jobs are small. So it is told, not asked."""
+    """Declares packages to Py4J. Otherwise, for `org`, then `org.apache`, and so on, the JVM searches all its jars and
+    every imported package for a class of that name: a fifth of its work if jobs are small."""
     from py4j.java_gateway import JavaPackage
 
     for name in packages:
@@ -124,7 +113,7 @@ def running_session() -> SparkSession | None:
 
 
 def forget_sessions() -> None:
-    """PySpark would give out sessions of a context that was stopped."""
+    """Otherwise PySpark would return sessions of a stopped context."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = None
@@ -138,7 +127,7 @@ def gateway() -> Any:
 
 
 def forget_gateway() -> None:
-    """The next context starts a JVM of its own."""
+    """The next context then starts a new JVM."""
     from pyspark import SparkContext
 
     SparkContext._gateway = None
@@ -158,9 +147,8 @@ class _Os:
 
 @contextmanager
 def launch_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """What pyspark takes for the environment while it starts the JVM, which it hands a copy of it; there is no other
-    way to give it one. The environment of the process itself stays as it is: other threads read it, and start programs
-    with it."""
+    """Replaces the environment that pyspark sees while it starts the JVM, and passes on to it; there is no other way.
+    The environment of the process itself stays as it is: other threads read it, and start programs with it."""
     from pyspark import find_spark_home, java_gateway
 
     seen = _Os(changes)

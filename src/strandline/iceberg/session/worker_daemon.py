@@ -1,9 +1,9 @@
 """The process that Spark's Python workers are forked from (`spark.python.daemon.module`).
 
-Spark puts its core jar and itself, zipped, on the workers' path, and before every task Python reads the directories of
-all archives there again, once for each package in them: a fifth of a second. After every task the garbage of all
-modules is looked for: a twentieth. Here the archives are left out, what all our tasks need is imported before the first
-fork, once instead of once per worker, and what is imported is not looked at again. A task starts in milliseconds.
+Spark puts its core jar and a zipped pyspark on the workers' path. Before every task, Python would read the directories
+of all these archives again, once for each package in them: a fifth of a second. After every task it would collect the
+garbage of all modules: a twentieth. This daemon drops the archives from the path, imports what all our tasks need once,
+before the first fork, and excludes the imported objects from garbage collection. A task starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def without_archives(path: list[str]) -> list[str]:
-    """Spark zipped is only left out where it is a copy of the package that is installed here."""
+    """Drops the zipped pyspark only if it is a copy of the package that is installed here."""
     jarless = [p for p in path if not p.endswith(".jar")]
     spark = PathFinder.find_spec("pyspark", [p for p in jarless if not p.endswith(".zip")])
     if spark is None or spark.origin is None:

@@ -1,8 +1,8 @@
-"""Whether a condition in SQL gives the same answer for the same row, whenever and wherever it is evaluated.
+"""Decides whether a SQL condition gives the same answer for the same row, whenever and wherever it is evaluated.
 
-A sink's condition is evaluated again by every retry, by `verify` and by maintenance, perhaps years later and on other
-machines. So it may depend on the columns of the row and on nothing else: not on chance, time, the session, other
-tables, or where the row is stored.
+Every retry, `verify` and maintenance evaluate a sink's condition again, perhaps years later and on other machines. So
+it may depend only on the columns of the row: not on randomness, time, the session, other tables, or where the row is
+stored.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from strandline.iceberg.session.spark_internals import catalyst_of, query_execut
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# leaves that an expression may have; other leaves depend on more than the row
 _LEAVES = {"AttributeReference", "Literal", "NamedLambdaVariable", "CommonExpressionRef", "Pi", "EulerNumber"}
-"""What an expression may end in. Other leaves bring something in that is not of the row."""
+# Spark takes these for deterministic unless their author says otherwise
 _USER_FUNCTIONS = ("PythonUD", "ScalaUDF", "ScalaAggregator", "SQLScalarFunction", "Hive")
-"""Spark believes that these are deterministic unless their author says otherwise."""
+# `timestamp'now'` is an ordinary literal after Spark has parsed it
 _SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]\s*(now|today|tomorrow|yesterday)\b")
-"""`timestamp'now'` is an ordinary literal as soon as Spark has parsed it."""
 
 
 def find_instability(df: DataFrame, where: str) -> str | None:
-    """What in the condition depends on more than the row; None where nothing does. Raises what Spark's analyser raises
-    for a condition that does not fit the rows."""
+    """What in the condition depends on more than the row; None if nothing does. Raises what Spark's analyser raises for
+    a condition that does not fit the rows."""
     plan: Any = query_execution(df.where(where)).analyzed()
     condition = _filter_of(plan).condition()
     catalyst = catalyst_of(df.sparkSession)
@@ -54,7 +54,7 @@ def find_instability(df: DataFrame, where: str) -> str | None:
 
 
 def _filter_of(plan: Any) -> Any:
-    """Under a projection, where the condition reads a column that the frame does not show."""
+    """The filter is below a projection if the condition reads a column that the frame does not show."""
     while plan.nodeName() != "Filter":
         plan = plan.children().apply(0)
     return plan
@@ -70,7 +70,7 @@ def _parts(expression: Any) -> list[Any]:
 
 
 def _innermost(expression: Any, holds: Callable[[Any], bool]) -> Any | None:
-    """The deepest part that this is true of; it is true of everything around such a part, too."""
+    """The deepest part for which `holds` is true; it is also true for everything around that part."""
     if not holds(expression):
         return None
     inside = (_innermost(child, holds) for child in _children(expression))

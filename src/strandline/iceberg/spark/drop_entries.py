@@ -1,6 +1,8 @@
-"""Entries of data files that are gone, removed from main in one commit, through Spark: for tables of a format that
-PyIceberg does not write. A token cannot be voided here; a commit that lost its lease is kept from landing only by the
-last word before it."""
+"""Removes the entries of missing data files from main in one commit, through Spark: for table formats that PyIceberg
+cannot write.
+
+Tokens cannot be voided here: only the last check before a commit keeps one that lost its lease from landing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def drop_data_files(
     summary: Mapping[str, str],
     before_commit: Callable[[], None],
 ) -> int:
-    """`paths` without the scheme `file:`, and `s3://` for every kind of it."""
+    """`paths` are without the scheme `file:`, and with `s3://` for all S3 schemes. Raises CommitUnknown."""
 
     def attempt() -> int:
         table = tables.load(name)
@@ -34,8 +36,8 @@ def drop_data_files(
         if not found:
             return 0
         count = len(set(found.values()))
-        # Once: a commit of Iceberg's own would try again for minutes, and ask nobody whether it still may. In a
-        # transaction it is only prepared; what replaces the metadata that it was prepared on lands, or fails.
+        # One attempt: a commit of Iceberg's own would retry for minutes, without checking the lease. A transaction only
+        # prepares it; it lands on the metadata that it was prepared on, or fails.
         prepared = Prepared(table)
         delete = prepared.transaction.newDelete().validateFilesExist()
         for path in found:
@@ -59,7 +61,7 @@ def _landed(table: Any, token: str) -> int | None:
 
 
 def _spelled(tables: SparkTables, name: str, paths: Sequence[str]) -> dict[str, str]:
-    """As the table spells them, and which of the paths each is."""
+    """The paths as the table spells them, each with the path it matches."""
     spelled = f.regexp_replace(f.regexp_replace("file_path", "^file:(//)?", ""), "^s3[an]://", "s3://")
     files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0").where(spelled.isin(list(paths)))
     return {row.file_path: row.path for row in files.select("file_path", spelled.alias("path")).distinct().collect()}

@@ -1,4 +1,4 @@
-"""What retention and purge commit to a table: what is about to be missing first, then the delete."""
+"""What retention and purge commit to a table: first what is about to be missing, then the delete."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from strandline.iceberg.spark.tables import SparkTables
 
 __all__ = ["PURGES_TOLD_MAX", "delete", "tell", "tell_purge", "with_neighbours"]
 
-PURGES_TOLD_MAX = 64
-"""Beyond that, neighbours are told as one: properties are read with every load of the table."""
+PURGES_TOLD_MAX = 64  # beyond this, neighbours are combined: properties are read with every load of the table
 
 
 def tell(tables: SparkTables, name: str, floor: Seq) -> None:
-    """Each floor is a property of its own, and the highest counts: one that is told late, by a process that was given
-    up for dead, takes nothing back."""
+    """Each floor is a property of its own, and the highest counts: a process that was given up for dead and sets its
+    floor late lowers nothing."""
 
     def attempt() -> None:
         table = tables.load(name)
@@ -34,13 +33,13 @@ def tell(tables: SparkTables, name: str, floor: Seq) -> None:
 
 
 def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
-    """So that a ledger that is restored from before knows between which numbers rows are missing."""
+    """So that a ledger that is restored from an earlier copy knows in which range rows are missing."""
 
     def attempt() -> None:
         table = tables.load(name)
         known = tables.view_of(table).purged
         if any(p.number == purge.number and _within(purge.rows, p.rows) for p in known):
-            return  # the answer of an attempt was lost
+            return  # the answer of an earlier attempt was lost
         told = with_neighbours(known, purge, told_max=PURGES_TOLD_MAX)
         update = table.updateProperties()
         for other in known:
@@ -53,8 +52,8 @@ def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
 
 
 def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: int = PURGES_TOLD_MAX) -> ToldPurge:
-    """What is told in place of all that lies within it. It begins and ends with a purge in any case, so that a ledger
-    which knows both ends knows them; and it has the highest of their numbers, for what lies between its ends."""
+    """One entry that replaces all entries within it. It begins and ends with a purge, so that a ledger that knows both
+    ends knows the entry. It has the highest of their numbers, for the purges in between."""
     told = purge.rows
     while True:
         others = [p.rows for p in known if not _within(p.rows, told)]

@@ -1,8 +1,8 @@
-"""Iceberg's upkeep through Spark's JVM: files listed, rewritten and replaced; manifests; snapshots.
+"""Iceberg maintenance through Spark's JVM: lists, rewrites and replaces files; manifests; snapshots.
 
-Files are read and written through Iceberg's own rewrite groups, deletes applied and row ids kept. Nothing is visible
-until the commit, and the commit fails if one of the files it replaces is no longer there or had rows deleted meanwhile.
-A process that dies before it leaves files that no table knows.
+Files are read and written through Iceberg's own rewrite groups, with deletes applied and row ids kept. Nothing is
+visible until the commit, and the commit fails if one of the files it replaces is gone or had rows deleted meanwhile. A
+process that dies before the commit leaves orphan files.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ from strandline.iceberg.spark.tables import (
     root_cause,
 )
 
+# in the summary of a snapshot that replaced files: identifies the commit, so that one whose answer was lost is found
 COMPACTION_SUMMARY = "strandline.compaction"
-"""In the summary of a snapshot that replaced files: whose commit it is, so that one whose answer was lost is found."""
 TARGET_PROPERTY = "write.target-file-size-bytes"
 ROW_GROUP_PROPERTY = "write.parquet.row-group-size-bytes"
 _TARGET_DEFAULT = 512 << 20
-_ROLL_OVER_SHARE = 1.4
-"""What is planned as one file may come out larger: it stays one file up to this."""
+_ROLL_OVER_SHARE = 1.4  # a planned file may come out larger: it stays one file up to this
 
 
 class Rewritten(Protocol):
-    """A piece of a plan: neighbours that become one or a few files."""
+    """A piece of a plan: neighbouring files that become one or a few files."""
 
     @property
     def files(self) -> tuple[LiveFile, ...]: ...
@@ -58,7 +57,7 @@ class Rewritten(Protocol):
 
 @dataclass(frozen=True)
 class Main:
-    """One snapshot of main, file by file, and Java's own handles of them."""
+    """One snapshot of main, file by file, with Java's handles for them."""
 
     name: str
     table: Any
@@ -75,7 +74,7 @@ class Main:
 
 
 class CommitLost(Exception):
-    """Others replaced one of the files, or deleted rows from it: what was written from it is of no use."""
+    """Others replaced one of the files, or deleted rows from it: what was written from it is useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def list_main(tables: SparkTables, name: str) -> Main | None:
 
 
 class _Facts:
-    """Reads what is known about a file; every word with the JVM costs, so what does not change is asked once."""
+    """Reads what is known about a file. Every call to the JVM costs, so what does not change is read once."""
 
     def __init__(self, tables: SparkTables, table: Any) -> None:
         self._numbers = NumberBounds(tables.java, table)
@@ -147,7 +146,7 @@ class _Facts:
         )
 
     def _is_ordered(self, file: Any) -> bool:
-        """A table may have an order of its own, which our writes keep to, too: such a file says so."""
+        """A table may have a sort order of its own, which our writes follow, too: such a file says so."""
         added = file.fileSequenceNumber()
         return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
 
@@ -162,13 +161,13 @@ class _Facts:
 
 
 def _is_ours(summary: Any) -> bool:
-    """Whether the files that a snapshot added are a block's, or come from a compaction of ours."""
+    """Whether a snapshot added the files of a block, or of a compaction of ours."""
     wap = summary.get("published-wap-id") or summary.get("wap.id") or summary.get(BLOCK_SUMMARY)
     return WapId.parse(wap) is not None or summary.get(COMPACTION_SUMMARY) is not None
 
 
 class Rewrite:
-    """The files of some pieces, written anew in one Spark job, and put in the place of the old ones in one commit."""
+    """Rewrites the files of some pieces in one Spark job, and replaces the old ones in one commit."""
 
     def __init__(self, tables: SparkTables, main: Main, pieces: Sequence[Rewritten], target: int) -> None:
         self.id = f"strandline-{uuid.uuid4().hex}"
@@ -176,11 +175,11 @@ class Rewrite:
         self._written: list[Any] = []
 
     def write(self) -> list[NewFile]:
-        """Known to nobody yet."""
+        """No table references them yet."""
         options = {
             "output-spec-id": str(self._pieces[0].files[0].spec),
             "target-file-size-bytes": str(int(self._target * _ROLL_OVER_SHARE)),
-            # Rows come as they are to lie: the table's own order would undo that.
+            # Rows arrive in the right order: the table's own order would undo that.
             "use-table-distribution-and-ordering": "false",
         }
         main = self._main
@@ -193,7 +192,7 @@ class Rewrite:
         return [facts.new(file) for file in self._written]
 
     def live_rows(self) -> int:
-        """Rows of the files that are to be replaced: as manifests have it, and counted where deletes apply to one."""
+        """Rows of the files to be replaced: from manifests, or counted if deletes apply to a file."""
         known = sum(f.rows for piece in self._pieces for f in piece.files if not f.deletes)
         with_deletes = [f for piece in self._pieces for f in piece.files if f.deletes]
         if not with_deletes:
@@ -220,8 +219,8 @@ class Rewrite:
         return staged(self._tables, self._main.table, id, (self._main.tasks[f.location] for f in files))
 
     def commit(self, last_word: Callable[[], None] = lambda: None) -> None:
-        """`CommitLost` where the files are no longer as they were read; what was written is then removed, if it is
-        certain that no attempt landed. `last_word` is asked before each attempt, and what it raises ends it in the same
+        """Raises `CommitLost` if the files are no longer as they were read; then removes what was written, if certainly
+        no attempt landed. `last_word` is called before each attempt; an exception from it ends the commit in the same
         way."""
         unknown = False
 
@@ -255,7 +254,7 @@ class Rewrite:
         except JAVA_ERRORS as e:
             if "Cannot determine history" not in root_cause(e) or not self._is_as_read(table):
                 raise
-            # Someone expired the snapshots since; looked at now, the files are as they were.
+            # Somebody expired the snapshots since; a check shows that the files are as they were.
             self._replace(table, SnapshotId(table.currentSnapshot().snapshotId()))
 
     def discard(self) -> None:
@@ -279,7 +278,7 @@ class Rewrite:
         for file in self._old:
             task = self._main.tasks[file.location]
             yield task.file()
-            # A delete that is for this file alone has nothing left to be for.
+            # A delete file for this file alone applies to nothing any more.
             yield from (d for d in (task.deletes() if file.deletes else ()) if scopes.isFileScoped(d))
 
     @property
@@ -287,7 +286,7 @@ class Rewrite:
         return (file for piece in self._pieces for file in piece.files)
 
     def _landed(self, table: Any) -> bool:
-        """An answer was lost. Snapshots may be expired by now: then the files themselves tell."""
+        """After a lost answer. If snapshots were expired meanwhile, the files themselves tell."""
         view = self._tables.view_of(table)
         if any(s.summary.get(COMPACTION_SUMMARY) == self.id for s in view.ancestors(view.main)):
             return True
@@ -298,7 +297,7 @@ class Rewrite:
         return now is not None and sought in now.tasks
 
     def _is_as_read(self, table: Any) -> bool:
-        """Whether every file that is to be replaced is there, with the same deletes."""
+        """Whether every file to be replaced still exists, with the same deletes."""
         scan = table.newScan().ignoreResiduals()
         wanted = {file.location: _deletes(self._main.tasks[file.location]) for file in self._old}
         planned = scan.planFiles()
@@ -313,7 +312,7 @@ class Rewrite:
 
 
 def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
-    """Several deletion vectors may lie in one file."""
+    """Several deletion vectors may be in one file."""
     return frozenset((str(d.location()), d.contentOffset()) for d in task.deletes())
 
 
@@ -321,7 +320,7 @@ def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
 
 
 def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
-    """Delete files that apply to nothing any more."""
+    """Removes delete files that no longer apply to anything; returns how many."""
     with _sparing(tables) as sparing:
         action = sparing.java.actions().removeDanglingDeleteFiles(sparing.load(name))
         done = _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
@@ -329,7 +328,7 @@ def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
 
 
 def rewrite_manifests(tables: SparkTables, name: str) -> int:
-    """How many there are afterwards."""
+    """Returns how many manifests there are afterwards."""
     with _sparing(tables) as sparing:
         action = sparing.java.actions().rewriteManifests(sparing.load(name))
         _done(sparing, action.execute, f"manifests of {name} cannot be rewritten")
@@ -342,12 +341,11 @@ def history(tables: SparkTables, name: str) -> TableHistory:
 
 
 def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min: int) -> FilesDeleted:
-    """First the commit, then the files that nothing reaches any more: one that dies between leaves files that no
-    table knows."""
+    """Commits first, then deletes unreferenced files: a process that dies in between leaves orphan files."""
     what = f"snapshots of {name} cannot be expired"
     action = tables.java.actions().expireSnapshots(tables.load(name)).expireOlderThan(cutoff_ms).retainLast(keep_min)
     if tables.is_remote:
-        # Nothing is compared for such a commit: what main, or another reference, was set back to meanwhile goes, too.
+        # A REST catalog compares nothing here: if a ref was set back meanwhile, its snapshot is expired, too.
         before = tables.view(name)
         _done(tables, action.expireFiles, what)
         kept = {ref for ref in before.refs if ref not in before.branches and not ref.startswith(VOID_PREFIX)}

@@ -1,4 +1,4 @@
-"""Making someone else's table ready for numbers through Spark: for formats that PyIceberg reads but cannot write."""
+"""Prepares an existing table for sequence numbers through Spark: for formats that PyIceberg reads but cannot write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_sequence_column(
     deliver_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> TableView:
-    """Columns and properties in one commit; what is there already stays as it is. As `LightCatalog` does it."""
+    """Adds columns and properties in one commit, like `LightCatalog`; what the table has already stays as it is."""
 
     def attempt() -> TableView:
         table = tables.load(name)

@@ -47,8 +47,7 @@ class FileGroup:
     snapshot: SnapshotId
     tasks: tuple[Any, ...]
     paths: tuple[str, ...]
-    records: int
-    """Rows of these files, by their manifests; deletes not counted."""
+    records: int  # rows of these files by their manifests, before deletes
     has_deletes: bool
 
 
@@ -57,8 +56,8 @@ class FilesGone(Exception):
 
 
 def unnumbered_rows(tables: SparkTables, name: str) -> int:
-    """How many rows have no number, by their files' metrics. Deleted ones are among them, and so are those of files
-    that have no metrics."""
+    """How many rows have no sequence number, by metrics. Includes deleted rows, and all rows of files without
+    metrics."""
     number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
     try:
         files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0")
@@ -76,10 +75,8 @@ def unnumbered_group(
     skip: frozenset[str] = frozenset(),
     only: Sequence[str] | None = None,
 ) -> FileGroup | None:
-    """The next files that have, or may have, rows without a number; by their metrics, without opening them.
-
-    `only` asks for exactly these files and gets None if one of them is gone.
-    """
+    """The next files that have, or may have, rows without a sequence number, by their metrics alone. With `only`,
+    exactly these files, or None if one of them is gone."""
     table = tables.load(name)
     current = table.currentSnapshot()
     if current is None:
@@ -158,8 +155,8 @@ def write_files(
 
 
 def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:
-    """Every row that was read is in the new files, unless it was to be deleted. Else the new files are removed, and
-    nothing is committed."""
+    """Raises FailedError unless every row that was read is in the new files, or was to be deleted. Then it also removes
+    the new files, and nothing is committed."""
     written = sum(int(file.recordCount()) for file in new_files)
     if written + deleted == read:
         return
@@ -172,7 +169,7 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
 
 
 def discard(table: Any, new_files: Sequence[Any]) -> None:
-    """Files that no commit has named."""
+    """For files that no commit has named."""
     for file in new_files:
         table.io().deleteFile(file.location())
 
@@ -192,15 +189,15 @@ def commit(
     epoch: int,
     may_move_tag: Callable[[TableView], bool],
 ) -> None:
-    """Replace the group's files and remove the block's branch, in one commit. `FilesGone` if a file is not there, or if
-    the branch is not: whoever gives a block up removes its branch first, and this pass can then never land. Nor can one
-    of a ledger that was superseded: its numbers are another's."""
+    """Replaces the group's files and removes the block's branch, in one commit. Raises `FilesGone` if a file or the
+    branch is gone: whoever gives a block up removes its branch first, so that this pass can never land. A pass of a
+    superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
 
     def attempt() -> None:
         table = tables.load(group.name)
         prepared = Prepared(table)
         transaction = prepared.transaction
-        view = tables.view_of(table)  # the metadata that the commit will replace, or fail
+        view = tables.view_of(table)  # the metadata that the commit replaces, or fails
         if view.published_as(str(wap)) is not None:
             return  # it had landed, and only its answer was lost
         if branch not in view.refs:
@@ -247,7 +244,7 @@ def replace_files(
     for file in new:
         rewrite.addFile(file)
     if sequence > 0:
-        # Deletes by value that were committed meanwhile must still apply to these rows.
+        # Equality deletes that were committed meanwhile must still apply to these rows.
         rewrite.dataSequenceNumber(sequence)
     rewrite.set(*summary)
     rewrite.commit()

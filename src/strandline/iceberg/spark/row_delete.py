@@ -1,8 +1,8 @@
-"""Deleting the rows that fit a condition, with every row of a touched file accounted for before the commit.
+"""Deletes the rows that match a condition, and accounts for every row of a touched file before the commit.
 
-Files are replaced whole. A file of which every row fits goes; of the others, the rows that stay are written anew. What
-was written, and what the condition takes, must add up to what was read, or nothing is committed. The commit fails if
-one of the files is no longer there, or had rows deleted meanwhile: then everything is looked at again.
+Files are replaced as a whole. A file whose rows all match is removed; of other files, the remaining rows are written
+again. Rows written plus rows matched must equal rows read, or nothing is committed. The commit fails if one of the
+files is gone, or had rows deleted meanwhile: then everything is read again.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _LOST = (
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The rows that fit, counted by the file that holds them, and the numbers between which they lie."""
+    """The matching rows, counted by file, and the bounds of their sequence numbers."""
 
     by_file: Mapping[str, int]
     first: int | None
-    last: int | None
-    """None where a row that fits has no number."""
+    last: int | None  # None if a matching row has no sequence number
 
 
 class _Moved(Exception):
-    """Main is not what it was when its rows were counted."""
+    """Main has changed since its rows were counted."""
 
 
 def delete(tables: SparkTables, name: str, condition: str) -> None:
-    """The same again deletes nothing, so a commit that lost, or whose outcome is unknown, is simply repeated."""
+    """To delete again finds nothing, so a commit that lost or has an unknown outcome is repeated. Raises
+    CommitUnknown."""
     last = ""
     for n in range(tables.attempts_max):
         try:
@@ -111,7 +111,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
         .groupBy(df.metadataColumn("_file").alias("file"))
         .agg(F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last"), F.count(number))
     )
-    found = counts.collect()  # a line per file
+    found = counts.collect()  # one row per file
     if tables.view(name).main != snapshot and not view.main_has_current_schema:
         raise _Moved("the table was changed while its rows were counted")
     has_unnumbered = any(r[4] < r["rows"] for r in found)
@@ -125,7 +125,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
 def _tasks(
     tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, fitting: _Fitting
 ) -> tuple[list[Any], list[Any]]:
-    """The files of which every row goes, and those of which some stay. A file that has deletes is one of the latter."""
+    """The files whose rows all go, and those of which some stay. A file with deletes is among the latter."""
     scan = table.newScan().useSnapshot(snapshot).ignoreResiduals()
     if fitting.first is not None and fitting.last is not None:
         scan = scan.filter(tables.java.between(SEQ_COLUMN, fitting.first, fitting.last))
@@ -146,11 +146,11 @@ def _tasks(
 
 
 def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence[Any], added: Sequence[Any]) -> None:
-    """With a REST catalog it is sent by ourselves, and nobody tidies up after it."""
+    """With a REST catalog we send the commit ourselves, and nothing is cleaned up after it."""
     prepared = Prepared(table) if tables.is_remote else None
     overwrite = (table if prepared is None else prepared.transaction).newOverwrite()
     overwrite.validateFromSnapshot(snapshot)
-    overwrite.validateNoConflictingDeletes()  # also: every file that is replaced is still there
+    overwrite.validateNoConflictingDeletes()  # also checks that every replaced file still exists
     for task in old:
         overwrite.deleteFile(task.file())
     for file in added:

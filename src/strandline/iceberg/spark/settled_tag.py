@@ -1,4 +1,4 @@
-"""Our tag on a table, through Spark: whether main descends from it, and moving it forward (see `lineage.py`)."""
+"""Our tag on a table, through Spark: checks whether main descends from it, and moves it forward (see `lineage.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables
 
 
 def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> Verdict:
-    """Earlier metadata files, and rows, are read only where nothing else tells."""
+    """Reads earlier metadata files, and rows, only if nothing else tells."""
 
     def all_have_rows(blocks: Sequence[SeqRange]) -> bool:
         if view.main is None:
@@ -30,7 +30,7 @@ def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory)
 
 
 def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]:
-    """As far back as there are files: a table may be told to delete them."""
+    """As far back as the files exist: a table's properties may let Iceberg delete them."""
     table = tables.load(name)
     for location in reversed(view.metadata_log):
         try:
@@ -45,8 +45,8 @@ def move(
     memory: Memory,
     on_verdict: Callable[[Verdict], None] = lambda verdict: None,
 ) -> Anchor | None:
-    """Puts the tag on main, unless that was rolled back. Where the tag is then. `on_verdict` is told before the commit,
-    and ends it by what it raises."""
+    """Puts the tag on main, unless main was rolled back; returns the tag's position. `on_verdict` is called before the
+    commit, and may raise to prevent it."""
 
     def attempt() -> Anchor | None:
         change = tables.change(name)
@@ -66,7 +66,7 @@ def move(
 
 
 def accept(tables: SparkTables, name: str) -> Anchor | None:
-    """Puts the tag on main as a person wants it, wherever it was. None for a table without rows."""
+    """Puts the tag on main because a person wants it, wherever it was. None for a table without rows."""
 
     def attempt() -> Anchor | None:
         change = tables.change(name)
@@ -76,7 +76,7 @@ def accept(tables: SparkTables, name: str) -> Anchor | None:
             return None
         if view.refs.get(SETTLED_TAG) != main.id:
             change.commit(settle=True)
-        # Above what the table has given out: a process that was slow to say what it published takes nothing back.
+        # Above all sequence numbers of the table: a process that reports late what it published lowers nothing.
         return Anchor(main.id, max(main.sequence, view.sequence))
 
     return tables.repeat(attempt, f"tag {SETTLED_TAG} of {name} cannot be moved")

@@ -1,11 +1,11 @@
-"""Iceberg through Spark's JVM: load, branch, stage, publish. Thin: it reads metadata, asks a pure function, commits.
+"""Iceberg through Spark's JVM: load, branch, stage, publish. Thin: it reads metadata, calls a pure function, commits.
 
-A commit that removes a branch succeeds only on the very metadata it was planned on; Iceberg refuses it otherwise with
+A commit that removes a branch succeeds only on the very metadata it was planned on; otherwise Iceberg refuses it with
 "refresh is required". So what was decided on `view` holds when the commit lands.
 
-Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts
-with itself. Iceberg deletes what it wrote for a commit that was refused, which then is live metadata (shown by
-experiment). So with a REST catalog our commits are prepared by Iceberg and sent by ourselves, and nobody tidies up
+Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts with
+itself. Iceberg then deletes the files that it wrote for the refused commit, which are live metadata (shown by
+experiment). So with a REST catalog, Iceberg prepares our commits and we send them ourselves, and nothing is cleaned up
 after them (docs/adr/0023).
 """
 
@@ -58,13 +58,12 @@ class DataFile:
     has_deletes: bool
 
 
-_TOUCHED_MS = 3_650 * 86_400_000
-"""Ten years: a branch of ours has no age at which it would go."""
+_TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
 
 
 class Prepared:
-    """Changes that Iceberg works out and writes files for. They are sent once; whatever becomes of it, what was written
-    stays, and if it was refused it is for the reconciler."""
+    """Changes that Iceberg computes and writes files for. They are sent once. Whatever the outcome, the files stay;
+    after a refusal the reconciler finds them."""
 
     def __init__(self, table: Any) -> None:
         self._operations = table.operations()
@@ -72,8 +71,8 @@ class Prepared:
         self._base = self._operations.current()
 
     def require(self, branch: str) -> None:
-        """Refused if that is gone, or has another head. A REST catalog compares the references that a commit sets, and
-        not those that it removes: so it is set, to what it is, and removed then."""
+        """The commit is refused if the branch is gone, or has another head. A REST catalog compares the refs that a
+        commit sets, but not those that it removes: so this sets the branch to what it is, before it is removed."""
         touch = self.transaction.manageSnapshots()
         touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
         touch.commit()
@@ -83,7 +82,7 @@ class Prepared:
 
 
 class SnapshotChange:
-    """Of main, of branches and of our tag, on the metadata that the table has from here on."""
+    """A change of main, of branches and of our tag, on the present metadata of the table."""
 
     def __init__(self, table: Any, *, is_remote: bool) -> None:
         self.table = table
@@ -115,12 +114,12 @@ class SnapshotChange:
         if self._is_remote:
             self._prepared.send()
         else:
-            # A change of references is refused on other metadata than it was planned on, and Iceberg tidies up.
+            # A change of refs is refused on any other metadata than it was planned on, and Iceberg cleans up.
             transaction.commitTransaction()
 
 
 def tag_main(transaction: Any) -> None:
-    """Our tag on main, as the transaction has it by now."""
+    """Puts our tag on main, as the transaction leaves it."""
     table = transaction.table()
     main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
     if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
@@ -139,7 +138,7 @@ def check_epoch(view: TableView, epoch: int) -> None:
 
 
 class _LookAgain(Exception):
-    """A commit was made, and what is so now could not be read yet."""
+    """A commit was sent, and its result has not been read back yet."""
 
 
 T = TypeVar("T")
@@ -152,7 +151,7 @@ class SparkTables:
         self._views: dict[str, TableView] = {}
         self.java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
-        # The JVM loads a catalog with the settings of whichever session is active: let that be this one, once.
+        # The JVM loads a catalog with the settings of the active session: make it this one, once.
         try:
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
         except Exception as e:
@@ -160,8 +159,8 @@ class SparkTables:
 
     @property
     def may_destroy(self) -> bool:
-        """What Iceberg commits by itself could delete live files: over a REST catalog a commit that arrives twice
-        conflicts with itself, and in a folder nothing keeps Iceberg from tidying up after it (docs/adr/0023)."""
+        """Whether Iceberg's own commits could delete live files: over a REST catalog a commit that arrives twice
+        conflicts with itself, and in a folder nothing keeps Iceberg from cleaning up after it (docs/adr/0023)."""
         return self.is_remote and not self._is_bucket
 
     @property
@@ -171,8 +170,8 @@ class SparkTables:
 
     @cached_property
     def sparing(self) -> SparkTables:
-        """For what Iceberg commits and tidies up by itself: with a REST catalog, in a session that deletes nothing from
-        the bucket. Files of a commit that lost are for the reconciler."""
+        """For operations that Iceberg commits and cleans up by itself: with a REST catalog, a session that deletes
+        nothing from the bucket. The reconciler finds the files of a commit that lost."""
         prefix = f"spark.sql.catalog.{CATALOG}"
         if not self.is_remote or not self._is_bucket:
             return self
@@ -182,8 +181,6 @@ class SparkTables:
                 session.conf.set(key, value)
         session.conf.set(f"{prefix}.s3.delete-enabled", "false")
         return SparkTables(session, attempts_max=self.attempts_max)
-
-    # Reading.
 
     def load(self, name: str) -> Any:
         try:
@@ -200,12 +197,12 @@ class SparkTables:
         return self._parsed(table.operations().current())
 
     def earlier_view(self, table: Any, location: str) -> TableView:
-        """As an earlier metadata file of the table has it."""
+        """The table as of an earlier metadata file."""
         return self._parsed(self.java.read_metadata(table, location))
 
     def _parsed(self, metadata: Any) -> TableView:
-        """A metadata file never changes, so what was parsed of it is used again; the table is looked at many times for
-        each batch. Metadata without a file, of some REST catalogs, is parsed each time."""
+        """Caches parsed metadata, because a metadata file never changes and each batch reads the table many times.
+        Metadata without a file, in some REST catalogs, is parsed each time."""
         location = metadata.metadataFileLocation()
         if location is None:
             return parse_view(self.java.metadata_json(metadata))
@@ -216,7 +213,7 @@ class SparkTables:
         return view
 
     def count(self, name: str, rows: SeqRange, snapshot: SnapshotId | None) -> int:
-        """Rows of this range in one snapshot; a count of numbers, so that a delete file is respected."""
+        """Rows of this range in one snapshot. Counts sequence numbers, so that delete files are respected."""
         if snapshot is None:
             return 0
         found = self.read(name, snapshot).where(F.col(SEQ_COLUMN).between(rows.lo, rows.hi))
@@ -226,7 +223,7 @@ class SparkTables:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
 
     def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
-        """What one snapshot added, from its manifests: a line per file, never per row."""
+        """What one snapshot added, from its manifests: one entry per file, never per row."""
         table = self.load(name)
         bounds = NumberBounds(self.java, table)
         return [bounds.staged(f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
@@ -234,8 +231,8 @@ class SparkTables:
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
     ) -> list[DataFile] | None:
-        """The files of one snapshot that may hold rows between these numbers; None where they are too many to list, or
-        one of them does not say what it holds."""
+        """The files of one snapshot that may have rows in this range; None if there are too many to list, or if one of
+        them does not say what it holds."""
         table = self.load(name)
         bounds = self.java.between(SEQ_COLUMN, after + 1, until)
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
@@ -267,8 +264,8 @@ class SparkTables:
         return found
 
     def spans_above(self, name: str, number: int) -> list[Span]:
-        """Files of main that hold numbers above this one, by their manifests alone. One that does not say what it holds
-        may hold any."""
+        """Files of main with sequence numbers above this one, by their manifests alone. A file that does not say what
+        it holds may hold any."""
         metrics = f"readable_metrics.{SEQ_COLUMN}"
         files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
         found = files.select(
@@ -284,7 +281,7 @@ class SparkTables:
         return [Span(number + 1, SEQ_MAX) if r["hi"] is None else Span(r["lo"], r["hi"]) for r in rows]
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
-        """Of main's numbers above the first one: the highest up to the limit, and the lowest beyond it. Reads rows."""
+        """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""
         number = F.col(SEQ_COLUMN)
         df = self.spark.table(in_spark(name)).where(number > above)
         try:
@@ -294,14 +291,14 @@ class SparkTables:
             raise explain(e, f"the numbers of {name} cannot be read") from e
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
-        """Read back: the branch's head, if that is the append of this block."""
+        """Reads back the branch's head; None unless it is the append of this block."""
         view = self.view(name)
         head = view.refs.get(branch)
         snapshot = None if head is None else view.snapshots.get(head)
         return snapshot.id if snapshot is not None and snapshot.wap == str(wap) else None
 
     def names(self) -> list[str]:
-        """Every table of the catalog, in every namespace."""
+        """All tables of the catalog, in all namespaces."""
         catalog = self.java.catalog(CATALOG)
         found: list[str] = []
 
@@ -316,13 +313,11 @@ class SparkTables:
             raise explain(e, "the catalog cannot be listed") from e
         return sorted(found)
 
-    # Committing.
-
     def change(self, name: str) -> SnapshotChange:
         return SnapshotChange(self.load(name), is_remote=self.is_remote)
 
     def create_branch(self, name: str, branch: str) -> None:
-        """From main as it is now; nothing happens where it exists already."""
+        """From main as it is now; does nothing if the branch exists."""
         failpoints.hit("stage.before_branch")
 
         def attempt() -> None:
@@ -334,8 +329,8 @@ class SparkTables:
         failpoints.hit("stage.after_branch")
 
     def stage(self, stamped: DataFrame, name: str, branch: str, wap: WapId) -> None:
-        """Append to the block's own branch. Nobody who reads main sees it. The write's tasks commit once each, and
-        no shuffle follows the stamp, so a task that runs again numbers its rows again in full or not at all."""
+        """Appends to the block's own branch, which readers of main do not see. Each task of the write commits once, and
+        no shuffle follows the stamp, so a task that runs again numbers its rows again completely or not at all."""
         failpoints.hit("stage.before_commit")
         try:
             (
@@ -359,13 +354,13 @@ class SparkTables:
         epoch: int,
         may_move_tag: Callable[[TableView], bool],
     ) -> PublishPlan:
-        """Cherry-pick into main and remove the branch, in one commit. Whoever calls this, and however often, the rows
-        are in main once. The answer is what is so now: `AlreadyPublished`, or `Held`. `may_move_tag` is asked of
-        the metadata that is replaced: whether our tag may follow main."""
+        """Cherry-picks into main and removes the branch, in one commit. Whoever calls this, and however often, the rows
+        are in main once. Returns the present state: `AlreadyPublished` or `Held`. `may_move_tag` gets the metadata that
+        is replaced, and says whether our tag may follow main."""
 
         def attempt() -> PublishPlan:
             change = self.change(name)
-            view = self.view_of(change.table)  # the metadata that `change` will replace, or fail
+            view = self.view_of(change.table)  # the metadata that `change` replaces, or fails
             check_epoch(view, epoch)
             plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
             if isinstance(plan, CountRows):
@@ -377,7 +372,7 @@ class SparkTables:
             failpoints.hit("publish.before_commit")
             change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch, settle=settle)
             failpoints.hit("publish.after_commit")
-            # Read back rather than assume: the next look ends in AlreadyPublished.
+            # Read back instead of assuming: the next attempt ends in AlreadyPublished.
             raise _LookAgain("it was sent, and not read back")
 
         return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
@@ -400,9 +395,9 @@ class SparkTables:
         self.repeat(attempt, f"properties of {name} cannot be set")
 
     def raise_epoch(self, name: str, epoch: int) -> None:
-        """From here on a commit that was decided on before cannot publish. A REST catalog does not compare properties:
-        there main moves, too, by a snapshot without files. Of two ledgers that open at once, neither takes back what
-        the other has raised."""
+        """From now on, a commit that was decided on before cannot publish. A REST catalog does not compare properties:
+        there main moves, too, by a snapshot without files. If two ledgers resync at once, neither lowers the other's
+        epoch."""
 
         def attempt() -> None:
             table = self.load(name)
@@ -420,8 +415,8 @@ class SparkTables:
         self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
     def repeat(self, attempt: Callable[[], T], what: str) -> T:
-        """Until it says what is so, bounded. A commit that lost, or whose outcome is unknown, is looked at again:
-        every attempt begins by reading, so what did land is found and not repeated."""
+        """Repeats the attempt until it returns, within bounds. After a commit that lost, or whose outcome is unknown,
+        the next attempt begins by reading, so it finds what landed and does not repeat it. Raises CommitUnknown."""
         last: Exception | None = None
         for n in range(self.attempts_max):
             try:
@@ -438,7 +433,7 @@ class SparkTables:
             except StorageError as e:
                 if last is None:
                     raise
-                last = e  # a commit was sent: that the catalog is away now does not tell what became of it
+                last = e  # a commit was sent: that the catalog is away now says nothing about its outcome
             time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
         raise CommitUnknown(
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
@@ -447,7 +442,7 @@ class SparkTables:
 
 
 def iterate(iterable: Any) -> Iterator[Any]:
-    """A Java Iterable; py4j makes Python iterators of collections only."""
+    """A Java Iterable; py4j converts only collections into Python iterators."""
     found = iterable.iterator()
     while found.hasNext():
         yield found.next()
@@ -457,10 +452,10 @@ _VIEWS_KEPT = 4
 _STALE = (  # Iceberg has no classes for these
     "Branch does not exist",
     "already exists",
-    # Of REST catalogs: another block was staged meanwhile. Main is as it was, and what is numbered by all is not.
+    # Of REST catalogs: another block was staged meanwhile. Main is unchanged, but the table's counters are not.
     "last sequence number",
     "first-row-id is behind",
-    "to unknown snapshot",  # expired, between the look and the commit that would tag it
+    "to unknown snapshot",  # expired between the read and the commit that would tag it
 )
 
 
@@ -492,12 +487,12 @@ def root_cause(error: Exception) -> str:
 
 
 def explain(error: Exception, what: str) -> StrandlineError:
-    """The root of a Java error in one line; the stack trace stays in the cause."""
+    """The root cause of a Java error in one line; the stack trace stays in the cause."""
     if isinstance(error, StrandlineError):
         return error
     text = root_cause(error)
     lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    # Of a failure in Python on an executor, what was raised stands under its traceback.
+    # For a Python failure on an executor, the exception is below its traceback.
     said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
     first = (said[-1] if said else lines[0]).strip()
     if "No space left" in text:
