@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
     from strandline.iceberg.spark.tables import SparkTables
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from strandline.ingest.facade import Ingestion
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Opened
+    from strandline.ingest.resync import Resynced
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
@@ -119,7 +119,7 @@ class Lake:
         return self.ingestion.context
 
     @cached_property
-    def catalog(self) -> LightCatalog:
+    def catalog(self) -> PyIcebergCatalog:
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         return open_catalog(self.config)
@@ -151,7 +151,7 @@ class Lake:
 
     def datasets(self) -> list[Dataset]:
         with self.ledger.read() as connection:
-            return datasets.every(connection)
+            return datasets.list_datasets(connection)
 
     def create_dataset(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
@@ -346,7 +346,7 @@ class Lake:
         from strandline.read import request
 
         token = None if continuation is None else tokens.decode(continuation)
-        wanted = request.Wanted(token, until, partition, columns, limit, internal)
+        wanted = request.ReadRequest(token, until, partition, columns, limit, internal)
         self.ingestion.catch_up()
         target = self.dataset(dataset)
         request.bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
@@ -355,16 +355,16 @@ class Lake:
     # The ledger itself.
 
     def status(self) -> status.LakeStatus:
-        return status.look(self.config, self.ledger, self.witness)
+        return status.load_status(self.config, self.ledger, self.witness)
 
     def audit_events(self, events_max: int) -> list[audit.AuditEvent]:
         """Newest first."""
         with self.ledger.read() as connection:
             return audit.latest(connection, events_max=events_max)
 
-    def open_ledger(self, *, rebuild: bool = False) -> Opened | None:
-        """The opening procedure: None if witness and counter agree, which they nearly always do."""
-        return self.ingestion.open_ledger(rebuild=rebuild)
+    def resync_ledger(self, *, rebuild: bool = False) -> Resynced | None:
+        """The resync: None if witness and counter agree, which they nearly always do."""
+        return self.ingestion.resync_ledger(rebuild=rebuild)
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. One that can be is published instead."""

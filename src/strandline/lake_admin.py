@@ -18,7 +18,7 @@ from strandline.ledger.ingest import sequence
 from strandline.ledger.witness import Mark
 
 if TYPE_CHECKING:
-    from strandline.ingest.resync import Opened
+    from strandline.ingest.resync import Resynced
 
 SETTINGS_TEMPLATE = """\
 # Settings of a Strandline lake. Everything has a default; docs/settings.md explains each.
@@ -68,7 +68,7 @@ def rebuild_ledger(
     force: bool = False,
     lost_witness: bool = False,
     on_start: Callable[[str], None] | None = None,
-) -> Opened:
+) -> Resynced:
     """A usable ledger from tables and witness, or a new witness from a ledger that is whole.
 
     A ledger that is in the way is moved aside, never deleted. Where both are gone nobody can tell which numbers were
@@ -83,10 +83,10 @@ def rebuild_ledger(
         if lake.ledger.exists():
             _move_aside(lake, force=force)
         lake.ledger.create(mark.lake)
-        # One number more than the new ledger can know, so that an opening stays due until it has been done.
+        # One number more than the new ledger can know, so that a resync stays due until it has been done.
         lake.witness.raise_to(mark.highest + 1, expected=mark.highest)
     lake.open()
-    opened = lake.open_ledger(rebuild=True)
+    opened = lake.resync_ledger(rebuild=True)
     if opened is None:
         raise LedgerUnreadable("the rebuilt ledger could not be opened")
     lake.recover()
@@ -107,7 +107,7 @@ def _replace_witness(lake: Lake) -> None:
     seen = highest_seen(lake)
     with lake.ledger.write() as connection:
         counter = sequence.lock(connection)
-        # One number more than the ledger knows, so that an opening is due; and no fewer than the tables show, because
+        # One number more than the ledger knows, so that a resync is due; and no fewer than the tables show, because
         # the ledger may be an old copy.
         highest = max(counter.last, seen) + 1
         lake.witness.replace(Mark(counter.lake, highest))

@@ -211,7 +211,7 @@ def test_a_killed_ingest_is_settled_and_a_lost_ledger_made_again(home: Path) -> 
         home,
         ["recover", "--json"],
         ["ingest", "events", "a.jsonl", "b.jsonl"],
-        ["ledger", "open", "--json"],
+        ["ledger", "resync", "--json"],
         ["ledger", "rebuild"],
         ["rm", "ledger.db"],
         ["status"],
@@ -224,7 +224,7 @@ def test_a_killed_ingest_is_settled_and_a_lost_ledger_made_again(home: Path) -> 
     assert recovered.document["abandoned"] == ["1..2"]
     assert retried.code == 0
     assert "2 rows" in retried.out
-    assert agreed.document["opened"] is None
+    assert agreed.document["resynced"] is None
     assert nothing.code == 3
 
     assert lost.code == 3

@@ -122,7 +122,7 @@ def assert_verified(made: Route, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict["ok"] and (verdict["rows"], verdict["watermark"], verdict["quarantined"]) == (rows, rows, 0)
     lake = made.delivered.lake
     with lake.ledger.read() as connection:
-        assert quarantine.every(connection, lake.delivery.get(SINK)) == []
+        assert quarantine.list_quarantined(connection, lake.delivery.get(SINK)) == []
 
 
 # --- the retry ---

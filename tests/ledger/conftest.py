@@ -44,10 +44,10 @@ class Bench:
 
     def publish(self, reserved: Reserved) -> Published:
         assert blocks.mark_staged(self.ledger, self.witness, reserved, SnapshotId(7))
-        staged = blocks.look(self.ledger, reserved.head)
+        staged = blocks.find_block(self.ledger, reserved.head)
         assert isinstance(staged, blocks.Staged)
         assert blocks.mark_published(self.ledger, staged, row_count=len(reserved.head.rows), snapshot=SnapshotId(7))
-        published = blocks.look(self.ledger, reserved.head)
+        published = blocks.find_block(self.ledger, reserved.head)
         assert isinstance(published, Published)
         return published
 

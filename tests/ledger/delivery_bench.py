@@ -136,7 +136,7 @@ class Delivery:
 
     def lanes(self) -> dict[str, Lane]:
         with self.ledger.read() as connection:
-            found = lanes.every(connection, self.sink, lake=LAKE, table_uuid=self.dataset.table_uuid)
+            found = lanes.list_lanes(connection, self.sink, lake=LAKE, table_uuid=self.dataset.table_uuid)
         return {lane.partition: lane for lane in found}
 
     def marks(self) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import BatchConflict, OpeningNeeded, WitnessUnreadable
+from strandline.core.errors import BatchConflict, ResyncNeeded, WitnessUnreadable
 from strandline.core.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
 from strandline.ledger import engine
 from strandline.ledger.engine import Ledger
@@ -108,18 +108,18 @@ def test_abandon_and_stage_exclude_each_other(bench: Bench) -> None:
     held = bench.reserve("a")
     assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
     assert not blocks.abandon(bench.ledger, bench.witness, held, "too late")
-    assert isinstance(blocks.look(bench.ledger, held.head), Staged)
+    assert isinstance(blocks.find_block(bench.ledger, held.head), Staged)
     other = bench.reserve("b")
     assert blocks.abandon(bench.ledger, bench.witness, other, "first")
     assert not blocks.mark_staged(bench.ledger, bench.witness, other, SnapshotId(1))
-    assert isinstance(blocks.look(bench.ledger, other.head), Abandoned)
+    assert isinstance(blocks.find_block(bench.ledger, other.head), Abandoned)
 
 
 def test_publishing_is_marked_by_anyone_any_number_of_times(bench: Bench) -> None:
     published = bench.publish(bench.reserve("a"))
     staged = Staged(published.head, blocks.Fence(1), SnapshotId(7), published.published_at)
     assert blocks.mark_published(bench.ledger, staged, row_count=10, snapshot=SnapshotId(9))
-    again = blocks.look(bench.ledger, published.head)
+    again = blocks.find_block(bench.ledger, published.head)
     assert isinstance(again, Published) and again.snapshot == 7, "the first mark stays"
 
 
@@ -148,7 +148,7 @@ def test_a_staged_block_can_only_be_voided_by_name(bench: Bench) -> None:
     blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
     with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE block SET state = 'abandoned', reason = 'quietly', snapshot_id = NULL")
-    staged = blocks.look(bench.ledger, held.head)
+    staged = blocks.find_block(bench.ledger, held.head)
     assert isinstance(staged, Staged)
     with bench.ledger.write() as connection:
         assert blocks.void(connection, staged, "a person said so")
@@ -164,15 +164,15 @@ def test_nothing_is_stamped_without_the_witness(bench: Bench) -> None:
 def test_a_ledger_behind_its_witness_takes_no_number_and_stages_nothing(bench: Bench) -> None:
     held = bench.reserve("a")
     bench.witness.raise_to(500, expected=10)
-    with pytest.raises(OpeningNeeded):
+    with pytest.raises(ResyncNeeded):
         bench.reserve("b")
-    with pytest.raises(OpeningNeeded):
+    with pytest.raises(ResyncNeeded):
         blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(1))
-    with pytest.raises(OpeningNeeded):
+    with pytest.raises(ResyncNeeded):
         blocks.abandon(bench.ledger, bench.witness, held, "a test")
     with bench.ledger.read() as connection:
         assert sequence.read(connection).last == 10
-    assert isinstance(blocks.look(bench.ledger, held.head), Reserved)
+    assert isinstance(blocks.find_block(bench.ledger, held.head), Reserved)
 
 
 def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours(bench: Bench) -> None:
@@ -180,7 +180,7 @@ def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours
     stranger = blocks.BlockHead(
         held.head.id, held.head.dataset, SeqRange(901, 910), held.head.kind, "a", None, held.head.reserved_at
     )
-    assert blocks.look(bench.ledger, stranger) is None
+    assert blocks.find_block(bench.ledger, stranger) is None
     assert not blocks.mark_staged(
         bench.ledger, bench.witness, Reserved(stranger, held.fence, held.lease_until), SnapshotId(1)
     )
@@ -188,7 +188,7 @@ def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours
 
 def test_a_reservation_that_the_witness_refuses_leaves_no_block(bench: Bench) -> None:
     bench.witness.raise_to(500, expected=0)
-    with pytest.raises(OpeningNeeded):
+    with pytest.raises(ResyncNeeded):
         bench.reserve("a")
     assert blocks.of_batch(bench.ledger, bench.dataset.id, "a") is None
 

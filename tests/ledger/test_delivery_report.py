@@ -27,7 +27,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 def look(delivery: Delivery) -> dict[str | None, SinkStatus]:
-    return {s.partition: s for s in sink_status.look(delivery.ledger, LAKE, delivery.sink.name)}
+    return {s.partition: s for s in sink_status.load_sinks(delivery.ledger, LAKE, delivery.sink.name)}
 
 
 def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench) -> None:

@@ -21,7 +21,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_report, received
 from strandline.ledger.receive.batches import Batch
-from strandline.ledger.receive.ended_batches import Standing
+from strandline.ledger.receive.ended_batches import FailedBatchFacts
 from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.receive.received import Repeat
 from strandline.ledger.witness import Mark, Witness
@@ -266,11 +266,11 @@ def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receivi
     first, second, third = alone(receiving, "a", "b", "c")
     held = reserve(shared, second)
 
-    def standing(batch: Batch) -> Standing:
+    def standing(batch: Batch) -> FailedBatchFacts:
         with receiving.ledger.read() as connection:
             return ended_batches.standing(connection, batch, tries=2)
 
-    assert standing(first) == Standing(others_got_in=False, smaller_under_trial=False)
+    assert standing(first) == FailedBatchFacts(others_got_in=False, smaller_under_trial=False)
     assert batches.failed(receiving.ledger, first, "why", utc_now() - timedelta(hours=1))
     shared.publish(held)
     assert not standing(first).others_got_in, "it was reserved before"
@@ -292,7 +292,7 @@ def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receivi
 @pytest.mark.parametrize("proof", ["none", "others", "unfit"])
 @pytest.mark.parametrize("smaller", [False, True])
 def test_a_batch_is_divided_and_a_body_set_aside_only_with_reason(bodies: int, proof: str, smaller: bool) -> None:
-    standing = Standing(proof == "others", smaller)
+    standing = FailedBatchFacts(proof == "others", smaller)
 
     def step(times: int, *, at_the_door: bool = True) -> str:
         return next_step(Failure(bodies, times, at_the_door, proof == "unfit"), standing)
@@ -382,7 +382,7 @@ class Door:
         if not blocks.mark_staged(self.bench.ledger, self.bench.witness, held, SnapshotId(7)):
             raise FailedError("lost the block")
         self.stumble()
-        return Entered(self.publish(blocks.look(self.bench.ledger, held.head)).head.rows)
+        return Entered(self.publish(blocks.find_block(self.bench.ledger, held.head)).head.rows)
 
     def publish(self, staged: object) -> Published:
         assert isinstance(staged, Staged)
@@ -390,7 +390,7 @@ class Door:
         if all(numbers != rows for numbers, _ in self.table):
             self.table.append((rows, self.branches[rows.lo]))
         blocks.mark_published(self.bench.ledger, staged, row_count=len(rows), snapshot=SnapshotId(7))
-        found = blocks.look(self.bench.ledger, staged.head)
+        found = blocks.find_block(self.bench.ledger, staged.head)
         assert isinstance(found, Published)
         return found
 

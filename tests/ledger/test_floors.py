@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from strandline.core.delivery_types import Chunk, ChunkState, LanePlan
-from strandline.core.errors import OpeningNeeded
+from strandline.core.errors import ResyncNeeded
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import intents, losses, sinks, splits
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -35,7 +35,11 @@ def delivery(shared: Bench) -> Delivery:
 
 def reach(delivery: Delivery) -> int | None:
     with delivery.ledger.read() as connection:
-        found = [r.number for r in floors.reaches(connection, delivery.dataset.id) if r.sink.id == delivery.sink.id]
+        found = [
+            r.number
+            for r in floors.list_sink_progress(connection, delivery.dataset.id)
+            if r.sink.id == delivery.sink.id
+        ]
     return found[0]
 
 
@@ -67,7 +71,7 @@ def test_raising_a_floor_takes_a_number_so_that_a_restore_is_noticed(bench: Benc
     take()
     assert bench.witness.read().highest == before + 1
     bench.witness.raise_to(before + 2, expected=before + 1)  # as a ledger sees it that was restored from before
-    with pytest.raises(OpeningNeeded):
+    with pytest.raises(ResyncNeeded):
         take()
 
 
@@ -131,7 +135,7 @@ def test_a_paused_or_stopped_sink_holds_and_a_removed_one_does_not(delivery: Del
     with delivery.ledger.write() as connection:
         sinks.remove(connection, delivery.sink.id)
     with delivery.ledger.read() as connection:
-        assert floors.reaches(connection, delivery.dataset.id) == []
+        assert floors.list_sink_progress(connection, delivery.dataset.id) == []
 
 
 def test_each_sink_has_a_reach_of_its_own(shared: Bench, delivery: Delivery) -> None:
@@ -140,7 +144,7 @@ def test_each_sink_has_a_reach_of_its_own(shared: Bench, delivery: Delivery) -> 
     with shared.ledger.write() as connection:
         other = add_sink(connection, delivery.dataset, start=40)
     with delivery.ledger.read() as connection:
-        found = floors.reaches(connection, delivery.dataset.id)
+        found = floors.list_sink_progress(connection, delivery.dataset.id)
     assert {r.sink.id: r.number for r in found} == {delivery.sink.id: 100, other.id: 40}
 
 

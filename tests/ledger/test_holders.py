@@ -9,7 +9,7 @@ import pytest
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sink_exposure, sinks
 from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
-from strandline.ledger.deliver.sink_exposure import Holder, LanePast, Span
+from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.ledger.ingest import reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
 from strandline.ledger.receive import batches
@@ -28,7 +28,7 @@ def delivery(shared: Bench) -> Delivery:
     return new_delivery(shared)
 
 
-def of(delivery: Delivery) -> list[Holder]:
+def of(delivery: Delivery) -> list[SinkGeneration]:
     with delivery.ledger.read() as connection:
         return sink_exposure.of_dataset(connection, delivery.dataset.id)
 
@@ -47,7 +47,7 @@ def test_every_generation_is_known_by_its_marks_and_by_what_was_promised_under_w
     deliver(delivery, 10, 20, where="a > 1", chunk_rows_max="5")
     deliver(delivery, 20, 30)
     delivery.plan(40, one_chunk("", 30, 40))
-    spans = (Span("a > 1", None, Seq(20)), Span(None, Seq(20), Seq(40)))
+    spans = (SentSpan("a > 1", None, Seq(20)), SentSpan(None, Seq(20), Seq(40)))
     assert [h.lanes for h in of(delivery)] == [(LanePast("", Seq(30), spans),)]
 
     delivery.reset()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import OpeningNeeded
+from strandline.core.errors import ResyncNeeded
 from strandline.core.settings import CONFIG_NAME
 from strandline.core.types import SeqRange
 from tests.campaign import scaled
@@ -78,7 +78,7 @@ def test_a_process_killed_while_it_reserves_never_leaves_a_number_to_be_used_aga
     assert killed.returncode == -signal.SIGKILL, "the failpoint did not fire"
     assert bench.witness.read().highest == before.hi + (1 if taken else 0)
     if taken and not known:
-        with pytest.raises(OpeningNeeded):
+        with pytest.raises(ResyncNeeded):
             bench.reserve("after")
     else:
         assert bench.reserve("after").head.rows == SeqRange(

@@ -60,7 +60,7 @@ def set_aside(delivery: Delivery, *rows: int, partition: str = "k=a") -> list[Qu
 
 def look(delivery: Delivery, states: tuple[QuarantineState, ...] | None = None) -> list[Quarantined]:
     with delivery.ledger.read() as connection:
-        return quarantine.every(connection, delivery.sink, states)
+        return quarantine.list_quarantined(connection, delivery.sink, states)
 
 
 def counted(delivery: Delivery) -> int:
@@ -212,7 +212,7 @@ def test_status_counts_what_was_set_aside_by_partition(delivery: Delivery) -> No
     assert stored is not None
 
     def told() -> dict[str | None, int]:
-        found = sink_status.look(delivery.ledger, LAKE, delivery.sink.name)
+        found = sink_status.load_sinks(delivery.ledger, LAKE, delivery.sink.name)
         assert [documents.sink_status(s)["quarantined"] for s in found] == [s.quarantined for s in found]
         return {s.partition: s.quarantined for s in found}
 

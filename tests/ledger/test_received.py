@@ -26,7 +26,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, receive_report, received, senders, tokens
 from strandline.ledger.receive.owners import NotClaimed, NotOwner
-from strandline.ledger.receive.received import Body, Gone, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.received import Body, BodyGone, New, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.senders import PlacedBody
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
@@ -462,14 +462,14 @@ def test_what_a_token_brings_after_it_was_revoked_is_not_recorded(receiving: Rec
     with receiving.ledger.write() as connection:
         assert tokens.revoke(connection, other.name)
     decisions = receiving.record(late, good, in_range)
-    assert decisions[0] == decisions[2] == Gone("token") and isinstance(decisions[1], New)
+    assert decisions[0] == decisions[2] == BodyGone("token") and isinstance(decisions[1], New)
     assert len(receiving.stored()) == 1
 
 
 def test_nothing_is_recorded_for_a_dataset_that_was_dropped(receiving: Receiving) -> None:
     with receiving.ledger.write() as connection:
         datasets.mark_dropped(connection, receiving.dataset.id)
-    assert receiving.record(receiving.body("a"), receiving.body(by_range(1, 10))) == [Gone("dataset")] * 2
+    assert receiving.record(receiving.body("a"), receiving.body(by_range(1, 10))) == [BodyGone("dataset")] * 2
     assert receiving.stored() == []
 
 

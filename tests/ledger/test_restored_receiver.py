@@ -10,7 +10,7 @@ import pytest
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
 from strandline.ledger.receive.receipts import Note, Receipt, TokenMark, parse_receipt
-from strandline.ledger.receive.received import Gone, New, OnHold, OtherBody, Repeat
+from strandline.ledger.receive.received import BodyGone, New, OnHold, OtherBody, Repeat
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, by_range, new_receiving, span
@@ -141,7 +141,7 @@ def test_a_body_found_in_the_spool_is_decided_as_if_it_came_in_now(receiving: Re
     with receiving.ledger.write() as connection:
         assert tokens.revoke(connection, receiving.token.name)
     assert isinstance(find(KeyIdentity("acknowledged before it was revoked")), New)
-    assert receiving.record(receiving.body("later")) == [Gone("token")]
+    assert receiving.record(receiving.body("later")) == [BodyGone("token")]
 
 
 def test_a_receiver_that_holds_records_nothing_until_a_person_clears_it(receiving: Receiving, shared: Bench) -> None:
@@ -149,7 +149,7 @@ def test_a_receiver_that_holds_records_nothing_until_a_person_clears_it(receivin
     with receiving.ledger.write() as connection:
         receive_holds.put(connection, receiving.dataset.id, "first")
         receive_holds.put(connection, receiving.dataset.id, "second")
-        assert receive_holds.every(connection)[receiving.dataset.id] == "first"
+        assert receive_holds.list_holds(connection)[receiving.dataset.id] == "first"
     mixed = [receiving.body("a"), other.body("b"), receiving.body(by_range(1, 5))]
     assert [type(d) for d in receiving.record(*mixed)] == [OnHold, New, OnHold]
     assert receiving.stored() == []

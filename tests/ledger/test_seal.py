@@ -123,13 +123,13 @@ def _raise_floor(bench: Bench, dataset: Dataset) -> None:
 
 def _act(bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str) -> None:
     block = held[lo]
-    now = blocks.look(bench.ledger, block.head)
+    now = blocks.find_block(bench.ledger, block.head)
     if act == "stage":
         blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
     elif act == "publish":
         if isinstance(now, Reserved):
             blocks.mark_staged(bench.ledger, bench.witness, block, SnapshotId(1))
-            now = blocks.look(bench.ledger, block.head)
+            now = blocks.find_block(bench.ledger, block.head)
         assert isinstance(now, Staged)
         blocks.mark_published(bench.ledger, now, row_count=3, snapshot=SnapshotId(1))
         states[lo] = (*states[lo][:2], "published")

@@ -17,7 +17,7 @@ from strandline.deliver.manage_sinks import add_sink, remove_sink, reset_sink
 from strandline.deliver.plan.older_generations import check_foundations, compare_older
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import intents, losses, sinks
 from strandline.ledger.maintain import floors
@@ -78,7 +78,7 @@ def forwarding(shared: Bench, stranger: Misbehaving) -> Delivery:
 
 def reach(delivery: Delivery) -> Seq | None:
     with delivery.ledger.read() as connection:
-        found = floors.reaches(connection, delivery.dataset.id)
+        found = floors.list_sink_progress(connection, delivery.dataset.id)
     return next(r.number for r in found if r.sink.id == delivery.sink.id)
 
 
@@ -202,7 +202,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
         finally:
             run.close()
 
-    def compare() -> list[Finding]:
+    def compare() -> list[VerifyFinding]:
         run = SinkRun(bench, delivery.sink, delivery.dataset, delivery.lease, lambda *_: None)
         try:
             return compare_older(run, list(delivery.lanes().values()))
@@ -218,7 +218,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
         assert recover(shared, delivery, resend=True).generation == 2
         assert delivery.lanes()[""].builds_on == delivery.marks()[""] == 40
         check()
-        assert [(f.kind, str(f.range)) for f in compare()] == [(Kind.NOTE, "1..40")]
+        assert [(f.kind, str(f.range)) for f in compare()] == [(Fault.NOTE, "1..40")]
         hold((1, 40), (41, 60))
         assert delivery.plan(60, one_chunk("", 40, 60))
         hold((1, 40))
@@ -235,7 +235,7 @@ def test_what_a_generation_builds_on_that_sends_some_rows_again_is_asked_for(sha
             return
         with pytest.raises(SinkStopped, match=r"no longer has 1\.\.40, which it acknowledged in generation 1"):
             check()
-        assert [(f.kind, str(f.range)) for f in compare()] == [(Kind.MISSING, "1..40")]
+        assert [(f.kind, str(f.range)) for f in compare()] == [(Fault.MISSING, "1..40")]
         with pytest.raises(RefusedError, match=r"no longer has 1\.\.40"):
             recover(shared, delivery)
         if then == "resend":

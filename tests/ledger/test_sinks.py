@@ -46,7 +46,7 @@ def test_a_sink_is_found_as_it_was_given(shared: Bench) -> None:
             generation=3,
         )
         assert sinks.get(connection, "found") == sinks.find(connection, "found") == added
-        assert added in sinks.every(connection) and added in sinks.of_dataset(connection, shared.dataset.id)
+        assert added in sinks.list_sinks(connection) and added in sinks.of_dataset(connection, shared.dataset.id)
     assert (added.options, added.generation, added.state, added.failures) == (options, 3, SinkState.ACTIVE, 0)
     assert added.start == added.planned == 40, "what lies at or below the start needs no plan"
 

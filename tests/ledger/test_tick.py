@@ -118,7 +118,7 @@ def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
     assert did(Deliverer(bench).tick(name), delivery) == "waiting"
     assert delivery.sink.retry_at is not None and delivery.sink.retry_at >= now + HOUR / 2
     assert did(Deliverer(bench).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
-    [told] = problems(sink_status.look(shared.ledger, LAKE, name))
+    [told] = problems(sink_status.load_sinks(shared.ledger, LAKE, name))
     assert "has failed for 10 h" in told and f"strandline tick --sink {name}" in told
 
     with shared.ledger.write() as connection:

@@ -51,7 +51,7 @@ def test_a_revoked_token_is_not_found_and_its_name_is_free_again(shared: Bench) 
         assert tokens.find(connection, secret) is None
         new, new_secret = tokens.create(connection, "turns", ["default.events"])
         assert tokens.find(connection, new_secret) == new and tokens.find(connection, secret) is None
-        listed = [t for t in tokens.every(connection) if t.name == "turns"]
+        listed = [t for t in tokens.list_tokens(connection) if t.name == "turns"]
     assert [(t.id, t.revoked_at is None) for t in listed] == [(old.id, False), (new.id, True)]
     assert not listed[0].allows("default.events")
 

@@ -286,7 +286,7 @@ def test_a_ledger_restored_under_an_open_process_is_the_one_it_reads(sqlite_benc
     bench.ledger.backup(tmp_path / "copy.db")
     later = bench.reserve("b")
     (tmp_path / "copy.db").replace(bench.ledger.path)
-    assert blocks.look(bench.ledger, later.head) is None
+    assert blocks.find_block(bench.ledger, later.head) is None
 
 
 def test_a_ledger_overwritten_in_place_under_an_open_process_is_the_one_it_reads(
@@ -298,4 +298,4 @@ def test_a_ledger_overwritten_in_place_under_an_open_process_is_the_one_it_reads
     bench.ledger.backup(tmp_path / "copy.db")
     later = bench.reserve("b")
     shutil.copyfile(tmp_path / "copy.db", bench.ledger.path)
-    assert blocks.look(bench.ledger, later.head) is None
+    assert blocks.find_block(bench.ledger, later.head) is None

@@ -16,7 +16,7 @@ import pytest
 
 from strandline.core.errors import LeaseLost, NoSuchDataset, RefusedError
 from strandline.core.types import Dataset, Seq
-from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.datasets import DatasetCare
 from strandline.ingest.resync import _take_floor
@@ -27,7 +27,7 @@ from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.maintain import floors, skipped_rows
 from strandline.ledger.maintain.skipped_rows import LaneDrop
 from strandline.ledger.receive import received
-from strandline.ledger.receive.received import Decision, Gone, New
+from strandline.ledger.receive.received import BodyGone, Decision, New
 from strandline.maintain.context import MaintainContext, quiet
 from strandline.maintain.retain import _Drop, _Passed, _Retention
 from strandline.maintain.retain_rule import RetainRule
@@ -86,7 +86,7 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
 
     with beside(rise) as raised:
         with bench.ledger.write() as connection:
-            sequence.lock(connection)  # as an opening does from its beginning
+            sequence.lock(connection)  # as a resync does from its beginning
             opening.set()
             assert is_waiting(raised)
             floors.lock(connection, delivery.dataset.id)
@@ -135,7 +135,7 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
 class Meddled:
     """The real catalog; something else happens at the moment at which the table is about to go."""
 
-    real: LightCatalog
+    real: PyIcebergCatalog
     meanwhile: Callable[[], None] = lambda: None
     dropped: list[str] = field(default_factory=list)
 
@@ -165,7 +165,7 @@ def receiving(bench: Bench, catalog: Meddled) -> Receiving:
 
 @pytest.fixture
 def care(bench: Bench, catalog: Meddled) -> DatasetCare:
-    return DatasetCare(LAKE, bench.ledger, cast(LightCatalog, catalog), lambda table_uuid: [])
+    return DatasetCare(LAKE, bench.ledger, cast(PyIcebergCatalog, catalog), lambda table_uuid: [])
 
 
 def is_there(bench: Bench, dataset: Dataset) -> bool:
@@ -185,7 +185,7 @@ def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_los
 
         catalog.meanwhile = send
         care.drop(receiving.dataset)
-        assert sent[0].result(60) == [Gone("dataset")]
+        assert sent[0].result(60) == [BodyGone("dataset")]
     assert catalog.dropped == [receiving.dataset.name] and not is_there(bench, receiving.dataset)
     with pytest.raises(NoSuchDataset):
         care.drop(receiving.dataset)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.errors import ResyncNeeded, StorageError, WitnessUnreadable
 from strandline.core.settings import LakeConfig
 from strandline.ledger.witness import LocalWitness, Mark, Witness, open_witness
 from tests.servers import S3
@@ -52,7 +52,7 @@ def test_it_is_made_once(witness: Witness) -> None:
 def test_it_moves_only_from_where_the_ledger_thinks_it_is(witness: Witness) -> None:
     witness.create(Mark("lake", 10))
     for expected in (9, 11, 0):
-        with pytest.raises(OpeningNeeded):
+        with pytest.raises(ResyncNeeded):
             witness.raise_to(50, expected=expected)
     assert witness.read().highest == 10
 
@@ -73,7 +73,7 @@ def test_of_racing_ledgers_exactly_one_raises_it(witness: Witness) -> None:
             try:
                 witness.raise_to((at + 1) * 100, expected=at * 100)
                 won.append(to)
-            except OpeningNeeded:
+            except ResyncNeeded:
                 pass
 
         threads = [threading.Thread(target=race, args=(n,)) for n in range(4)]

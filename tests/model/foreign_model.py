@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strandline.core.types import Checked, Place
-from strandline.iceberg.metadata.block_placement import Span, is_near, place
+from strandline.core.types import BlockPlacement, Checked
+from strandline.iceberg.metadata.block_placement import NumberSpan, is_near, place
 from tests.model.explore import Explored, explore
 
 FOREIGN = -1
@@ -25,7 +25,7 @@ class Writer:
     number: int = 0
     seen: frozenset[int] = frozenset()
     """Numbers in main when it looked."""
-    place: Place | None = None
+    place: BlockPlacement | None = None
     beyond: int | None = None
 
 
@@ -96,7 +96,7 @@ def _look(state: State, index: int, rules: Rules) -> State:
     near = is_near(Checked(None, state.beyond), state.counter, 1, reach=REACH)
     new = numbers if near else numbers - state.checked
     reach = REACH if rules.far_numbers_are_not_stepped_over else 1 << 20
-    spans = [Span(n, n) for n in new if n > state.counter] if rules.placed_above_what_the_table_holds else []
+    spans = [NumberSpan(n, n) for n in new if n > state.counter] if rules.placed_above_what_the_table_holds else []
     found = place(state.counter, 1, None, spans, lambda limit: (None, None), reach=reach)
     beyond = found.checked.beyond if near or state.beyond is None else min(state.beyond, found.checked.beyond or FAR)
     if not rules.far_numbers_are_remembered:

@@ -1,6 +1,6 @@
 """The ingest protocol as a small state machine, explored in full: every interleaving of two writers that offer the same
 batch, of recovery, of a sink that delivers what is sealed, and of a ledger that is copied and restored once, with every
-writer free to stop for ever. An opening may find that the table cannot be read, and postpone the dataset.
+writer free to stop for ever. A resync may find that the table cannot be read, and postpone the dataset.
 
 One state is a value; `steps` gives all that can happen next. Blocks have one row, so a block is its number.
 """
@@ -213,7 +213,7 @@ def _may_roll_forward(state: State, number: int, rules: Rules) -> bool:
 
 
 def _open(state: State, rules: Rules) -> Iterator[State]:
-    """The opening procedure, under the lock. Where the table cannot be read, its part of it is postponed."""
+    """The resync, under the lock. Where the table cannot be read, its part of it is postponed."""
     last = max(state.witness, state.ledger.counter) + 1
     if last > rules.numbers_max + 2:
         return
@@ -232,7 +232,7 @@ def _fenced(blocks: Blocks) -> Blocks:
 
 
 def _complete(state: State, rules: Rules) -> State:
-    """The opening of the dataset over the lowest range that it was postponed for. Takes no number."""
+    """The resync of the dataset over the lowest range that it was postponed for. Takes no number."""
     ledger = state.ledger
     (lo, hi), *others = ledger.postponed
     gap = range(lo, hi + 1)

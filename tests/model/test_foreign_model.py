@@ -6,7 +6,7 @@ import pytest
 
 from strandline.core.errors import RefusedError
 from strandline.core.types import SEQ_MAX, Checked, SnapshotId
-from strandline.iceberg.metadata.block_placement import Span, is_near, place
+from strandline.iceberg.metadata.block_placement import NumberSpan, is_near, place
 from tests.model.foreign_model import Rules, explored
 
 
@@ -42,15 +42,15 @@ def test_a_block_lies_above_the_highest_number_and_rows_are_read_only_across_the
 
     at = SnapshotId(7)
     assert place(6, 10, at, [], highest, reach=100).above == 6
-    assert place(6, 10, at, [Span(11, 11), Span(2, 30)], highest, reach=100) == (
-        place(6, 10, at, [Span(30, 30)], highest, reach=100)
+    assert place(6, 10, at, [NumberSpan(11, 11), NumberSpan(2, 30)], highest, reach=100) == (
+        place(6, 10, at, [NumberSpan(30, 30)], highest, reach=100)
     )
     assert asked == []
-    far = place(6, 10, at, [Span(5000, 6000)], highest, reach=100)
+    far = place(6, 10, at, [NumberSpan(5000, 6000)], highest, reach=100)
     assert (far.above, far.checked) == (6, Checked(at, 5000)) and asked == []
-    across = place(6, 10, at, [Span(11, 6000)], highest, reach=100)
+    across = place(6, 10, at, [NumberSpan(11, 6000)], highest, reach=100)
     assert (across.above, across.checked.beyond, asked) == (40, 6000, [106])
-    tight = place(6, 10, at, [Span(100, 100), Span(108, 108)], highest, reach=100)
+    tight = place(6, 10, at, [NumberSpan(100, 100), NumberSpan(108, 108)], highest, reach=100)
     assert tight.above == 108, "the block would have met the second one"
     assert far.fits(90, 10) and not far.fits(97, 10), "the counter has moved since"
     assert is_near(far.checked, 4895, 5, reach=100) and not is_near(far.checked, 4890, 5, reach=100)

@@ -26,7 +26,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import received, tokens
 from strandline.receive import schema_cache
 from strandline.receive.http import questions
-from strandline.receive.http.request_handler import Taking
+from strandline.receive.http.request_handler import RequestHandler
 from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
 
 
@@ -321,13 +321,13 @@ def test_other_paths_and_methods_are_answered_in_the_same_form(client: Client) -
 def test_one_body_too_many_is_asked_to_come_again_before_it_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside, read = threading.Event(), Taking.read
+    inside, read = threading.Event(), RequestHandler.read
 
-    async def noticed(self: Taking, request: Any, limit: int) -> bytes:
+    async def noticed(self: RequestHandler, request: Any, limit: int) -> bytes:
         inside.set()  # a place is taken before a body is read
         return await read(self, request, limit)
 
-    monkeypatch.setattr(Taking, "read", noticed)
+    monkeypatch.setattr(RequestHandler, "read", noticed)
     client = bench.serve()
     with client.raw() as held:
         head = "".join(f"{n}: {v}\r\n" for n, v in client.headers("slow").items())
@@ -430,7 +430,7 @@ def test_what_nobody_foresaw_is_an_answer_without_a_trace(bench: Bench, monkeypa
     answer = client.send(some(1), "k")
     _said(answer, 503, Answer.BUSY)
     assert "secret" not in answer.text
-    monkeypatch.setattr(Taking, "take", broken)
+    monkeypatch.setattr(RequestHandler, "take", broken)
     answer = client.send(some(1), "k")
     _said(answer, 503, Answer.BUSY)
     assert "secret" not in answer.text and answer.headers["Retry-After"]

@@ -35,9 +35,9 @@ from strandline.receive import ledger_watch
 from strandline.receive.committer import Committer
 from strandline.receive.facade import Receiver
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.receive.record_found import Adopted, Adoption
+from strandline.receive.record_found import FoundBodies, RecordedBodies
 from strandline.receive.spool import open_spool
-from strandline.receive.sqlite_lock import Turns
+from strandline.receive.sqlite_lock import LedgerAccess
 from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
 
 
@@ -55,8 +55,8 @@ def _copied(bench: Bench) -> Callable[[], None]:
     return restore
 
 
-def _adoption(bench: Bench) -> Adoption:
-    return Adoption(bench.ledger, open_spool(bench.config), open_receipts(bench.config))
+def _adoption(bench: Bench) -> FoundBodies:
+    return FoundBodies(bench.ledger, open_spool(bench.config), open_receipts(bench.config))
 
 
 def _said(answer: httpx.Response) -> tuple[int, str]:
@@ -96,7 +96,7 @@ def test_a_restore_under_a_running_receiver_is_noticed_later_and_a_repeat_meanwh
     assert _said(client.send(some(3), "k1")) == _said(client.send(some(3, 4), "k2")) == ACCEPTED
     restore()
     assert client.send(some(3), "k1").json()["repeat"] is False, "it is not known, and taken: as another file"
-    assert _adoption(bench).run() == Adopted(1, 3, 0)
+    assert _adoption(bench).run() == RecordedBodies(1, 3, 0)
     assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5, 6] and len(bench.files()) == 2
 
 
@@ -109,13 +109,13 @@ def test_a_restore_that_is_undone_finds_the_files_that_were_recorded_under_other
     assert _said(client.send(some(3), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
     with_them = _copied(bench)
     without()
-    assert _adoption(bench).run() == Adopted(2, 5, 0), "as copies, and the files that they were in are gone"
+    assert _adoption(bench).run() == RecordedBodies(2, 5, 0), "as copies, and the files that they were in are gone"
     with_them()
     armed(f"{point}=fail")
     with pytest.raises(failpoints.FailpointError):
         _adoption(bench).run()
     armed("")
-    assert _adoption(bench).run() == Adopted(0, 0, 0)
+    assert _adoption(bench).run() == RecordedBodies(0, 0, 0)
     assert sorted(row["id"] for row in bench.rows()) == [1, 2, 3, 4, 5] and len(bench.files()) == 2
 
 
@@ -139,7 +139,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
     assert _said(client.send(some(1), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
     bench.add_token("another")
     with bench.ledger.read() as connection:
-        marks = {t.name: tokens.mark_of(connection, t.owner) for t in tokens.every(connection)}
+        marks = {t.name: tokens.mark_of(connection, t.owner) for t in tokens.list_tokens(connection)}
     mine, other = marks["first"], marks["another"]
     later = RangeIdentity(replace(LANE, generation=2), span(9, 9))
     reasons: dict[str, str] = {}
@@ -237,8 +237,8 @@ def test_a_file_that_another_receiver_has_in_hand_is_not_taken_from_it(bench: Be
         note = Note(KeyIdentity("k"), tokens.mark_of(connection, token.owner), 2, "d", 1)
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
     name, size = spool.write(bench.dataset.table_uuid, rows, note)
-    assert _adoption(bench).run() == Adopted(1, 2, 0)
-    committer = Committer(Turns(bench.ledger), spool)
+    assert _adoption(bench).run() == RecordedBodies(1, 2, 0)
+    committer = Committer(LedgerAccess(bench.ledger), spool)
     body = Body(bench.dataset.id, KeyIdentity("k"), token.id, 2, "d", 1, name, size)
     assert isinstance(committer.submit(body).result(60), received.Repeat)
     committer.close()
@@ -276,7 +276,7 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
     assert _said(client.send(some(1), "before")) == ACCEPTED
     open_witness(bench.config).raise_to(10, expected=0)
     refused = client.send(some(3), "k")
-    assert _said(refused) == _said(_held(client)) == BUSY and "ledger open" in refused.json()["why"]
+    assert _said(refused) == _said(_held(client)) == BUSY and "ledger resync" in refused.json()["why"]
     assert "Retry-After" in refused.headers and asked and len(bench.files()) == 1
     with bench.ledger.write() as connection:
         sequence.move(connection, last=10, epoch=2)

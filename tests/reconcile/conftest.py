@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from strandline.core.settings import LakeConfig, Settings
 from strandline.core.types import SEQ_COLUMN, Seq
-from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.reconcile.model import Finding, LedgerContext, Phase, Survey, TableSeal
 from strandline.reconcile.storage.local_store import LocalStore
@@ -52,7 +52,7 @@ class SomeLake:
         assert folder is not None
         self.warehouse = folder
         self.warehouse.mkdir(parents=True, exist_ok=True)
-        self.catalog: LightCatalog = open_catalog(self.config)
+        self.catalog: PyIcebergCatalog = open_catalog(self.config)
         self.seq = 0
 
     def create(self, name: str = "ns.t", **options: Any) -> Table:
@@ -97,7 +97,7 @@ class SomeLake:
         return live_files(self.catalog)
 
 
-def live_files(catalog: LightCatalog) -> set[str]:
+def live_files(catalog: PyIcebergCatalog) -> set[str]:
     """Everything that Iceberg's own reader reaches from every snapshot, read in another way than ours."""
     found: set[str] = set()
     for name in catalog.table_names():

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile import survey
 from strandline.reconcile.storage.pool import Pool
 from tests.reconcile.conftest import live_files
@@ -123,7 +123,7 @@ def quick_runs(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setattr(survey, "Pool", lambda: pool)
     # Listing the names takes PyIceberg half of a run's time.
     names = lake.lake.catalog.table_names()
-    monkeypatch.setattr(LightCatalog, "table_names", lambda self: list(names))
+    monkeypatch.setattr(PyIcebergCatalog, "table_names", lambda self: list(names))
     yield
     lake.lake.close()
     Pool.close(pool)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.reconcile.compare.diff import Reach, compare
+from strandline.reconcile.compare.diff import TableKeys, compare
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import canonical, checksum_of, is_under, key
 from strandline.reconcile.storage.listing import Listing
@@ -32,9 +32,9 @@ def spelled(path: str, how: int) -> str:
 def test_no_live_file_is_called_unreferenced_and_every_other_one_is(
     stored: set[str], of_t: set[str], of_t2: set[str], how: list[int], order: random.Random
 ) -> None:
-    def reach(name: str, files: set[str]) -> Reach:
+    def reach(name: str, files: set[str]) -> TableKeys:
         spellings = [spelled(path, how[n % len(how)]) for n, path in enumerate(sorted(files))]
-        return Reach((TABLES[name],), {key(path) for path in spellings})
+        return TableKeys((TABLES[name],), {key(path) for path in spellings})
 
     files = list(stored)
     order.shuffle(files)
@@ -65,7 +65,7 @@ def test_nothing_is_called_missing_under_a_prefix_that_was_not_listed_whole(
     stored: set[str], referenced: set[str], failed: str
 ) -> None:
     listing = Listing.of(((p, 1, 1) for p in stored), roots=["/wh"], failures=[PrefixFailure(failed, "no answer")])
-    found = compare(listing, {"ns.t": Reach(("/wh/ns/t",), {key(p) for p in referenced})})
+    found = compare(listing, {"ns.t": TableKeys(("/wh/ns/t",), {key(p) for p in referenced})})
     assert not [k for k in found.missing.get("ns.t", ()) if is_under(k, failed)]
     expected = {key(p) for p in referenced} - {key(p) for p in stored}
     assert set(found.missing.get("ns.t", ())) == {k for k in expected if not is_under(k, failed)}
@@ -73,26 +73,29 @@ def test_nothing_is_called_missing_under_a_prefix_that_was_not_listed_whole(
 
 def test_a_reference_outside_of_what_was_listed_is_neither_missing_nor_there() -> None:
     listing = Listing.of([("/wh/ns/t/data/a.parquet", 1, 1)], roots=["/wh/ns/t"])
-    found = compare(listing, {"ns.t": Reach(("/wh/ns/t",), {"/wh/ns/t/data/a.parquet", "/elsewhere/b.parquet"})})
+    found = compare(listing, {"ns.t": TableKeys(("/wh/ns/t",), {"/wh/ns/t/data/a.parquet", "/elsewhere/b.parquet"})})
     assert not found.missing and found.elsewhere == {"ns.t": ["/elsewhere/b.parquet"]}
 
 
 def test_a_file_in_the_folder_of_one_table_that_another_one_reaches_is_live() -> None:
     listing = Listing.of([("/wh/ns/t/data/a.parquet", 1, 1)], roots=["/wh"])
-    tables = {"ns.t": Reach(("/wh/ns/t",), set[str]()), "ns.t2": Reach(("/wh/ns/t2",), {"/wh/ns/t/data/a.parquet"})}
+    tables = {
+        "ns.t": TableKeys(("/wh/ns/t",), set[str]()),
+        "ns.t2": TableKeys(("/wh/ns/t2",), {"/wh/ns/t/data/a.parquet"}),
+    }
     assert not compare(listing, tables).unreferenced
 
 
 def test_what_is_reached_through_a_link_is_live() -> None:
     listing = Listing.of([("/wh/ns/t/data/a.parquet", 1, 1)], roots=["/wh"])
-    tables = {"ns.t": Reach(("/link/t",), {"/link/t/data/a.parquet"})}
+    tables = {"ns.t": TableKeys(("/link/t",), {"/link/t/data/a.parquet"})}
     assert not compare(listing, tables, {"/wh/ns/t/data/a.parquet"}).unreferenced
 
 
 def test_the_owner_of_a_file_is_the_table_whose_folder_it_lies_in() -> None:
     files = ["/wh/ns/t/data/x.parquet", "/wh/ns/t2/data/x.parquet", "/wh/ns/tt/data/x.parquet"]
     listing = Listing.of(((path, 1, 1) for path in files), roots=["/wh"])
-    found = compare(listing, {name: Reach((folder,), set[str]()) for name, folder in TABLES.items()})
+    found = compare(listing, {name: TableKeys((folder,), set[str]()) for name, folder in TABLES.items()})
     assert [file.table for file in found.unreferenced] == ["ns.t", "ns.t2", None]
     assert found.listed == {"ns.t": 1, "ns.t2": 1, None: 1}
 
@@ -100,12 +103,12 @@ def test_the_owner_of_a_file_is_the_table_whose_folder_it_lies_in() -> None:
 def test_a_file_that_a_listing_shows_twice_is_one_and_as_young_as_the_later_time_says() -> None:
     path = "/wh/ns/t/data/x.parquet"
     listing = Listing.of([(path, 1, 5), (path, 2, 9), (path, 1, 5)], roots=["/wh"])
-    (file,) = compare(listing, {"ns.t": Reach(("/wh/ns/t",), set[str]())}).unreferenced
+    (file,) = compare(listing, {"ns.t": TableKeys(("/wh/ns/t",), set[str]())}).unreferenced
     assert (file.size, file.modified_ns) == (2, 9)
 
 
 def test_the_path_of_a_finding_is_the_name_in_storage() -> None:
     path = "/wh/ns/t/data/e%20f.parquet"
     listing = Listing.of([(path, 1, 1)], roots=["/wh"])
-    (file,) = compare(listing, {"ns.t": Reach(("/wh/ns/t",), set[str]())}).unreferenced
+    (file,) = compare(listing, {"ns.t": TableKeys(("/wh/ns/t",), set[str]())}).unreferenced
     assert file.path == path == canonical(path)

@@ -92,7 +92,7 @@ def test_a_ledger_that_was_restored_from_an_older_copy_is_opened_before_anything
     for work in (lake.lake.reconciler.purge, lambda: lake.lake.reconciler.restore(first.id)):
         with pytest.raises(RefusedError, match="witness"):
             work()
-    # As opening does it.
+    # As a resync does it.
     highest = lake.lake.witness.read().highest
     with lake.lake.ledger.write() as connection:
         sequence.move(connection, last=highest, epoch=2)

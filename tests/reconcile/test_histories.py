@@ -134,7 +134,7 @@ def reconcile_runs_of(ledger: Ledger, count: int) -> list[int]:
 
 def suspected(bench: SweepContext) -> list[str]:
     with bench.ledger.read() as connection:
-        return [suspect.path for suspect in suspect_files.every(connection) if not suspect.released]
+        return [suspect.path for suspect in suspect_files.list_suspects(connection) if not suspect.released]
 
 
 def give_up(bench: SweepContext, world: World) -> None:

@@ -93,7 +93,7 @@ def publish(lake: WholeLake) -> None:
     lake.table().append(pa.table({SEQ_COLUMN: [block.head.rows.lo], "id": [1], "kind": ["k"]}, schema=schema))
     snapshot = SnapshotId(lake.table().metadata.current_snapshot_id or 0)
     assert blocks.mark_staged(lake.lake.ledger, lake.lake.witness, block, snapshot)
-    staged = blocks.look(lake.lake.ledger, block.head)
+    staged = blocks.find_block(lake.lake.ledger, block.head)
     assert isinstance(staged, Staged)
     assert blocks.mark_published(lake.lake.ledger, staged, row_count=1, snapshot=snapshot)
 

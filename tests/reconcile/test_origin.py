@@ -9,7 +9,7 @@ import pytest
 
 from strandline.core.settings import LakeConfig, Settings
 from strandline.reconcile.compare import guard
-from strandline.reconcile.ledger_context import LakeGround
+from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import LedgerContext, Protection
 from tests.reconcile.conftest import SomeLake, acted_on, by_path, data_files
 
@@ -24,7 +24,7 @@ BUCKET = {"url": "s3://bucket/lake"}
 def test_a_folder_is_this_nodes_own_only_with_a_catalog_of_this_machine(
     tmp_path: Path, settings: dict[str, Any], is_own: bool
 ) -> None:
-    ground = LakeGround(LakeConfig(Settings(**settings), tmp_path), None, None)  # type: ignore[arg-type]
+    ground = LedgerContextLoader(LakeConfig(Settings(**settings), tmp_path), None, None)  # type: ignore[arg-type]
     assert ground.own_origin is is_own
 
 

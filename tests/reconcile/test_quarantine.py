@@ -17,10 +17,10 @@ from strandline.core.errors import LeaseLost, RefusedError, StorageError
 from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import reconcile_runs
-from strandline.reconcile.ledger_context import LakeGround
+from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import Stat
 from strandline.reconcile.quarantine import Fate, fate
-from strandline.reconcile.settle import Seen
+from strandline.reconcile.settle import SweptFile
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
@@ -110,7 +110,7 @@ def test_purge_waits_for_a_table_that_the_last_run_knew_and_that_is_not_in_the_c
 def test_an_empty_catalog_is_not_believed_even_if_a_run_has_seen_it(
     lake: WholeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LakeGround, "gate", lambda self, tables, unread: None)
+    monkeypatch.setattr(LedgerContextLoader, "gate", lambda self, tables, unread: None)
     lake.puts(2)
     run = lake.run(ACT).id
     lake.lake.catalog.drop("default.events")
@@ -226,7 +226,7 @@ def swept(state: SweptState) -> Swept:
 @pytest.mark.parametrize("is_live", [True, False])
 def test_only_what_is_certain_goes(state: SweptState, is_live: bool) -> None:
     def of(at_path: Stat | StorageError | None, at_kept: Stat | StorageError | None) -> Fate:
-        return fate(Seen(swept(state), at_path, at_kept), is_live=is_live)
+        return fate(SweptFile(swept(state), at_path, at_kept), is_live=is_live)
 
     assert of(UNTOLD, HERE) is of(HERE, UNTOLD) is of(NOWHERE, UNTOLD) is of(UNTOLD, NOWHERE) is Fate.WAITS
     assert of(NOWHERE, HERE) is (Fate.NEEDED if is_live else Fate.GOES)

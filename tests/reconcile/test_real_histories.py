@@ -14,10 +14,10 @@ import pytest
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.reconcile_records import Asked
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
-from strandline.reconcile.ledger_context import LakeGround
+from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import Finding
 from strandline.reconcile.references.lake_catalog import LakeCatalog
 from strandline.reconcile.storage.local_store import LocalStore
@@ -96,7 +96,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[History]:
     def hit(history: History, real: Any, name: str) -> None:
         history.pass_point(name)
 
-    def context(history: History, real: Any, ground: LakeGround, asked: Asked) -> Any:
+    def context(history: History, real: Any, ground: LedgerContextLoader, asked: Asked) -> Any:
         found = real(ground, asked)
         return replace(found, now_ns=found.now_ns + history.hours_later * HOUR * 1_000_000_000)
 
@@ -109,11 +109,11 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[History]:
     wrap(LocalStore, "bring_back", answers(0.0))
     wrap(LocalStore, "delete", answers(0.0))
     wrap(LocalStore, "set_aside", set_aside)
-    wrap(LightCatalog, "table_names", answers(0.01))
-    wrap(LightCatalog, "load", answers(0.01))
+    wrap(PyIcebergCatalog, "table_names", answers(0.01))
+    wrap(PyIcebergCatalog, "load", answers(0.01))
     wrap(LakeCatalog, "drop_entries", drop_entries)
     wrap(Pool, "run", run)
-    wrap(LakeGround, "context", context)
+    wrap(LedgerContextLoader, "context", context)
     wrap(Ledger, "write", write)
     wrap(failpoints, "hit", hit)
     return current

@@ -22,8 +22,8 @@ from strandline.cli.main import run as cli
 from strandline.cli.render import reconcile
 from strandline.core.errors import StorageError
 from strandline.core.reconcile_records import AbortReason, RunId
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
-from strandline.reconcile.quarantine import Purged, Restored
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+from strandline.reconcile.quarantine import PurgedFiles, Restored
 from tests.reconcile.whole_lakes import ACT, WholeLake, there
 
 
@@ -227,7 +227,7 @@ def told_metrics(capsys: pytest.CaptureFixture[str]) -> str:
 def test_findings_of_a_run_that_ended_early_do_not_replace_those_of_a_whole_one(
     lake: WholeLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_answer(self: LightCatalog) -> list[str]:
+    def no_answer(self: PyIcebergCatalog) -> list[str]:
         raise StorageError("the catalog does not answer")
 
     lake.puts(2)
@@ -235,7 +235,7 @@ def test_findings_of_a_run_that_ended_early_do_not_replace_those_of_a_whole_one(
     document(capsys, "reconcile", "--findings", file.name)
     before = file.read_bytes()
     assert before.count(b"\n") == 2
-    monkeypatch.setattr(LightCatalog, "table_names", no_answer)
+    monkeypatch.setattr(PyIcebergCatalog, "table_names", no_answer)
     assert cli(["reconcile", "--findings", file.name]) == 1
     assert "is not written" in capsys.readouterr().err
     assert file.read_bytes() == before and not file.with_name("found.jsonl.part").exists()
@@ -356,7 +356,7 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
-    purged, restored = Purged(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
+    purged, restored = PurgedFiles(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
     shown = [*reconcile.purged(purged), *reconcile.restored(restored)]
     said = "\n".join(str(line) for line in shown)
     files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")

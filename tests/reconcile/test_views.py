@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.exceptions import NoSuchViewError, ServerError
 
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 
 
 class Server:
@@ -31,5 +31,5 @@ class Server:
 
 
 def test_a_view_that_is_dropped_is_nobodys_and_one_that_cannot_be_read_is_somewhere() -> None:
-    found = LightCatalog(Server(), remote=True).view_locations()  # type: ignore[arg-type]
+    found = PyIcebergCatalog(Server(), remote=True).view_locations()  # type: ignore[arg-type]
     assert found == {"ns.away": None, "ns.damaged": None, "ns.whole": "s3://bucket/ns/whole"}

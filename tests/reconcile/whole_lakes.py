@@ -74,7 +74,7 @@ class WholeLake:
         _again(lambda: self.table().append(data))
         if publish:
             assert blocks.mark_staged(self.lake.ledger, self.lake.witness, block, SnapshotId(7))
-            staged = blocks.look(self.lake.ledger, block.head)
+            staged = blocks.find_block(self.lake.ledger, block.head)
             assert isinstance(staged, Staged)
             assert blocks.mark_published(self.lake.ledger, staged, row_count=rows, snapshot=None)
         return numbers

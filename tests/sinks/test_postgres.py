@@ -448,13 +448,13 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
     sender.send(parcel(1, 5))
     monkeypatch.setattr(send, "SEND_SECONDS_MAX", 0.3)
     proxy.toxic("timeout", downstream=True, timeout=0)
-    connect = postgres_connect.Server.connect
+    connect = postgres_connect.PostgresServer.connect
 
-    def refused(server: postgres_connect.Server, application: str) -> psycopg.Connection:
+    def refused(server: postgres_connect.PostgresServer, application: str) -> psycopg.Connection:
         proxy.enable(False)  # or else the new connection would wait for its own limit
         return connect(server, application)
 
-    monkeypatch.setattr(postgres_connect.Server, "connect", refused)
+    monkeypatch.setattr(postgres_connect.PostgresServer, "connect", refused)
     begun = time.monotonic()
     assert isinstance(sender.send(parcel(6, 9)), TryLater)
     assert 0.3 <= time.monotonic() - begun < 60

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from strandline.core.errors import DuplicateNumbers, RefusedError, StrandlineError, TableUnfit
 from strandline.core.types import Reserved
-from strandline.deliver.verify.ranges import Kind
+from strandline.deliver.verify.ranges import Fault
 from strandline.iceberg.pyiceberg.catalog import open_catalog
 from strandline.lake import Lake
 from strandline.ledger.ingest import blocks
@@ -116,7 +116,7 @@ def test_verify_names_rows_that_a_plain_insert_brought(lake: Lake, tmp_path: Pat
     sql(lake, f"INSERT INTO lake.default.inserted VALUES ({counter(lake) + 5}, 666), ({counter(lake) + 9}, 667)")
     [verdict] = lake.delivery.verify("clean").sinks
     [note] = verdict.findings
-    assert verdict.ok and (note.kind, note.what) == (Kind.NOTE, "default.inserted")
+    assert verdict.ok and (note.kind, note.what) == (Fault.NOTE, "default.inserted")
     assert note.detail == "foreign rows, which no sink gets: 2"
     lake.delivery.remove("clean")
 
@@ -142,7 +142,7 @@ def test_a_foreign_number_that_is_one_of_ours_is_counted_and_every_way_to_read_r
     assert values(lake, "same", token) == [6, 7, 8, 9] == [r.n for r in lake.read_since("same", token).df.collect()]
     [verdict] = lake.delivery.verify("early").sinks
     [fault] = [f for f in verdict.findings if f.what == f"sequence number {first.lo + 2}"]
-    assert not verdict.ok and fault.kind is Kind.DUPLICATE_ROW
+    assert not verdict.ok and fault.kind is Fault.DUPLICATE_ROW
     lake.delivery.add("late", "same", "files", {"path": str(tmp_path / "late"), "format": "jsonl"})
     [report] = lake.tick("late").sinks
     assert "stands on two rows" in str(report) and not list((tmp_path / "late").rglob("*.jsonl"))

@@ -15,7 +15,7 @@ from strandline.core.errors import TableUnfit
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.metadata_peek import read_pointer
-from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive, iceberg_schema
@@ -47,7 +47,7 @@ WRITABLE = {
 class Both:
     config: LakeConfig
     spark: SparkSession
-    light: LightCatalog
+    light: PyIcebergCatalog
 
     def sql(self, text: str) -> list[Any]:
         return self.spark.sql(text).collect()

@@ -159,7 +159,7 @@ def test_a_restore_that_undoes_an_abandonment_does_not_revive_the_zombie(lake: L
     )
     snapshot = work.tables.own_head(dataset.name, zombie.head.branch, work.wap(zombie.head))
     assert snapshot is not None
-    with pytest.raises(errors.OpeningNeeded):
+    with pytest.raises(errors.ResyncNeeded):
         blocks.mark_staged(lake.ledger, lake.witness, zombie, snapshot)
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + list(range(10)))
@@ -441,8 +441,8 @@ def test_a_dataset_that_cannot_be_read_is_opened_later_and_keeps_no_other_waitin
         dataset = lake.dataset("broken").id
         sealed, waiting = blocks.sealed(connection, dataset), blocks.postponed(connection, dataset)
     assert len(waiting) == 1 and sealed is not None and sealed < waiting[0].head.rows.lo
-    with pytest.raises(errors.OpeningNeeded), lake.ledger.read() as connection:
-        blocks.check_opened(connection, dataset)
+    with pytest.raises(errors.ResyncNeeded), lake.ledger.read() as connection:
+        blocks.check_resynced(connection, dataset)
     lake.recover()
     assert "dataset_opened" in audit_events(lake)
     assert lake.append("broken", frame(lake, 0), batch_id="a").duplicate, "it came in after the copy"

@@ -24,7 +24,7 @@ from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import Reason
 from strandline.maintain import sink_lease
 from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
-from strandline.maintain.purge.run import Purged
+from strandline.maintain.purge.run import PurgeResult
 from strandline.maintain.purge.sinks import SinkSearch
 from strandline.receive.drain import drain
 from tests.spark.bodies import Sender, files
@@ -54,7 +54,7 @@ def append(lake: Lake, lo: int, hi: int) -> None:
     lake.append("events", numbers(lake, lo, hi).selectExpr("n", who))
 
 
-def purge(lake: Lake, where: str = ALICE, **options: Any) -> Purged:
+def purge(lake: Lake, where: str = ALICE, **options: Any) -> PurgeResult:
     return lake.maintenance.purge("events", where, **options).result
 
 

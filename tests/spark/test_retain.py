@@ -13,7 +13,7 @@ import pytest
 from strandline.core.errors import FailedError, RefusedError, SchemaError, Skipped
 from strandline.core.failpoints import FailpointError
 from strandline.core.types import Reserved
-from strandline.deliver.verify.ranges import Kind
+from strandline.deliver.verify.ranges import Fault
 from strandline.iceberg.spark import row_delete
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sinks
@@ -143,7 +143,7 @@ def test_a_sink_that_lost_what_the_lake_no_longer_has_is_still_found_out(lake: L
     body[len(body) // 3] ^= 1
     second.write_bytes(body)
     found = {f.kind for f in lake.delivery.verify("out").sinks[0].findings}
-    assert found in ({Kind.MISSING, Kind.CORRUPT}, {Kind.MISSING, Kind.DIGEST})
+    assert found in ({Fault.MISSING, Fault.CORRUPT}, {Fault.MISSING, Fault.DIGEST})
 
 
 def test_an_open_intent_keeps_its_rows_until_it_is_closed(
@@ -479,7 +479,7 @@ def test_a_place_that_is_delivered_to_again_goes_on_and_what_went_meanwhile_is_s
     add(lake, tmp_path / "out")
     lake.tick()
     (again,) = lake.delivery.verify().sinks
-    assert again.ok and [f.range for f in again.findings if f.kind is Kind.UNPROVABLE and f.range] != []
+    assert again.ok and [f.range for f in again.findings if f.kind is Fault.UNPROVABLE and f.range] != []
     assert sorted(n for o in objects(tmp_path / "out").values() for n in _numbers(o)) == [*range(1, 21), *range(41, 51)]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from strandline.cli.main import run as strandline
 from strandline.core.types import SeqRange
-from strandline.deliver.verify.ranges import Kind
+from strandline.deliver.verify.ranges import Fault
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import objects, tick
 
@@ -51,7 +51,7 @@ def verdict(lake: Lake, name: str = "out", **options: Any) -> SinkVerdict:
     return lake.delivery.verify(name, **options).sinks[0]
 
 
-def found(lake: Lake, name: str = "out", **options: Any) -> list[tuple[Kind, str]]:
+def found(lake: Lake, name: str = "out", **options: Any) -> list[tuple[Fault, str]]:
     return [(f.kind, f.what) for f in verdict(lake, name, **options).findings]
 
 
@@ -110,15 +110,15 @@ def test_everything_that_happens_to_an_object_is_found_and_named(lake: Lake, out
     beyond = doubled.with_name(f"{hi + 1000:019d}-{hi + 1010:019d}.parquet")
     beyond.write_bytes(doubled.read_bytes())
     findings = {f.what: f for f in verdict(lake).findings}
-    assert findings.pop(names[flipped]).kind in (Kind.CORRUPT, Kind.DIGEST)
+    assert findings.pop(names[flipped]).kind in (Fault.CORRUPT, Fault.DIGEST)
     assert {what: f.kind for what, f in findings.items()} == {
-        names[gone]: Kind.MISSING,
-        names[exchanged]: Kind.CORRUPT,
-        object_name(beyond, out): Kind.EXTRA,
+        names[gone]: Fault.MISSING,
+        names[exchanged]: Fault.CORRUPT,
+        object_name(beyond, out): Fault.EXTRA,
     }
     inside = doubled.with_name(f"{lo + 1:019d}-{hi:019d}.parquet")
     shutil.copy(doubled, inside)
-    overlap = next(f for f in verdict(lake).findings if f.kind is Kind.OVERLAP)
+    overlap = next(f for f in verdict(lake).findings if f.kind is Fault.OVERLAP)
     assert doubled.name in overlap.detail and inside.name in overlap.detail
 
 
@@ -129,17 +129,17 @@ def test_rows_deleted_and_changed_in_the_lake_are_noted_and_no_fault(lake: Lake,
     path = next(iter(ranges(out).values()))
     text = path.read_text()
     path.write_text(text.replace("row 7", "row 6", 1))  # it can still be read
-    assert found(lake) == [(Kind.DIGEST, object_name(path, out))]
+    assert found(lake) == [(Fault.DIGEST, object_name(path, out))]
     path.write_text(text)
     sql(lake, "DELETE FROM lake.default.events WHERE n IN (3, 4, 5)")
     sql(lake, "UPDATE lake.default.events SET text = 'other' WHERE n = 77")
     proved = verdict(lake)
     assert proved.ok
-    assert [f.kind for f in proved.findings] == [Kind.NOTE, Kind.NOTE]
+    assert [f.kind for f in proved.findings] == [Fault.NOTE, Fault.NOTE]
     assert "3 rows fewer" in proved.findings[0].detail
     assert "another content" in proved.findings[1].detail
     path.write_text(text.replace("row 7", "row 6", 1))
-    assert (Kind.DIGEST, object_name(path, out)) in found(lake)
+    assert (Fault.DIGEST, object_name(path, out)) in found(lake)
 
 
 def test_columns_that_came_and_went_since_do_not_disturb_the_proof(lake: Lake, out: Path) -> None:
@@ -173,7 +173,7 @@ def test_partitions_are_proved_each_and_rows_that_were_never_sent_are_found(
             connection.exec_driver_sql('DELETE FROM intent WHERE "after" >= 60')
         next(p for name, p in objects(out).items() if name.endswith("61-70")).unlink()
         stray = verdict(lake).findings
-        assert [(f.kind, f.partition) for f in stray] == [(Kind.UNEXPLAINED, "k=k1")]
+        assert [(f.kind, f.partition) for f in stray] == [(Fault.UNEXPLAINED, "k=k1")]
         assert "numbers 61 to 70" in stray[0].what and "10 rows" in stray[0].what
         with lake.ledger.write() as connection:
             connection.exec_driver_sql(
@@ -183,7 +183,7 @@ def test_partitions_are_proved_each_and_rows_that_were_never_sent_are_found(
                 "DELETE FROM intent WHERE lane_id = (SELECT id FROM lane WHERE partition = 'k=k2')"
             )
             connection.exec_driver_sql("DELETE FROM lane WHERE partition = 'k=k2'")
-        assert (Kind.UNEXPLAINED, "20 rows up to 70") in found(lake)
+        assert (Fault.UNEXPLAINED, "20 rows up to 70") in found(lake)
 
 
 def test_a_sink_that_started_later_answers_for_what_came_after(lake: Lake, out: Path) -> None:
@@ -202,10 +202,10 @@ def test_a_restored_ledger_proves_what_it_learned_from_the_sink(lake: Lake, out:
     tick(lake, "out")
     later = [object_name(p, out) for name, p in ranges(out).items() if name != "1-30"]
     shutil.copy(tmp_path / "copy.db", lake.config.path("ledger.db"))
-    assert found(lake) == [(Kind.EXTRA, name) for name in later]
+    assert found(lake) == [(Fault.EXTRA, name) for name in later]
     with lake.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE lane SET continuation = 'nonsense', version = version + 1")
-    assert [kind for kind, _ in found(lake)] == [Kind.UNREADABLE]
+    assert [kind for kind, _ in found(lake)] == [Fault.UNREADABLE]
     lake.delivery.recover_sink("out")
     taken_over = verdict(lake)
     assert (taken_over.findings, taken_over.taken_over, taken_over.rows) == ((), len(later), 75)
@@ -251,12 +251,12 @@ def test_what_was_lost_and_sent_again_is_proved_in_its_new_generation(lake: Lake
     last.unlink()
     append(lake, 91, 100)
     assert tick(lake, "out").did == "stopped"
-    assert (Kind.MISSING, object_name(last, out)) in found(lake)
+    assert (Fault.MISSING, object_name(last, out)) in found(lake)
     lake.delivery.recover_sink("out", resend=True)
     tick(lake, "out")
     proved = verdict(lake)
     [older] = proved.findings
-    assert older.kind is Kind.NOTE and older.range == SeqRange(1, 60), "what the first generation delivered is noted"
+    assert older.kind is Fault.NOTE and older.range == SeqRange(1, 60), "what the first generation delivered is noted"
     assert (proved.rows, proved.start, proved.watermark) == (40, 60, 100)
 
 
@@ -311,10 +311,10 @@ def test_a_dropped_and_a_doubled_row_are_found_and_their_numbers_named(lake: Lak
     table.execute("INSERT INTO events SELECT * FROM events WHERE n = 85")
     table.execute("DELETE FROM events WHERE n = 84")
     assert found(lake) == [
-        (Kind.MISSING_ROW, "numbers 7, 9"),
-        (Kind.DUPLICATE_ROW, "number 42"),
-        (Kind.MISSING_ROW, "number 84"),
-        (Kind.DUPLICATE_ROW, "number 85"),
+        (Fault.MISSING_ROW, "numbers 7, 9"),
+        (Fault.DUPLICATE_ROW, "number 42"),
+        (Fault.MISSING_ROW, "number 84"),
+        (Fault.DUPLICATE_ROW, "number 85"),
     ]
 
 
@@ -327,9 +327,9 @@ def test_a_table_is_held_against_its_record_and_the_record_against_the_ledger(
     table.execute("DELETE FROM strandline_range WHERE lo = 1")
     faults = [f for f in verdict(lake, taken_is_fine=True).findings if f.is_fault]
     assert [(f.kind, f.what) for f in faults] == [
-        (Kind.MISSING, "public.events 1..30"),
-        (Kind.CORRUPT, "public.events 31..60"),
-        (Kind.DIGEST, "public.events 61..90"),
+        (Fault.MISSING, "public.events 1..30"),
+        (Fault.CORRUPT, "public.events 31..60"),
+        (Fault.DIGEST, "public.events 61..90"),
     ]
     assert "1 of 30 rows is missing: 50" in faults[1].detail
 
@@ -357,4 +357,4 @@ def test_objects_in_a_bucket_are_proved_and_one_that_is_gone_is_named(
     assert (proved.findings, proved.ranges, proved.rows) == ((), 3, 90)
     keys = sorted(p for p in (s3.server.folder / "data" / bucket).rglob("*.parquet"))
     keys[1].unlink()
-    assert found(lake) == [(Kind.MISSING, f"default.events/all/{keys[1].name}")]
+    assert found(lake) == [(Fault.MISSING, f"default.events/all/{keys[1].name}")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from strandline.cli.commands.deliver import Journal
+from strandline.cli.commands.deliver import DeliverLog
 from strandline.cli.main import run
 from strandline.cli.render import maintain
 from strandline.core.errors import Skipped, StorageError, UsageError
@@ -24,9 +24,9 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors, retention_holds
 from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
-from strandline.maintain.compact_plan import Skipped as LeftAlone
+from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge.run import Purged
+from strandline.maintain.purge.run import PurgeResult
 from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
 from strandline.status.metrics import Sample, exposition
@@ -76,7 +76,7 @@ def told(kind: Kind, result: Any, *, dry_run: bool = False) -> str:
         RunId(7), "default.events", kind, "here:1", dry_run, False, now, now, now, Outcome.DONE, None, plain(result)
     )
     out = Console(file=io.StringIO(), width=250)
-    for line in maintain.told(run):
+    for line in maintain.render_run(run):
         out.print(line)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue()
@@ -128,7 +128,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
 def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_a_person(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(alive: StillAlive) -> Purged:
+    def fail(alive: StillAlive) -> PurgeResult:
         raise UsageError("the condition `who = 'ada lovelace'` does not fit")
 
     with open_lake(home) as lake, pytest.raises(UsageError):
@@ -292,7 +292,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     capsys.readouterr()
-    journal = Journal(as_json=True)
+    journal = DeliverLog(as_json=True)
     with open_lake(home) as lake:
         target = lake.dataset("events")
         assert lake.maintenance.is_scheduled

@@ -18,7 +18,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from strandline.cli.commands.receive import Journal
+from strandline.cli.commands.receive import ReceiveLog
 from strandline.cli.main import run
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity
@@ -82,7 +82,12 @@ def test_a_revoked_token_is_shown_as_such_and_its_name_is_free_again(
 def test_lanes_that_a_wrong_token_claimed_are_shown_and_freed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "create", "wrong"]) == 0
     with open_lake(home) as lake, lake.ledger.write() as connection:
-        own = {"instance": "sink-1", "table_uuid": "u", "generation": 1, "owner": tokens.every(connection)[0].owner}
+        own = {
+            "instance": "sink-1",
+            "table_uuid": "u",
+            "generation": 1,
+            "owner": tokens.list_tokens(connection)[0].owner,
+        }
         senders.claim(connection, datasets.get(connection, "default.events").id, "lake-a", "default.there", **own)
     capsys.readouterr()
     assert run(["token", "claims"]) == 0 and "sink-1" in capsys.readouterr().out
@@ -237,7 +242,7 @@ def test_half_of_what_tls_needs_is_refused(home: Path, capsys: pytest.CaptureFix
 
 
 def test_the_journal_tells_each_batch_and_what_stays_wrong_once(capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(as_json=True)
+    journal = ReceiveLog(as_json=True)
     numbers = SeqRange(Seq(5), Seq(9))
     waiting = BatchReport("default.a", "b1", "waiting", 1, 5, reason="no column 'x'", hint="add it")
     journal.batch(waiting)

@@ -15,7 +15,7 @@ from rich.progress import Progress, TextColumn
 from strandline.cli.output import Output
 from strandline.cli.render import bars, common, ingest, status
 from strandline.cli.render.bars import bars_on, how_far, one_bar
-from strandline.cli.render.ingest_progress import Bars
+from strandline.cli.render.ingest_progress import IngestBars
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
 from strandline.core.wording import plural
@@ -196,7 +196,7 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
     out = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
     with Progress(TextColumn("{task.fields[count]}|{task.fields[note]}"), console=out, auto_refresh=False) as progress:
-        bars = Bars(progress, files=2)
+        bars = IngestBars(progress, files=2)
         bars.on_step(Path("a.jsonl"), "waiting", None)
         bars.on_step(Path("a.jsonl"), "writing", 1_000)
         assert [t.fields["note"] for t in progress.tasks] == ["", "writing 1,000 rows"]

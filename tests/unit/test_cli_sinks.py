@@ -23,10 +23,10 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
-from strandline.cli.commands.deliver import Journal
+from strandline.cli.commands.deliver import DeliverLog
 from strandline.cli.main import run
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver_progress import Bars
+from strandline.cli.render.deliver_progress import DeliverBars
 from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.read_token import Continuation
@@ -518,7 +518,7 @@ def test_a_preview_that_fails_at_one_sink_shows_the_others_and_ends_with_its_cod
 def test_bars_go_on_over_the_plans_of_a_sink_that_is_far_behind() -> None:
     out = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
     with Progress(TextColumn("{task.fields[count]}"), console=out, auto_refresh=False) as progress:
-        bars = Bars(progress)
+        bars = DeliverBars(progress)
         bars.on_start("fetching")
         assert progress.tasks[0].description == "fetching"
         bars.on_rows("a", 0, 100)
@@ -537,7 +537,7 @@ def test_bars_go_on_over_the_plans_of_a_sink_that_is_far_behind() -> None:
 
 def _journal(capsys: pytest.CaptureFixture[str], *reports: TickReport) -> list[dict[str, Any]]:
     capsys.readouterr()
-    journal = Journal(as_json=True)
+    journal = DeliverLog(as_json=True)
     journal.serving(["a"])
     for report in reports:
         journal.tick(report)
@@ -562,7 +562,7 @@ def test_the_daemon_tells_what_happened_and_not_what_stays(capsys: pytest.Captur
 
 
 def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(as_json=False)
+    journal = DeliverLog(as_json=False)
     journal.trouble(StorageError("the ledger is away", hint="Bring it back."))
     journal.well()
     lines = capsys.readouterr().out.splitlines()

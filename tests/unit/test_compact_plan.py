@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.iceberg.metadata.live_files import LiveFile
-from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, plan
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, FilePart, plan
 from tests.campaign import scaled
 
 TARGET = 1000
@@ -172,7 +172,7 @@ def test_whatever_overlaps_goes_into_the_same_piece_or_stays(spans: list[tuple[i
         assert not any((f.lo or 0) <= hi and lo <= (f.hi or 0) for f in files if f not in rewritten)
 
 
-def _hull(piece: Piece) -> tuple[int, int]:
+def _hull(piece: FilePart) -> tuple[int, int]:
     return min(f.lo or 0 for f in piece.files), max(f.hi or 0 for f in piece.files)
 
 

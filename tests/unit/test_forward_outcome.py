@@ -18,14 +18,14 @@ from strandline.deliver.plan.chunking import retry_wait_seconds
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, SinkContext, TryLater, Unknown
 from strandline.deliver.sink_kinds import check_options, find_kind, kind_names, resolve
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.forward.body import Body
-from strandline.deliver.sinks.forward.http import Answer, Token, parse_place
+from strandline.deliver.sinks.forward.body import RequestBody
+from strandline.deliver.sinks.forward.http import BearerToken, HttpAnswer, parse_place
 from strandline.deliver.sinks.forward.outcome import outcome_of, retry_after_seconds
 from strandline.deliver.sinks.forward.sink import KIND, check_url
 from strandline.deliver.sinks.forward.success import parse_success
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
-BODY = Body(b"12345", 5, "sha256:aa", "jsonl-1")
+BODY = RequestBody(b"12345", 5, "sha256:aa", "jsonl-1")
 ANY_2XX = parse_success({"success_status": "2xx"})
 
 
@@ -38,7 +38,7 @@ def outcome(status: int, fields: dict[str, Any] | bytes = b"", *, ours: bool = T
     told = {name.replace("_", "-"): value for name, value in headers.items()}
     if ours:
         told["strandline-receiver"] = "1"
-    answer = Answer(status, told, content)
+    answer = HttpAnswer(status, told, content)
     success = None if ours else ANY_2XX
     return outcome_of(answer, rng(11, 15), BODY, success=success, wait_seconds_max=300, now=NOW)
 
@@ -67,13 +67,13 @@ def test_a_yes_that_is_not_about_these_bytes_is_not_believed(fields: Any) -> Non
 
 @pytest.mark.parametrize("status", [200, 202, 204, 400, 404, 409, 422, 500, 503])
 def test_whatever_somebody_between_us_and_the_receiver_says_is_tried_again(status: int) -> None:
-    answer = Answer(status, {"retry-after": "7"}, b"<html>please log in</html>")
+    answer = HttpAnswer(status, {"retry-after": "7"}, b"<html>please log in</html>")
     found = outcome_of(answer, rng(1, 5), BODY, success=None, wait_seconds_max=300, now=NOW)
     assert isinstance(found, TryLater) and "lacks the header" in found.why and found.wait_seconds == 7
 
 
 def test_a_proxy_that_takes_no_large_bodies_is_given_smaller_ones() -> None:
-    found = outcome_of(Answer(413, {}), rng(1, 5), BODY, success=None, wait_seconds_max=300, now=NOW)
+    found = outcome_of(HttpAnswer(413, {}), rng(1, 5), BODY, success=None, wait_seconds_max=300, now=NOW)
     assert isinstance(found, Refused)
 
 
@@ -117,7 +117,7 @@ def test_what_success_looks_like_is_what_the_options_say(
 ) -> None:
     success = parse_success(options)
     for status, headers, content, is_success in answers:
-        answer = Answer(status, headers, content)
+        answer = HttpAnswer(status, headers, content)
         found = outcome_of(answer, rng(1, 5), BODY, success=success, wait_seconds_max=300, now=NOW)
         assert isinstance(found, Landed if is_success else Unknown), (answer, found)
 
@@ -321,10 +321,10 @@ def test_a_relative_path_of_a_secret_is_refused() -> None:
 def test_a_token_is_read_again_only_if_it_is_another(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("sl_first")
-    token = Token("sl_first", f"file:{path}")
-    assert token.read_again() is None and Token("sl_first").read_again() is None
+    token = BearerToken("sl_first", f"file:{path}")
+    assert token.read_again() is None and BearerToken("sl_first").read_again() is None
     path.write_text("sl_second")
-    assert token.read_again() == Token("sl_second", f"file:{path}")
+    assert token.read_again() == BearerToken("sl_second", f"file:{path}")
     path.unlink()
     assert token.read_again() is None
 
@@ -332,14 +332,20 @@ def test_a_token_is_read_again_only_if_it_is_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["", "two words", "line\nend", "ünï", "nul\0"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(value: str) -> None:
     with pytest.raises(UsageError) as refused:
-        Token(value)
+        BearerToken(value)
     assert not value or value not in str(refused.value)
 
 
 def test_nothing_that_can_be_printed_holds_the_token() -> None:
     context = SinkContext(Path(), "d", 1, {"url": "https://host.example/rows?key=hidden", "token": "sl_hidden"})
     sink = KIND.open(context)
-    for thing in (context, sink, sink.inspector(), Token("sl_hidden"), pickle.loads(pickle.dumps(sink.inspector()))):
+    for thing in (
+        context,
+        sink,
+        sink.inspector(),
+        BearerToken("sl_hidden"),
+        pickle.loads(pickle.dumps(sink.inspector())),
+    ):
         assert "hidden" not in repr(thing)
 
 

@@ -14,9 +14,9 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive.batches import BatchBody
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, Load, cut, in_order
-from strandline.receive.count_received import Tally, describe
+from strandline.receive.count_received import ReceivedCounter, describe
 from strandline.receive.intake import explained
-from strandline.receive.schema_adapt import BodyUnfit, Fitting
+from strandline.receive.schema_adapt import BodyUnfit, SchemaAdapter
 
 
 def bodies(*sizes: int) -> list[BatchBody]:
@@ -54,7 +54,7 @@ def test_a_batch_whose_places_do_not_follow_each_other_is_not_ingested(places: t
 
 def fitted(rows: dict[str, Any], *fields: tuple[str, pa.DataType], required: str | None = None) -> pa.RecordBatch:
     wanted = pa.schema([pa.field(*f) for f in fields])
-    return Fitting(wanted, () if required is None else (required,)).fit(pa.RecordBatch.from_pydict(rows))
+    return SchemaAdapter(wanted, () if required is None else (required,)).fit(pa.RecordBatch.from_pydict(rows))
 
 
 def test_a_column_that_was_added_meanwhile_is_null() -> None:
@@ -127,10 +127,10 @@ def test_what_a_task_said_of_rows_that_do_not_fit_is_told_with_what_to_do() -> N
 
 def test_rows_that_are_gone_or_there_twice_are_named_as_the_sender_knows_them() -> None:
     dense = PlacedBody(SeqRange(Seq(4695), Seq(4704)), 10, "d", Seq(101), "t/x.arrow")
-    told = describe(dense, Tally(10, 9, ((105, 2), (110, 0))))
+    told = describe(dense, ReceivedCounter(10, 9, ((105, 2), (110, 0))))
     assert told == "row 5 (number 4699 at the sender) stands twice; row 10 (number 4704 at the sender) is gone"
     gaps = PlacedBody(SeqRange(Seq(1), Seq(50)), 10, "d", Seq(101), "t/x.arrow")
     assert (
-        describe(gaps, Tally(12, 10, ((103, 3),)))
+        describe(gaps, ReceivedCounter(12, 10, ((103, 3),)))
         == "row 3 stands 3 times; in all, 0 of 10 rows are gone and 2 are there once too often"
     )

@@ -31,7 +31,7 @@ from strandline.core.types import PARTITION_COLUMN, Seq, SeqRange
 from strandline.iceberg.metadata.metadata_peek import read_pointer
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg import duplicate_numbers
-from strandline.iceberg.pyiceberg.catalog import LightCatalog, open_catalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 from strandline.iceberg.pyiceberg.schema import columns_of
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> LakeConfig:
 
 
 @pytest.fixture
-def catalog(config: LakeConfig) -> Iterator[LightCatalog]:
+def catalog(config: LakeConfig) -> Iterator[PyIcebergCatalog]:
     catalog = open_catalog(config)
     yield catalog
     catalog.close()
@@ -57,7 +57,7 @@ def columns(**types: str) -> tuple[Column, ...]:
     return parse_columns([{"name": name, "type": kind} for name, kind in types.items()])
 
 
-def create(catalog: LightCatalog, name: str = "events", deliver_by: Sequence[str] = (), **types: str) -> Table:
+def create(catalog: PyIcebergCatalog, name: str = "events", deliver_by: Sequence[str] = (), **types: str) -> Table:
     return catalog.create_dataset_table(
         name, columns(**(types or {"v": "string"})), lake_id=LAKE, epoch=1, deliver_by=deliver_by
     )
@@ -79,7 +79,7 @@ def append_numbers(table: Table, numbers: Sequence[int | None], *, required: boo
 # ---- creating ------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_table_has_our_columns_first_and_required_and_our_properties(catalog: LightCatalog) -> None:
+def test_a_new_table_has_our_columns_first_and_required_and_our_properties(catalog: PyIcebergCatalog) -> None:
     user = parse_columns(
         [
             {"name": "id", "type": "long", "required": True, "doc": "who"},
@@ -114,7 +114,7 @@ def test_a_new_table_has_our_columns_first_and_required_and_our_properties(catal
     assert [table.schema().find_column_name(f.source_id) for f in spec.fields] == ["ts", "id"]
 
 
-def test_without_deliver_by_there_is_no_partition_column(catalog: LightCatalog) -> None:
+def test_without_deliver_by_there_is_no_partition_column(catalog: PyIcebergCatalog) -> None:
     assert list(names_and_types(create(catalog, "ns.sub.events", v="string"))) == ["_ingest_seq", "v"]
     assert catalog.exists("ns.sub.events")
     assert not catalog.exists("events")
@@ -125,11 +125,11 @@ def test_without_deliver_by_there_is_no_partition_column(catalog: LightCatalog) 
     ["boolean", "int", "long", "float", "double", "decimal(38,10)", "date", "timestamp", "timestamptz", "string",
      "uuid", "fixed[16]", "binary", "list<struct<a:int,b:map<string,double>>>"],
 )  # fmt: skip
-def test_every_type_that_rows_can_be_written_to_makes_a_table(catalog: LightCatalog, kind: str) -> None:
+def test_every_type_that_rows_can_be_written_to_makes_a_table(catalog: PyIcebergCatalog, kind: str) -> None:
     assert names_and_types(create(catalog, "t", v=kind))["v"] == kind
 
 
-def test_a_writer_that_leaves_the_number_out_is_refused_by_the_schema(catalog: LightCatalog) -> None:
+def test_a_writer_that_leaves_the_number_out_is_refused_by_the_schema(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     with pytest.raises(ValueError, match="_ingest_seq"):
         table.append(pa.table({"v": ["x"]}))
@@ -154,7 +154,7 @@ def test_a_writer_that_leaves_the_number_out_is_refused_by_the_schema(catalog: L
     ],
 )
 def test_a_table_that_cannot_be_made_is_refused_and_leaves_nothing(
-    catalog: LightCatalog, arguments: dict[str, Any], says: str
+    catalog: PyIcebergCatalog, arguments: dict[str, Any], says: str
 ) -> None:
     given = {"name": "events", "columns": columns(id="long", o="list<int>"), "lake_id": LAKE, "epoch": 1} | arguments
     with pytest.raises(SchemaError, match=says):
@@ -162,7 +162,7 @@ def test_a_table_that_cannot_be_made_is_refused_and_leaves_nothing(
     assert catalog.list_tables() == []
 
 
-def test_a_name_that_is_taken_is_refused_and_the_table_stays(catalog: LightCatalog) -> None:
+def test_a_name_that_is_taken_is_refused_and_the_table_stays(catalog: PyIcebergCatalog) -> None:
     uuid = create(catalog).metadata.table_uuid
     with pytest.raises(UsageError, match="already"):
         create(catalog, other="long")
@@ -194,7 +194,7 @@ def test_several_processes_may_open_a_new_catalog_at_once(config: LakeConfig) ->
 
 
 def test_the_list_shows_whose_each_table_is_and_what_cannot_be_opened(
-    catalog: LightCatalog, config: LakeConfig
+    catalog: PyIcebergCatalog, config: LakeConfig
 ) -> None:
     create(catalog, "a.mine")
     create(catalog, "a.b.deeper")
@@ -210,7 +210,7 @@ def test_the_list_shows_whose_each_table_is_and_what_cannot_be_opened(
     assert listed["a.broken"].problem is not None and listed["a.broken"].table_uuid is None
 
 
-def test_dropping_leaves_the_files(catalog: LightCatalog) -> None:
+def test_dropping_leaves_the_files(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     append_numbers(table, [1])
     catalog.drop("events")
@@ -225,7 +225,7 @@ def test_dropping_leaves_the_files(catalog: LightCatalog) -> None:
 # ---- altering --------------------------------------------------------------------------------------------------------
 
 
-def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: LightCatalog) -> None:
+def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: PyIcebergCatalog) -> None:
     table = create(catalog, v="string", n="int", d="decimal(5,2)", old="float", gone="date", o="struct<a:int,b:string>")
     snapshots = len(table.metadata.snapshots)
     altered = catalog.alter(
@@ -288,7 +288,7 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: LightCatalo
     ],
 )
 def test_alterations_that_would_break_something_are_refused(
-    catalog: LightCatalog, alterations: list[Alteration], says: str
+    catalog: PyIcebergCatalog, alterations: list[Alteration], says: str
 ) -> None:
     user = columns(v="string", n="long", region="string", shard="int", ts="timestamp", o="struct<k:int>",
                    one="struct<only:int>")  # fmt: skip
@@ -300,14 +300,14 @@ def test_alterations_that_would_break_something_are_refused(
     assert catalog.load("events").metadata_location == table.metadata_location
 
 
-def test_the_last_column_of_the_user_stays(catalog: LightCatalog) -> None:
+def test_the_last_column_of_the_user_stays(catalog: PyIcebergCatalog) -> None:
     create(catalog, v="string")
     with pytest.raises(SchemaError, match="the only one"):
         catalog.alter("events", [DropColumn("v")])
 
 
 def test_alterations_that_lose_against_others_are_repeated_and_none_is_lost(
-    catalog: LightCatalog, config: LakeConfig
+    catalog: PyIcebergCatalog, config: LakeConfig
 ) -> None:
     create(catalog)
     errors: list[BaseException] = []
@@ -337,7 +337,7 @@ def test_alterations_that_lose_against_others_are_repeated_and_none_is_lost(
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_change_whose_answer_was_lost_is_settled_by_looking(
-    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch, landed: bool
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
     create(catalog, v="string", n="int")
     real, answers = catalog._catalog.commit_table, ["lost"]
@@ -357,7 +357,7 @@ def test_a_change_whose_answer_was_lost_is_settled_by_looking(
     assert len(table.metadata.schemas) == 2, "it was made once"
 
 
-def test_a_change_that_never_gets_through_says_so(catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_never_gets_through_says_so(catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     create(catalog)
     tried = []
 
@@ -375,7 +375,7 @@ def test_a_change_that_never_gets_through_says_so(catalog: LightCatalog, monkeyp
 # ---- adopting --------------------------------------------------------------------------------------------------------
 
 
-def legacy(catalog: LightCatalog, rows: int = 3) -> Table:
+def legacy(catalog: PyIcebergCatalog, rows: int = 3) -> Table:
     catalog._catalog.create_namespace_if_not_exists("default")
     table = catalog._catalog.create_table("default.old", schema=pa.schema({"v": pa.string(), "r": pa.string()}))
     if rows:
@@ -383,11 +383,11 @@ def legacy(catalog: LightCatalog, rows: int = 3) -> Table:
     return table
 
 
-def adopt(catalog: LightCatalog, deliver_by: Sequence[str] = ()) -> Table:
+def adopt(catalog: PyIcebergCatalog, deliver_by: Sequence[str] = ()) -> Table:
     return catalog.add_sequence_column("old", lake_id=LAKE, epoch=2, deliver_by=deliver_by)
 
 
-def test_an_adopted_table_gets_the_columns_first_and_optional_in_one_commit(catalog: LightCatalog) -> None:
+def test_an_adopted_table_gets_the_columns_first_and_optional_in_one_commit(catalog: PyIcebergCatalog) -> None:
     before = legacy(catalog)
     table = adopt(catalog, ["r"])
     assert names_and_types(table) == {"_ingest_seq": "long", PARTITION_COLUMN: "string", "v": "string", "r": "string"}
@@ -399,7 +399,7 @@ def test_an_adopted_table_gets_the_columns_first_and_optional_in_one_commit(cata
     assert table.scan().to_arrow().column("_ingest_seq").null_count == 3
 
 
-def test_adopting_again_changes_nothing_and_what_is_missing_is_added(catalog: LightCatalog) -> None:
+def test_adopting_again_changes_nothing_and_what_is_missing_is_added(catalog: PyIcebergCatalog) -> None:
     legacy(catalog)
     first = adopt(catalog)
     since = first.properties[NUMBERED_SINCE_PROPERTY]
@@ -410,7 +410,7 @@ def test_adopting_again_changes_nothing_and_what_is_missing_is_added(catalog: Li
     assert later.properties[NUMBERED_SINCE_PROPERTY] == since
 
 
-def test_a_table_that_cannot_be_adopted_is_refused(catalog: LightCatalog) -> None:
+def test_a_table_that_cannot_be_adopted_is_refused(catalog: PyIcebergCatalog) -> None:
     legacy(catalog)
     with pytest.raises(SchemaError, match="no such column"):
         adopt(catalog, ["nope"])
@@ -427,7 +427,7 @@ def test_a_table_that_cannot_be_adopted_is_refused(catalog: LightCatalog) -> Non
         adopt(catalog)
 
 
-def test_a_column_of_ours_with_another_type_is_refused(catalog: LightCatalog) -> None:
+def test_a_column_of_ours_with_another_type_is_refused(catalog: PyIcebergCatalog) -> None:
     catalog._catalog.create_namespace("default")
     catalog._catalog.create_table("default.old", schema=pa.schema({"_ingest_seq": pa.string()}))
     with pytest.raises(SchemaError, match="_ingest_seq of type string"):
@@ -460,7 +460,7 @@ def not_ours(table: Table, owned: Sequence[SeqRange]) -> tuple[int, int]:
 
 
 def test_rows_without_a_number_foreign_and_straddling_ones_are_counted(
-    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     legacy(catalog, rows=7)
     adopt(catalog)
@@ -479,7 +479,7 @@ def test_rows_without_a_number_foreign_and_straddling_ones_are_counted(
 
 
 def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold_one_are_read(
-    catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = create(catalog)
     append_numbers(table, range(1, 11))
@@ -505,7 +505,9 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     assert counted(ranges((1, 50))) == (0, None, None), "not known, rather than read for ever"
 
 
-def test_files_without_figures_for_the_column_are_read(catalog: LightCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_figures_for_the_column_are_read(
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = create(catalog)
     catalog.set_properties("events", {"write.metadata.metrics.column._ingest_seq": "none"})
     table = catalog.load("events")
@@ -515,7 +517,7 @@ def test_files_without_figures_for_the_column_are_read(catalog: LightCatalog, mo
     assert len(opened) == 1
 
 
-def test_a_file_of_an_old_writer_lacks_the_column_and_counts_as_unnumbered(catalog: LightCatalog) -> None:
+def test_a_file_of_an_old_writer_lacks_the_column_and_counts_as_unnumbered(catalog: PyIcebergCatalog) -> None:
     """Written before the column, committed after it: neither figures nor the table's history tell."""
     table = legacy(catalog, rows=2)
     stale = catalog.load("old")
@@ -525,25 +527,25 @@ def test_a_file_of_an_old_writer_lacks_the_column_and_counts_as_unnumbered(catal
     assert not_ours(table, ranges((1, 100))) == (3, 0)
 
 
-def test_a_table_without_the_column_has_only_rows_without_numbers(catalog: LightCatalog) -> None:
+def test_a_table_without_the_column_has_only_rows_without_numbers(catalog: PyIcebergCatalog) -> None:
     assert not_ours(legacy(catalog, rows=5), []) == (5, 0)
 
 
-def test_nothing_owned_makes_every_number_foreign_and_an_empty_table_has_none(catalog: LightCatalog) -> None:
+def test_nothing_owned_makes_every_number_foreign_and_an_empty_table_has_none(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     assert not_ours(table, []) == (0, 0)
     append_numbers(table, [5, 9])
     assert not_ours(table, []) == (0, 2)
 
 
-def test_deleted_rows_do_not_count(catalog: LightCatalog) -> None:
+def test_deleted_rows_do_not_count(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     append_numbers(table, [1, 2, 50, 51, 52])
     table.delete("_ingest_seq = 51")
     assert not_ours(table, ranges((1, 10))) == (0, 2)
 
 
-def test_only_main_is_counted(catalog: LightCatalog) -> None:
+def test_only_main_is_counted(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     append_numbers(table, [1])
     snapshot = table.current_snapshot()
@@ -554,7 +556,7 @@ def test_only_main_is_counted(catalog: LightCatalog) -> None:
     assert not_ours(catalog.load("events"), []) == (0, 1)
 
 
-def test_a_hundred_thousand_owned_ranges_cost_little(catalog: LightCatalog) -> None:
+def test_a_hundred_thousand_owned_ranges_cost_little(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     append_numbers(table, list(range(1, 300_001)))
     owned = ranges(*((lo, lo + 1) for lo in range(1, 300_001, 3)))
@@ -562,7 +564,7 @@ def test_a_hundred_thousand_owned_ranges_cost_little(catalog: LightCatalog) -> N
     assert not_ours(table, owned) == (0, 100_000)
 
 
-def test_owned_ranges_out_of_order_are_a_mistake_of_the_caller(catalog: LightCatalog) -> None:
+def test_owned_ranges_out_of_order_are_a_mistake_of_the_caller(catalog: PyIcebergCatalog) -> None:
     table = create(catalog)
     append_numbers(table, [1])
     with pytest.raises(ValueError, match="sorted"):
@@ -572,7 +574,7 @@ def test_owned_ranges_out_of_order_are_a_mistake_of_the_caller(catalog: LightCat
 # ---- the pointer -----------------------------------------------------------------------------------------------------
 
 
-def test_the_glance_agrees_with_pyiceberg(catalog: LightCatalog, config: LakeConfig) -> None:
+def test_the_glance_agrees_with_pyiceberg(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
     empty = read_pointer(config, "events")
     assert empty is not None and empty.row_count == 0 and empty.view.main is None and empty.history == ()
@@ -599,7 +601,7 @@ def test_the_glance_agrees_with_pyiceberg(catalog: LightCatalog, config: LakeCon
     assert column is not None and column["required"]
 
 
-def test_the_row_count_is_unknown_where_delete_files_hide_it(catalog: LightCatalog, config: LakeConfig) -> None:
+def test_the_row_count_is_unknown_where_delete_files_hide_it(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
     append_numbers(table, [1, 2])
     location = Path(table.metadata_location.removeprefix("file://"))
@@ -610,7 +612,7 @@ def test_the_row_count_is_unknown_where_delete_files_hide_it(catalog: LightCatal
     assert glance is not None and glance.row_count is None
 
 
-def test_there_is_no_glance_at_what_is_not_there_or_not_local(catalog: LightCatalog, config: LakeConfig) -> None:
+def test_there_is_no_glance_at_what_is_not_there_or_not_local(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     assert read_pointer(config, "events") is None
     assert read_pointer(LakeConfig(Settings(), config.home / "nowhere"), "events") is None
     remote = Settings(catalog={"kind": "rest", "uri": "http://127.0.0.1:1"})
@@ -618,7 +620,7 @@ def test_there_is_no_glance_at_what_is_not_there_or_not_local(catalog: LightCata
     assert read_pointer(LakeConfig(Settings(warehouse={"url": "s3://b/p"}), config.home), "events") is None
 
 
-def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: LightCatalog, config: LakeConfig) -> None:
+def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
     Path(table.metadata_location.removeprefix("file://")).unlink()
     with pytest.raises(StorageError, match="not there"):

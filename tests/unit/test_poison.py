@@ -24,8 +24,8 @@ from strandline.deliver.send.rejection import (
     REPLAY_PARTITION,
     Halves,
     Refusal,
+    RefusalHistory,
     Single,
-    Standing,
     Steps,
     TooMany,
     decide,
@@ -42,13 +42,13 @@ def refusal(n: int, found: Halves | Single, intent: int = 1) -> Refusal:
 
 
 HALVES, SINGLE, UNREAD = Halves(5, 5), Single(1, b"content"), Single(1, None)
-FINE = Standing({}, 0, True)
+FINE = RefusalHistory({}, 0, True)
 
 
 def test_chunks_are_split_single_rows_set_aside_and_those_without_content_sent_once_more() -> None:
     refused = [refusal(1, HALVES), refusal(2, SINGLE), refusal(3, UNREAD)]
     assert decide(refused, FINE, 100) == Steps((refused[0],), (refused[1],), (refused[2],))
-    assert decide([], Standing({}, 1000, False), 0) == Steps((), (), ())
+    assert decide([], RefusalHistory({}, 1000, False), 0) == Steps((), (), ())
 
 
 @pytest.mark.parametrize("rows_max", [0, 1, 5])
@@ -60,7 +60,7 @@ def test_more_refused_chunks_than_rows_may_be_set_aside_stop_the_sink(rows_max: 
 
 
 def test_what_an_intent_has_set_aside_already_counts_and_what_others_have_does_not() -> None:
-    before = Standing({IntentId(1): 3, IntentId(2): 50}, 0, True)
+    before = RefusalHistory({IntentId(1): 3, IntentId(2): 50}, 0, True)
     assert isinstance(decide([refusal(1, SINGLE), refusal(2, SINGLE)], before, 5), Steps)
     assert decide([refusal(n, SINGLE) for n in range(3)], before, 5) == TooMany(3, 3, True, "why 0")
 
@@ -68,9 +68,9 @@ def test_what_an_intent_has_set_aside_already_counts_and_what_others_have_does_n
 def test_the_bound_is_for_each_intent_unless_the_sink_takes_nothing_at_all() -> None:
     each_one = [refusal(n, SINGLE, intent=n) for n in range(10)]
     assert isinstance(decide(each_one, FINE, 5), Steps)
-    assert isinstance(decide(each_one, Standing({}, 0, False), 5), TooMany)
-    assert isinstance(decide(each_one[:1], Standing({}, 4, False), 5), Steps)
-    assert isinstance(decide(each_one[:1], Standing({}, 5, False), 5), TooMany)
+    assert isinstance(decide(each_one, RefusalHistory({}, 0, False), 5), TooMany)
+    assert isinstance(decide(each_one[:1], RefusalHistory({}, 4, False), 5), Steps)
+    assert isinstance(decide(each_one[:1], RefusalHistory({}, 5, False), 5), TooMany)
 
 
 @given(st.sets(st.integers(1, 200), min_size=1), st.data())

@@ -15,7 +15,7 @@ from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, Intent, I
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import Held, HeldRange, Inspected
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
-from strandline.deliver.verify.ranges import Kind, Layout, OptionsKey, lay_out, without
+from strandline.deliver.verify.ranges import Fault, LaneRanges, OptionsKey, lay_out, without
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = itertools.count(1)
@@ -71,12 +71,12 @@ def name(of: SeqRange, options: OptionsKey | None) -> str:
 
 def laid_out(
     mark: int | None, intents: Sequence[Intent], sink: Held, *, start: int | None = None, taken_is_fine: bool = False
-) -> Layout:
+) -> LaneRanges:
     begin = None if start is None else Seq(start)
     return lay_out("s", lane(mark), begin, intents, sink, name, taken_is_fine=taken_is_fine)
 
 
-def seen_as_recorded(layout: Layout) -> dict[SeqRange, Inspected]:
+def seen_as_recorded(layout: LaneRanges) -> dict[SeqRange, Inspected]:
     return {
         p.held.rows: Inspected(p.record.chunk.count, p.record.chunk.digest)
         for p in layout.present
@@ -84,12 +84,12 @@ def seen_as_recorded(layout: Layout) -> dict[SeqRange, Inspected]:
     }
 
 
-def lake_as_recorded(layout: Layout) -> dict[SeqRange, LakeRows]:
+def lake_as_recorded(layout: LaneRanges) -> dict[SeqRange, LakeRows]:
     return {r.chunk.rows: LakeRows(r.chunk.count or 0, r.chunk.withheld or 0, r.chunk.digest) for r in layout.chunks}
 
 
 def proved(
-    layout: Layout,
+    layout: LaneRanges,
     *,
     seen: dict[SeqRange, Inspected] | None = None,
     lake: dict[SeqRange, LakeRows] | None = None,
@@ -100,7 +100,7 @@ def proved(
     return prove(layout, seen_as_recorded(layout) | (seen or {}), side)
 
 
-def found(proof: LaneProof) -> list[tuple[Kind, str]]:
+def found(proof: LaneProof) -> list[tuple[Fault, str]]:
     return [(f.kind, f.what) for f in proof.findings]
 
 
@@ -123,14 +123,14 @@ def test_a_sink_without_anything_delivered_is_proved() -> None:
 
 def test_an_object_that_is_gone_is_named() -> None:
     proof = proved(laid_out(90, TWO, held(ALL[0], ALL[2])))
-    assert found(proof) == [(Kind.MISSING, "object 21-50")]
+    assert found(proof) == [(Fault.MISSING, "object 21-50")]
     assert "30 rows" in proof.findings[0].detail
 
 
 def test_an_object_below_the_sinks_mark_is_missing_unless_consumers_may_take_it() -> None:
     sink = held(ALL[2], mark=50)
     strict = proved(laid_out(90, TWO, sink))
-    assert found(strict) == [(Kind.MISSING, "object 1-20"), (Kind.MISSING, "object 21-50")]
+    assert found(strict) == [(Fault.MISSING, "object 1-20"), (Fault.MISSING, "object 21-50")]
     assert "--taken-is-fine" in strict.findings[0].detail
     lenient = proved(laid_out(90, TWO, sink, taken_is_fine=True))
     assert (lenient.findings, lenient.taken, lenient.rows) == ([], 2, 90)
@@ -138,23 +138,23 @@ def test_an_object_below_the_sinks_mark_is_missing_unless_consumers_may_take_it(
 
 def test_an_object_beyond_the_sinks_mark_is_missing_even_if_consumers_may_take() -> None:
     proof = proved(laid_out(90, TWO, held(ALL[0], ALL[1], mark=50), taken_is_fine=True))
-    assert found(proof) == [(Kind.MISSING, "object 51-90")]
+    assert found(proof) == [(Fault.MISSING, "object 51-90")]
 
 
 def test_two_objects_with_the_same_rows_are_named() -> None:
     proof = proved(laid_out(90, TWO, held(*ALL, rows(40, 60))))
-    assert (Kind.OVERLAP, "object 40-60") in found(proof)
+    assert (Fault.OVERLAP, "object 40-60") in found(proof)
     assert any("object 21-50" in f.detail for f in proof.findings)
 
 
 def test_an_object_where_nothing_was_to_be_sent_is_too_much() -> None:
     intents = [intent(None, 50, landed(1, 20), empty(21, 50))]
-    assert found(proved(laid_out(50, intents, held(rows(1, 20), rows(21, 50))))) == [(Kind.EXTRA, "object 21-50")]
-    assert found(proved(laid_out(50, intents, held(rows(1, 20), rows(25, 30))))) == [(Kind.EXTRA, "object 25-30")]
+    assert found(proved(laid_out(50, intents, held(rows(1, 20), rows(21, 50))))) == [(Fault.EXTRA, "object 21-50")]
+    assert found(proved(laid_out(50, intents, held(rows(1, 20), rows(25, 30))))) == [(Fault.EXTRA, "object 25-30")]
 
 
 def test_an_object_beyond_everything_that_was_promised_is_too_much() -> None:
-    assert found(proved(laid_out(90, TWO, held(*ALL, rows(91, 95))))) == [(Kind.EXTRA, "object 91-95")]
+    assert found(proved(laid_out(90, TWO, held(*ALL, rows(91, 95))))) == [(Fault.EXTRA, "object 91-95")]
 
 
 def test_an_open_intent_is_under_way_and_no_fault() -> None:
@@ -165,7 +165,7 @@ def test_an_open_intent_is_under_way_and_no_fault() -> None:
 
 def test_an_object_in_the_way_of_a_promised_one_is_told() -> None:
     intents = [*TWO, intent(90, 120, planned(91, 120), is_open=True)]
-    assert found(proved(laid_out(90, intents, held(*ALL, rows(91, 110))))) == [(Kind.OVERLAP, "object 91-110")]
+    assert found(proved(laid_out(90, intents, held(*ALL, rows(91, 110))))) == [(Fault.OVERLAP, "object 91-110")]
 
 
 # Holes.
@@ -191,23 +191,23 @@ def test_marks_that_moved_without_an_intent_leave_holes_that_the_lake_must_expla
 def test_chunks_that_do_not_tile_their_intent_are_a_gap() -> None:
     broken = [intent(None, 50, landed(1, 20), landed(31, 45))]
     proof = proved(laid_out(50, broken, held(rows(1, 20), rows(31, 45))))
-    assert found(proof) == [(Kind.GAP, "object 21-30"), (Kind.GAP, "object 46-50")]
+    assert found(proof) == [(Fault.GAP, "object 21-30"), (Fault.GAP, "object 46-50")]
 
 
 def test_chunks_and_intents_that_overlap_are_told() -> None:
     chunks = [intent(None, 50, landed(1, 30), landed(21, 50))]
-    assert (Kind.OVERLAP, "object 21-30") in found(proved(laid_out(50, chunks, held(rows(1, 30)))))
+    assert (Fault.OVERLAP, "object 21-30") in found(proved(laid_out(50, chunks, held(rows(1, 30)))))
     intents = [intent(None, 50, landed(1, 50)), intent(40, 90, landed(41, 90))]
-    assert (Kind.OVERLAP, "object 41-50") in found(proved(laid_out(90, intents, held(rows(1, 50)))))
+    assert (Fault.OVERLAP, "object 41-50") in found(proved(laid_out(90, intents, held(rows(1, 50)))))
 
 
 def test_a_promise_that_the_mark_passed_is_a_gap() -> None:
     proof = proved(laid_out(50, [intent(None, 50, landed(1, 20), planned(21, 50))], held(rows(1, 20))))
-    assert found(proof) == [(Kind.GAP, "object 21-50")]
+    assert found(proof) == [(Fault.GAP, "object 21-50")]
 
 
 def test_a_mark_below_what_was_delivered_is_told() -> None:
-    assert found(proved(laid_out(50, TWO, held(*ALL)))) == [(Kind.UNEXPLAINED, "object 51-90")]
+    assert found(proved(laid_out(50, TWO, held(*ALL)))) == [(Fault.UNEXPLAINED, "object 51-90")]
 
 
 # Contents.
@@ -216,13 +216,13 @@ def test_a_mark_below_what_was_delivered_is_told() -> None:
 @pytest.mark.parametrize(
     ("seen", "kind"),
     [
-        (Inspected(None, "sha256:x", "it cannot be read as Parquet"), Kind.CORRUPT),
-        (Inspected(29, "sha256:21"), Kind.COUNT),
-        (Inspected(30, "sha256:x"), Kind.DIGEST),
+        (Inspected(None, "sha256:x", "it cannot be read as Parquet"), Fault.CORRUPT),
+        (Inspected(29, "sha256:21"), Fault.COUNT),
+        (Inspected(30, "sha256:x"), Fault.DIGEST),
     ],
 )
 @pytest.mark.parametrize("changed", [False, True])
-def test_an_object_that_is_not_what_was_delivered_is_named(seen: Inspected, kind: Kind, changed: bool) -> None:
+def test_an_object_that_is_not_what_was_delivered_is_named(seen: Inspected, kind: Fault, changed: bool) -> None:
     proof = proved(laid_out(90, TWO, held(*ALL)), seen={rows(21, 50): seen}, changed=changed)
     assert found(proof) == [(kind, "object 21-50")]
 
@@ -231,22 +231,22 @@ def test_a_digest_that_the_sinks_own_record_keeps_is_compared_too() -> None:
     sink = Held(None, tuple(HeldRange(r, len(r), "sha256:other", 1) for r in ALL[:1]))
     intents = [intent(None, 20, landed(1, 20))]
     proof = proved(laid_out(20, intents, sink), seen={ALL[0]: Inspected(20, None)})
-    assert found(proof) == [(Kind.DIGEST, "object 1-20")]
+    assert found(proof) == [(Fault.DIGEST, "object 1-20")]
 
 
 @pytest.mark.parametrize(
     ("lake", "kind"),
     [
-        (LakeRows(27, 0, "sha256:x"), Kind.COUNT),
-        (LakeRows(30, 0, "sha256:x"), Kind.DIGEST),
-        (LakeRows(28, 2, "sha256:x"), Kind.COUNT),
+        (LakeRows(27, 0, "sha256:x"), Fault.COUNT),
+        (LakeRows(30, 0, "sha256:x"), Fault.DIGEST),
+        (LakeRows(28, 2, "sha256:x"), Fault.COUNT),
     ],
 )
-def test_a_lake_that_differs_is_a_fault_unless_it_has_changed_since(lake: LakeRows, kind: Kind) -> None:
+def test_a_lake_that_differs_is_a_fault_unless_it_has_changed_since(lake: LakeRows, kind: Fault) -> None:
     layout = laid_out(90, TWO, held(*ALL))
     assert found(proved(layout, lake={rows(21, 50): lake})) == [(kind, "object 21-50")]
     since = proved(laid_out(90, TWO, held(*ALL)), lake={rows(21, 50): lake}, changed=True)
-    assert found(since) == [(Kind.NOTE, "object 21-50")]
+    assert found(since) == [(Fault.NOTE, "object 21-50")]
     assert "changed since" in since.findings[0].detail
 
 
@@ -261,20 +261,20 @@ def test_rows_deleted_in_the_lake_are_counted_in_the_note() -> None:
 def test_rows_of_the_lake_that_were_not_delivered_are_a_fault_whatever_happened_since(changed: bool) -> None:
     layout = laid_out(90, TWO, held(*ALL))
     proof = proved(layout, lake={rows(21, 50): LakeRows(31, 0, "sha256:x")}, changed=changed)
-    assert found(proof) == [(Kind.COUNT, "object 21-50")]
+    assert found(proof) == [(Fault.COUNT, "object 21-50")]
     assert "1 row more" in proof.findings[0].detail
 
 
 def test_another_schema_explains_other_bytes_and_not_fewer_rows() -> None:
     other = {rows(21, 50): LakeRows(30, 0, "sha256:x")}
-    assert found(proved(laid_out(90, TWO, held(*ALL)), lake=other, reshaped=True)) == [(Kind.NOTE, "object 21-50")]
+    assert found(proved(laid_out(90, TWO, held(*ALL)), lake=other, reshaped=True)) == [(Fault.NOTE, "object 21-50")]
     fewer = {rows(21, 50): LakeRows(29, 0, "sha256:x")}
-    assert found(proved(laid_out(90, TWO, held(*ALL)), lake=fewer, reshaped=True)) == [(Kind.COUNT, "object 21-50")]
+    assert found(proved(laid_out(90, TWO, held(*ALL)), lake=fewer, reshaped=True)) == [(Fault.COUNT, "object 21-50")]
 
 
 def test_a_number_on_two_rows_of_the_lake_is_named() -> None:
     proof = proved(laid_out(90, TWO, held(*ALL)), lake={rows(21, 50): LakeRows(0, 0, None, twice=33)})
-    assert found(proof) == [(Kind.COUNT, "object 21-50")]
+    assert found(proof) == [(Fault.COUNT, "object 21-50")]
     assert "number 33" in proof.findings[0].detail
 
 
@@ -288,13 +288,13 @@ def test_withheld_rows_are_counted_and_explain_their_range() -> None:
 def test_rows_in_a_range_that_was_recorded_as_empty_are_unexplained(changed: bool) -> None:
     layout = laid_out(50, [intent(None, 50, empty(1, 50))], held())
     proof = proved(layout, lake={rows(1, 50): LakeRows(2, 0, "sha256:x")}, changed=changed)
-    assert found(proof) == [(Kind.UNEXPLAINED, "object 1-50")]
+    assert found(proof) == [(Fault.UNEXPLAINED, "object 1-50")]
 
 
 def test_fewer_rows_to_withhold_are_a_note_where_rows_were_deleted() -> None:
     layout = laid_out(50, [intent(None, 50, empty(1, 50, withheld=50))], held())
     assert found(proved(layout, lake={rows(1, 50): LakeRows(0, 48, None)}, changed=True)) == [
-        (Kind.NOTE, "object 1-50")
+        (Fault.NOTE, "object 1-50")
     ]
 
 
@@ -312,7 +312,7 @@ def test_a_range_of_unknown_content_is_compared_with_the_lake_directly() -> None
     assert proved(layout, seen={rows(1, 20): Inspected(20, "sha256:a")}, lake=same).findings == []
     layout = laid_out(20, intents, held(rows(1, 20)))
     other = proved(layout, seen={rows(1, 20): Inspected(20, "sha256:b")}, lake=same)
-    assert found(other) == [(Kind.DIGEST, "object 1-20")]
+    assert found(other) == [(Fault.DIGEST, "object 1-20")]
 
 
 def test_what_was_taken_over_with_a_mark_is_compared_with_the_lake_directly() -> None:
@@ -326,7 +326,7 @@ def test_what_was_taken_over_with_a_mark_is_compared_with_the_lake_directly() ->
 def test_what_nobody_delivered_and_the_lake_does_not_have_is_too_much(there: LakeRows) -> None:
     layout = laid_out(120, TWO, held(*ALL, rows(91, 120)))
     proof = proved(layout, seen={rows(91, 120): Inspected(30, "sha256:a")}, lake={rows(91, 120): there})
-    assert found(proof) == [(Kind.EXTRA, "object 91-120")]
+    assert found(proof) == [(Fault.EXTRA, "object 91-120")]
 
 
 def test_a_chunk_that_the_sink_holds_in_another_cut_is_proved_by_its_parts() -> None:
@@ -337,7 +337,7 @@ def test_a_chunk_that_the_sink_holds_in_another_cut_is_proved_by_its_parts() -> 
     assert proved(layout, seen=seen, lake=lake).findings == []
     worse = lake | {rows(26, 50): LakeRows(25, 0, "sha256:z")}
     layout = laid_out(90, [intent(None, 50, found_there(1, 20), found_there(21, 50)), TWO[1]], sink)
-    assert found(proved(layout, seen=seen, lake=worse)) == [(Kind.EXTRA, "object 26-50")]
+    assert found(proved(layout, seen=seen, lake=worse)) == [(Fault.EXTRA, "object 26-50")]
 
 
 # Whatever the cut is.
@@ -358,7 +358,7 @@ def test_taking_any_object_away_is_found_and_named_and_nothing_else(widths: list
     assert proved(laid_out(end, intents, held(*cut))).findings == []
     away = data.draw(st.sampled_from(cut))
     proof = proved(laid_out(end, intents, held(*(r for r in cut if r != away))))
-    assert found(proof) == [(Kind.MISSING, f"object {away.lo}-{away.hi}")]
+    assert found(proof) == [(Fault.MISSING, f"object {away.lo}-{away.hi}")]
 
 
 @given(widths=CUTS, taken=st.sets(st.integers(0, 11)))
@@ -392,12 +392,12 @@ def made(by: str, digest: str = "sha256:1") -> Chunk:
     [
         ("sha256:1;zstd-1", []),
         ("sha256:1;zstd-2", []),
-        ("sha256:2;zstd-2", [Kind.NOTE]),
-        ("sha256:2;zstd-1", [Kind.DIGEST]),
+        ("sha256:2;zstd-2", [Fault.NOTE]),
+        ("sha256:2;zstd-1", [Fault.DIGEST]),
     ],
 )
 def test_bytes_of_another_encoder_are_noted_and_those_of_the_same_one_must_be_the_same(
-    lakes: str, expected: list[Kind]
+    lakes: str, expected: list[Fault]
 ) -> None:
     """The sink says the digest of what it got, and not who made it."""
     layout = laid_out(20, [intent(None, 20, made("zstd-1"))], held(rows(1, 20)))
@@ -410,8 +410,8 @@ def test_a_range_that_was_taken_over_in_another_format_is_counted() -> None:
     layout = laid_out(20, [], Held(None, (HeldRange(rows(1, 20), 20, "sha256:1", 10),)))
     there = LakeRows(20, 0, "sha256:2;arrow-1")
     proof = proved(layout, seen={rows(1, 20): Inspected(20, "sha256:1")}, lake={rows(1, 20): there})
-    assert [f.kind for f in proof.findings] == [Kind.NOTE] and proof.taken_over == 1
+    assert [f.kind for f in proof.findings] == [Fault.NOTE] and proof.taken_over == 1
     again = laid_out(20, [], Held(None, (HeldRange(rows(1, 20), 20, "sha256:1", 10),)))
     seen = {rows(1, 20): Inspected(20, "sha256:1")}
     fewer = proved(again, seen=seen, lake={rows(1, 20): replace(there, count=19)})
-    assert [f.kind for f in fewer.findings] == [Kind.EXTRA]
+    assert [f.kind for f in fewer.findings] == [Fault.EXTRA]

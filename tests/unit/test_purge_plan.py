@@ -23,33 +23,35 @@ from strandline.core.delivery_types import (
 )
 from strandline.core.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.history import PastSnapshot, Ref, TableHistory
-from strandline.iceberg.metadata.table_metadata import ToldPurge
+from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark.floor import with_neighbours
 from strandline.ingest.resync import forgotten_purges
-from strandline.ledger.deliver.sink_exposure import Holder, LanePast, Span
+from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.maintain.purge.plan import (
     CONDITION_CHANGED,
     NOT_RECORDED,
     UNDER_WAY,
-    Fitting,
-    Reached,
+    MatchingRows,
+    SentRanges,
     began_below,
     delete_condition,
-    reached,
+    sent_ranges,
 )
-from strandline.maintain.purge.remaining_snapshots import Shown, kept_by
-from strandline.maintain.purge.remaining_snapshots import told as shown
+from strandline.maintain.purge.remaining_snapshots import Shown, snapshots_kept_by
+from strandline.maintain.purge.remaining_snapshots import describe_remaining as shown
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEALED = Seq(100)
 
 
-def holder(*lanes: LanePast, generation: int = 1, current: int = 1, start: int | None = None, **more: Any) -> Holder:
+def holder(
+    *lanes: LanePast, generation: int = 1, current: int = 1, start: int | None = None, **more: Any
+) -> SinkGeneration:
     record = SinkRecord(
         SinkId(1), "i", "out", "files", DatasetId(1), current, {}, "file:///out", _seq(start), None, SinkState.ACTIVE,
         None, 0, None, NOW,
     )  # fmt: skip
-    return Holder(record, generation, more.get("removed", False), lanes)
+    return SinkGeneration(record, generation, more.get("removed", False), lanes)
 
 
 def _seq(value: int | None) -> Seq | None:
@@ -57,7 +59,7 @@ def _seq(value: int | None) -> Seq | None:
 
 
 def lane(mark: int | None, *spans: tuple[str | None, int, int], partition: str = "") -> LanePast:
-    return LanePast(partition, _seq(mark), tuple(Span(w, _seq(a or None), Seq(b)) for w, a, b in spans))
+    return LanePast(partition, _seq(mark), tuple(SentSpan(w, _seq(a or None), Seq(b)) for w, a, b in spans))
 
 
 def numbers(by: dict[str | None, dict[str, list[SeqRange]]], where: str | None = None) -> list[str]:
@@ -69,14 +71,14 @@ def rows(lo: int, hi: int) -> SeqRange:
 
 
 def test_what_a_lane_has_passed_was_sent_and_nothing_else_is_held() -> None:
-    found = reached(holder(lane(40, (None, 0, 40))), SEALED, {})
+    found = sent_ranges(holder(lane(40, (None, 0, 40))), SEALED, {})
     assert numbers(found.sent) == [str(rows(1, 40))] and found.may == {} and found.why == []
-    assert reached(holder(), SEALED, {}) == Reached()
+    assert sent_ranges(holder(), SEALED, {}) == SentRanges()
 
 
 @pytest.mark.parametrize("older", [{"current": 2}, {"removed": True}])
 def test_what_was_promised_beyond_the_mark_of_a_sink_that_was_reset_or_removed_may_be_there(older: Any) -> None:
-    found = reached(holder(lane(40, (None, 0, 60)), **older), SEALED, {})
+    found = sent_ranges(holder(lane(40, (None, 0, 60)), **older), SEALED, {})
     assert numbers(found.sent) == [str(rows(1, 40))]
     assert numbers(found.may) == [str(rows(41, 60))] and found.why == [UNDER_WAY]
 
@@ -86,25 +88,25 @@ def test_of_an_open_intent_what_landed_was_sent_and_what_is_planned_may_be_there
     chunks = tuple(Chunk(ChunkId(n), rows(a, b), s, 10, None, None, None, None, False) for n, (a, b, s) in
                    enumerate(states))  # fmt: skip
     begun = Intent(IntentId(1), LaneId(1), "", Seq(40), Seq(70), {}, NOW, None, chunks)
-    found = reached(holder(lane(40, (None, 0, 70))), SEALED, {"": begun})
+    found = sent_ranges(holder(lane(40, (None, 0, 70))), SEALED, {"": begun})
     assert numbers(found.sent) == [str(rows(1, 50))]
     assert numbers(found.may) == [str(rows(61, 70))] and found.why == [UNDER_WAY]
 
 
 def test_conditions_that_followed_each_other_are_told_apart_and_those_that_took_turns_are_not() -> None:
-    found = reached(holder(lane(60, ("a > 1", 0, 30), ("a > 2", 30, 60))), SEALED, {})
+    found = sent_ranges(holder(lane(60, ("a > 1", 0, 30), ("a > 2", 30, 60))), SEALED, {})
     assert (numbers(found.sent, "a > 1"), numbers(found.sent, "a > 2")) == ([str(rows(1, 30))], [str(rows(31, 60))])
     assert found.why == []
-    found = reached(holder(lane(60, ("a > 1", 0, 60), ("a > 2", 20, 40))), SEALED, {})
+    found = sent_ranges(holder(lane(60, ("a > 1", 0, 60), ("a > 2", 20, 40))), SEALED, {})
     assert found.sent == {} and found.why == [CONDITION_CHANGED]
     assert (numbers(found.may, "a > 1"), numbers(found.may, "a > 2")) == ([str(rows(1, 60))], [str(rows(21, 40))])
 
 
 def test_a_mark_that_no_intent_explains_may_stand_for_rows_that_were_sent() -> None:
     """The ledger was lost, and the lane was written anew from what the sink said."""
-    found = reached(holder(lane(50, (None, 40, 50)), start=10), SEALED, {})
+    found = sent_ranges(holder(lane(50, (None, 40, 50)), start=10), SEALED, {})
     assert numbers(found.may) == [str(rows(11, 40))] and found.why == [NOT_RECORDED]
-    assert numbers(reached(holder(lane(50, (None, 10, 50)), start=10), SEALED, {}).may) == []
+    assert numbers(sent_ranges(holder(lane(50, (None, 10, 50)), start=10), SEALED, {}).may) == []
 
 
 def test_whatever_the_past_no_number_that_was_promised_or_passed_is_left_out() -> None:
@@ -118,7 +120,7 @@ def test_whatever_the_past_no_number_that_was_promised_or_passed_is_left_out() -
             by_where[w] = (min(a, lo), max(b, hi))
         mark = chance.choice([None, chance.randrange(1, 130)])
         past = lane(mark, *((w, a, b) for w, (a, b) in by_where.items()))
-        found = reached(holder(past, removed=True), SEALED, {})
+        found = sent_ranges(holder(past, removed=True), SEALED, {})
         told = {n for by in (found.sent, found.may) for w in by for rs in by[w].values() for r in rs
                 for n in range(int(r.lo), int(r.hi) + 1)}  # fmt: skip
         promised = {n for _, a, b in spans for n in range(a + 1, b + 1)} | set(range(1, (mark or 0) + 1))
@@ -135,8 +137,8 @@ def test_below_the_floor_everybody_who_was_there_then_may_hold_rows_that_nobody_
     assert not began_below(holder(), Seq(10))
 
 
-def told(lo: int, hi: int, count: int, number: int = 0) -> ToldPurge:
-    return ToldPurge(rows(lo, hi), count, number)
+def told(lo: int, hi: int, count: int, number: int = 0) -> RecordedPurge:
+    return RecordedPurge(rows(lo, hi), count, number)
 
 
 def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbours_as_one() -> None:
@@ -162,21 +164,21 @@ def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_w
 
 def test_what_a_table_was_told_is_read_back_and_nothing_else_is_taken_for_it() -> None:
     for purge in (told(3, 9, 4, 17), told(3, 9, 4)):
-        assert ToldPurge.parse((purge.name, "4")) == purge
+        assert RecordedPurge.parse((purge.name, "4")) == purge
     for name in ("3", "3-", "9-3.17", "0-9.17", "3-9.", "3-9.x", "3-9.17.1", "3-\u0669.17", f"3-{2**63}.17"):
-        assert ToldPurge.parse((f"strandline.purged.{name}", "4")) is None
-    assert ToldPurge.parse(("strandline.purged.3-9.17", "\u0664")) is None
+        assert RecordedPurge.parse((f"strandline.purged.{name}", "4")) is None
+    assert RecordedPurge.parse(("strandline.purged.3-9.17", "\u0664")) is None
 
 
 # --- which rows go ---------------------------------------------------------------------------------------------------
 
 
-def fitting(**values: Any) -> Fitting:
-    empty: dict[str, Any] = dict.fromkeys(Fitting.__dataclass_fields__, 0) | {"sealed": SEALED, "range": None}
-    return Fitting(**(empty | values))
+def fitting(**values: Any) -> MatchingRows:
+    empty: dict[str, Any] = dict.fromkeys(MatchingRows.__dataclass_fields__, 0) | {"sealed": SEALED, "range": None}
+    return MatchingRows(**(empty | values))
 
 
-def goes(fits: Fitting, number: int | None, counter: int = 0, ours_above: tuple[SeqRange, ...] = ()) -> bool:
+def goes(fits: MatchingRows, number: int | None, counter: int = 0, ours_above: tuple[SeqRange, ...] = ()) -> bool:
     """As a database that is at hand judges the condition."""
     condition = delete_condition("who = 'alice' -- ", fits, counter, ours_above)
     with sqlite3.connect(":memory:") as db:
@@ -211,7 +213,7 @@ def test_whatever_still_shows_deleted_rows_is_named_with_what_keeps_it() -> None
                  for s, p in parents.items()}  # fmt: skip
     refs = [("main", 4, True), ("side", 5, True), ("old", 1, False), ("new", 4, False)]
     history = TableHistory({}, tuple(Ref(n, SnapshotId(s), b, None, None, None) for n, s, b in refs), snapshots)
-    found = kept_by(history)
+    found = snapshots_kept_by(history)
     assert found == {("branch", "main"): [3, 2, 1], ("tag", "old"): [1], ("branch", "side"): [5], ("", ""): [6]}
     assert shown(found, set()) == Shown(0, ())
     said = shown(found, {SnapshotId(s) for s in (1, 2, 5)})

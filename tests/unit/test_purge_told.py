@@ -12,16 +12,16 @@ from strandline.ledger.ingest import datasets, reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
 from strandline.ledger.maintain.runs import Kind
 from strandline.maintain.purge.outside_table import find_folders
-from strandline.maintain.purge.plan import RETAINED, UNDER_WAY, AtSink, MayHold, Purged
+from strandline.maintain.purge.plan import RETAINED, UNDER_WAY, AtSink, MayHold, PurgeResult
 from tests.conftest import MakeHome
 from tests.unit.test_cli_maintain import told
 
 NOTHING: dict[str, Any] = {"first": None, "last": None, "floor": None, "snapshots_expired": 0}
 
 
-def purged(**values: Any) -> Purged:
-    empty = {name: () if "tuple" in str(f.type) else 0 for name, f in Purged.__dataclass_fields__.items()}
-    return Purged(**(empty | NOTHING | values))
+def purged(**values: Any) -> PurgeResult:
+    empty = {name: () if "tuple" in str(f.type) else 0 for name, f in PurgeResult.__dataclass_fields__.items()}
+    return PurgeResult(**(empty | NOTHING | values))
 
 
 def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place() -> None:

@@ -21,9 +21,9 @@ from strandline.core.delivery_types import (
 )
 from strandline.core.errors import SchemaError
 from strandline.core.types import DatasetId, Seq, SeqRange
-from strandline.ledger.maintain.floors import Reach
+from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.ledger.maintain.skipped_rows import Standing
+from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain.retain_plan import drop_point, due_condition, judge, numbers_condition, owed, settle_point
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -35,8 +35,8 @@ def sink(number: int, state: SinkState = SinkState.ACTIVE) -> SinkRecord:
     )
 
 
-def reached(number: int, at: int, state: SinkState = SinkState.ACTIVE) -> Reach:
-    return Reach(sink(number, state), Seq(at) if at else None)
+def reached(number: int, at: int, state: SinkState = SinkState.ACTIVE) -> SinkProgress:
+    return SinkProgress(sink(number, state), Seq(at) if at else None)
 
 
 def held(number: int, since: datetime) -> Hold:
@@ -44,7 +44,7 @@ def held(number: int, since: datetime) -> Hold:
 
 
 def verdict(
-    *reaches: Reach, due: int = 100, drop: int | None = None, paused: str = "count", holds: object = ()
+    *reaches: SinkProgress, due: int = 100, drop: int | None = None, paused: str = "count", holds: object = ()
 ) -> tuple:
     found = judge(
         reaches,
@@ -111,7 +111,7 @@ def test_nothing_goes_that_a_sink_is_owed_unless_it_is_passed_over(
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def lane(mark: int, *ends: tuple[int, bool], name: str = "") -> Standing:
+def lane(mark: int, *ends: tuple[int, bool], name: str = "") -> LanePosition:
     """With an open intent whose chunks end there, each landed or not."""
     chunks, at = [], mark
     for n, (end, landed) in enumerate(ends):
@@ -121,7 +121,7 @@ def lane(mark: int, *ends: tuple[int, bool], name: str = "") -> Standing:
         at = end
     after = Seq(mark) if mark else None
     begun = Intent(IntentId(1), LaneId(1), name, after, Seq(at), {}, NOW, None, tuple(chunks)) if ends else None
-    return Standing(LaneId(1), name, after, begun)
+    return LanePosition(LaneId(1), name, after, begun)
 
 
 def test_a_lane_never_comes_to_stand_inside_a_chunk_that_may_still_land() -> None:

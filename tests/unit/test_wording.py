@@ -22,13 +22,13 @@ from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.send.rejection import TooMany
 from strandline.deliver.send.split_rejected import describe_refusals
 from strandline.deliver.sinks.postgres.inspect_ranges import describe_rows
-from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.deliver.verify.run import first_of_chunks
 from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 from strandline.ledger.maintain.runs import Kind as JobKind
 from strandline.ledger.maintain.runs import Outcome, Run, RunId
 from strandline.ledger.receive.senders import PlacedBody
-from strandline.receive.count_received import Tally, describe
+from strandline.receive.count_received import ReceivedCounter, describe
 from strandline.status.sinks import SinkStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -79,7 +79,7 @@ def verdict(n: int, **changes: Any) -> SinkVerdict:
 
 
 def verified(n: int) -> str:
-    fault = Finding(Kind.MISSING, "out", "", None, "a", "b")
+    fault = VerifyFinding(Fault.MISSING, "out", "", None, "a", "b")
     wrong = verdict(n, findings=(fault,) * n)
     return said(*verify.rendered(VerifyReport((verdict(n), wrong))))
 
@@ -94,7 +94,7 @@ def sink(n: int) -> str:
 
 def inspected(n: int) -> str:
     body = PlacedBody(SeqRange(Seq(1), Seq(n)), n, "d", Seq(101), None)
-    return describe(body, Tally(n, 0))
+    return describe(body, ReceivedCounter(n, 0))
 
 
 def expired(n: int) -> str:

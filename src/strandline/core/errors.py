@@ -220,7 +220,7 @@ class LedgerBusy(FailedError):
     retryable = True
 
 
-class OpeningNeeded(FailedError):
+class ResyncNeeded(FailedError):
     retryable = True
 
 

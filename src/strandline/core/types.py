@@ -196,7 +196,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlacement:
     """Where a block can be placed without using a sequence number that the table holds."""
 
     above: int  # the block begins after this sequence number, or after the counter if that is higher

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.ledger.deliver.quarantine import Quarantined
 
 _CATCH_UP_SECONDS = 60.0  # how often the daemon checks whether its ledger was restored
@@ -39,7 +39,7 @@ class Delivery:
     """`lake.delivery`. Ticks may run beside each other, in this process and in others."""
 
     context: DeliverContext
-    catalog: Callable[[], LightCatalog]
+    catalog: Callable[[], PyIcebergCatalog]
     recovery: Recovery
 
     # Sinks.
@@ -70,7 +70,7 @@ class Delivery:
 
     def every(self) -> list[SinkRecord]:
         with self.context.ledger.read() as connection:
-            return sinks.every(connection)
+            return sinks.list_sinks(connection)
 
     def get(self, name: str) -> SinkRecord:
         with self.context.ledger.read() as connection:
@@ -128,11 +128,11 @@ class Delivery:
     ) -> list[QuarantinedRow]:
         """Quarantined rows by sink and sequence number; the first `contents_max` with their content. `settled_too`
         includes rows that were replayed or discarded since."""
-        from strandline.deliver.quarantine.rows import look
+        from strandline.deliver.quarantine.rows import list_rows
 
         found: list[QuarantinedRow] = []
         for record in self._chosen(name):
-            found += look(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
+            found += list_rows(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
         return found
 
     def replay(
@@ -273,7 +273,7 @@ class Delivery:
 
     def _dataset_of(self, record: SinkRecord) -> Dataset:
         with self.context.ledger.read() as connection:
-            found = next((d for d in datasets.every(connection) if d.id == record.dataset), None)
+            found = next((d for d in datasets.list_datasets(connection) if d.id == record.dataset), None)
         if found is None:
             raise RefusedError(f"the dataset of sink {record.name} was dropped", hint="Remove the sink.")
         return found

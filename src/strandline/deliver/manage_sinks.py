@@ -155,7 +155,7 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
             f"{place} lies inside the warehouse, or around it", hint="A sink's destination must be a place of its own."
         )
     with context.ledger.read() as connection:
-        for other in sinks.every(connection):
+        for other in sinks.list_sinks(connection):
             if overlaps(other.destination, place):
                 raise RefusedError(
                     f"sink {other.name} delivers to {other.destination} already",
@@ -175,7 +175,7 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
             hint="Choose another place, or empty this one if nobody needs it.",
         )
     with context.ledger.read() as connection:
-        other = next((s for s in sinks.every(connection) if s.instance == claim.instance), None)
+        other = next((s for s in sinks.list_sinks(connection) if s.instance == claim.instance), None)
     if other is not None:  # under another spelling of the same place
         raise RefusedError(
             f"sink {other.name} delivers to {draft.destination} already",

@@ -172,7 +172,7 @@ def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
     return not_held(landed, held)
 
 
-def _reached(held: Held, began: int) -> Seq | None:
+def _highest_delivered(held: Held, began: int) -> Seq | None:
     """How far the sink's own record covers a lane without a gap, from where the lane began."""
     at = max(began, int(held.mark or 0))
     for r in merge_ranges(h.rows for h in held.ranges):
@@ -197,7 +197,7 @@ def _repair(
         untold = {lane.id for lane, h in zip(known, held, strict=True) if not h.told}
         dropped, kept = intents.drop_open(connection, record, keep=untold)
         for lane, h in zip(known, held, strict=True):
-            reached = _reached(h, began[lane.id])
+            reached = _highest_delivered(h, began[lane.id])
             _check_believable(run, lane, reached)
             mark = lane.mark if reached is None or (lane.mark is not None and lane.mark > reached) else reached
             if lane.partition in gone:
@@ -258,7 +258,9 @@ def _resend(
     """Begin a new generation, because watermarks never go back. Each lane starts where the sink says it is; partitions
     that it has not met start at what is planned."""
     record, gone = run.record, {lane.partition for lane, _ in lost}
-    beyond = [str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_reached(h, began[lane.id]) or 0)]
+    beyond = [
+        str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_highest_delivered(h, began[lane.id]) or 0)
+    ]
     if beyond:
         raise RefusedError(
             f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
@@ -272,7 +274,7 @@ def _resend(
         fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
         dropped = intents.abandon_open(connection, fresh)
         for lane, h in zip(known, held, strict=True):
-            mark = _reached(h, began[lane.id]) if lane.partition in gone else lane.mark
+            mark = _highest_delivered(h, began[lane.id]) if lane.partition in gone else lane.mark
             if floor is not None and (mark or 0) < floor:
                 # Rows below the floor that retention deleted cannot be sent again; how many, nobody knows.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])

@@ -23,12 +23,12 @@ class SinkInquiry:
         acknowledged."""
         reached = lanes.highest_mark(connection, dataset.id)
         for record in sinks.of_dataset(connection, dataset.id):
-            found = SEQ_MAX if dataset.deliver_by else _reached(self.context, record, dataset)
+            found = SEQ_MAX if dataset.deliver_by else _highest_recorded(self.context, record, dataset)
             reached = found if reached is None or (found is not None and found > reached) else reached
         return reached
 
 
-def _reached(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:
+def _highest_recorded(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:
     run = SinkRun(context, record, dataset, Lease(record.id, ""), lambda *_: None)
     try:
         held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]

@@ -125,7 +125,7 @@ class SinkRun:
         """How many tasks may send to this sink at once, so that other sinks find a free core while it hangs; None for
         any number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
         with self.context.ledger.read() as connection:
-            active = sum(s.state is SinkState.ACTIVE for s in sinks.every(connection))
+            active = sum(s.state is SinkState.ACTIVE for s in sinks.list_sinks(connection))
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)

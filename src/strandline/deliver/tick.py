@@ -108,7 +108,7 @@ class Deliverer:
 
     def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
-            return sinks.every(connection), {w.sink.id: w for w in sinks.due(connection)}
+            return sinks.list_sinks(connection), {w.sink.id: w for w in sinks.due(connection)}
 
     def _retry_now(self, name: str) -> None:
         with self.context.ledger.read() as connection:
@@ -193,7 +193,7 @@ class Deliverer:
 
     def _dataset(self, work: SinkWork) -> Dataset | None:
         with self.context.ledger.read() as connection:
-            return next((d for d in datasets.every(connection) if d.id == work.sink.dataset), None)
+            return next((d for d in datasets.list_datasets(connection) if d.id == work.sink.dataset), None)
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
         """Deliver to one sink; a failure is reported and leaves the other sinks alone. With `checks_only`, the

@@ -22,7 +22,7 @@ from strandline.ingest import stamp
 from strandline.ingest.block_heartbeat import renewed
 from strandline.ingest.context import IngestContext
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
-from strandline.ingest.resync import with_opening
+from strandline.ingest.resync import with_resync
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
@@ -91,7 +91,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
                     hint="Run it again when that has ended.",
                 ) from e
     if not settle_if_landed(work, dataset, held):
-        with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
+        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
     return done
 
 
@@ -109,7 +109,7 @@ def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
     """Without its branch the pass cannot land: if it has not landed now, it never will, and need not hold the seal."""
     work.tables.remove_branch(dataset.name, held.head.branch)
     if not settle_if_landed(work, dataset, held):
-        with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
+        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
 
 
 def _epoch_of(work: IngestContext, held: Reserved) -> int:

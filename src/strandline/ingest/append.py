@@ -33,7 +33,7 @@ from strandline.ingest.block_heartbeat import renewed
 from strandline.ingest.context import IngestContext
 from strandline.ingest.recover import Recovered, recover_reserved
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
-from strandline.ingest.resync import with_opening
+from strandline.ingest.resync import with_resync
 from strandline.ingest.settle import after_lost_mark, publish_staged
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
@@ -59,7 +59,7 @@ class Prepared:
     batch_id: str
     source: stamp.Pinned
     columns: list[str]
-    counted: stamp.Counted
+    counted: stamp.CountedRows
 
 
 def prepare(
@@ -154,7 +154,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
         case Reserved() if blocks.lease_left_seconds(block, utc_now()) > 0:
             time.sleep(0.2)  # its writer is alive: its outcome will be ours
         case Reserved():
-            with_opening(work, lambda: recover_reserved(work, dataset, block, Recovered()))
+            with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))
         case Abandoned():
             pass
     return None
@@ -179,7 +179,7 @@ def _write(
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
-    if not with_opening(work, lambda: blocks.mark_staged(work.ledger, work.witness, held, snapshot)):
+    if not with_resync(work, lambda: blocks.mark_staged(work.ledger, work.witness, held, snapshot)):
         return after_lost_mark(work, dataset, head)
     progress("publishing", batch.counted.rows)
     return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
@@ -205,7 +205,7 @@ def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: Strandl
     """The batch failed before its commit point: abandon the block at once rather than let the lease expire. False if
     the block is no longer ours. If the ledger cannot be reached, recovery does it later."""
     try:
-        if not with_opening(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
+        if not with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
             return False
         work.tables.remove_branch(dataset.name, held.head.branch)
     except StrandlineError as e:

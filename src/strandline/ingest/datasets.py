@@ -20,7 +20,7 @@ from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import receive_report, received
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
 
@@ -36,7 +36,7 @@ class SpooledBodies(Protocol):
 class DatasetCare:
     lake_id: str
     ledger: Ledger
-    catalog: LightCatalog
+    catalog: PyIcebergCatalog
     spool: SpooledBodies
 
     def create(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
     from strandline.ingest.ingest_files import FileOutcome, FileProgress, Options
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Opened
+    from strandline.ingest.resync import Resynced
     from strandline.ledger.engine import Ledger
     from strandline.ledger.witness import Witness
 
@@ -77,13 +77,13 @@ class Ingestion:
     def recover(self) -> Recovered:
         """Settles the blocks of dead writers; the ledger is resynced first if the witness says so."""
         from strandline.ingest.recover import recover
-        from strandline.ingest.resync import open_ledger, open_postponed, with_opening
+        from strandline.ingest.resync import resync_ledger, resync_postponed, with_resync
 
         context = self.unsettled_context
         with self._recovers():
-            open_ledger(context)
-            not_opened = with_opening(context, lambda: open_postponed(context))
-            report = with_opening(context, lambda: recover(context))
+            resync_ledger(context)
+            not_opened = with_resync(context, lambda: resync_postponed(context))
+            report = with_resync(context, lambda: recover(context))
             report.held += not_opened
         self._settled = True
         self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
@@ -101,12 +101,12 @@ class Ingestion:
         if behind or (postponed and (self._settle_again_at is None or self._is_due_again())):
             self.recover()
 
-    def open_ledger(self, *, rebuild: bool) -> Opened | None:
+    def resync_ledger(self, *, rebuild: bool) -> Resynced | None:
         """None if witness and counter agree, which they nearly always do."""
-        from strandline.ingest.resync import open_ledger
+        from strandline.ingest.resync import resync_ledger
 
         with self._recovers():
-            return open_ledger(self.unsettled_context, rebuild=rebuild)
+            return resync_ledger(self.unsettled_context, rebuild=rebuild)
 
     @contextmanager
     def _recovers(self) -> Iterator[None]:
@@ -121,16 +121,16 @@ class Ingestion:
             self._recovering.discard(this)
 
     def void_block(self, lo: int, reason: str) -> None:
-        from strandline.ingest.resync import with_opening
+        from strandline.ingest.resync import with_resync
         from strandline.ingest.settle import void_staged
 
         with self._ledger.read() as connection:
             found = blocks.of_number(connection, lo)
-            named = {d.id: d for d in datasets.every(connection)}
+            named = {d.id: d for d in datasets.list_datasets(connection)}
         if not isinstance(found, Staged) or found.head.dataset not in named:
             raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
         context, target = self.unsettled_context, named[found.head.dataset]
-        with_opening(context, lambda: void_staged(context, target, found, reason))
+        with_resync(context, lambda: void_staged(context, target, found, reason))
 
     def append(
         self,

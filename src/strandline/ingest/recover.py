@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from strandline.core import failpoints
-from strandline.core.errors import BlockHeld, OpeningNeeded, StrandlineError, TableRolledBack
+from strandline.core.errors import BlockHeld, ResyncNeeded, StrandlineError, TableRolledBack
 from strandline.core.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.table_metadata import (
     Abandon,
@@ -45,7 +45,7 @@ def recover(work: IngestContext) -> Recovered:
     """Settles every open block, lowest first; a block that must be held does not stop the others."""
     report = Recovered()
     with work.ledger.read() as connection:
-        known = datasets.every(connection)
+        known = datasets.list_datasets(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
     for dataset in known:
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
@@ -57,7 +57,7 @@ def recover(work: IngestContext) -> Recovered:
                     _recover_block(work, dataset, found, report)
             report.branches_removed += remove_strays(work, dataset)
             _follow_main(work, dataset)
-        except (OpeningNeeded, failpoints.FailpointError):
+        except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:  # whatever a damaged table raises, the other datasets are settled
             _record_trouble(work, dataset, e, report)

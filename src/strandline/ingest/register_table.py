@@ -19,7 +19,7 @@ from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import SparkTables
 
 
@@ -33,7 +33,7 @@ class Terms:
 
 
 def register(
-    ledger: Ledger, catalog: LightCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: Terms
+    ledger: Ledger, catalog: PyIcebergCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: Terms
 ) -> Dataset:
     """The dataset, new or known. Run again, it repairs what someone removed from the table by hand."""
     with ledger.read() as connection:
@@ -60,7 +60,7 @@ def register(
     return known
 
 
-def _check_no_numbers(catalog: LightCatalog, name: str) -> None:
+def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
     """Raises RefusedError, before any change, if the table has sequence numbers: they are not of this ledger."""
     from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 
@@ -107,7 +107,7 @@ def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
 
 
 def _prepare(
-    catalog: LightCatalog,
+    catalog: PyIcebergCatalog,
     spark: Callable[[], SparkTables],
     lake: str,
     name: str,

@@ -7,11 +7,11 @@ Manifests show which numbers there are. They are read only if main has foreign c
 
 from __future__ import annotations
 
-from strandline.core.types import Block, Checked, Dataset, Place
+from strandline.core.types import Block, BlockPlacement, Checked, Dataset
 from strandline.iceberg.metadata import block_placement
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ingest.context import IngestContext
-from strandline.ingest.resync import with_opening
+from strandline.ingest.resync import with_resync
 from strandline.ledger.ingest import blocks, datasets, sequence
 
 
@@ -31,10 +31,10 @@ def reserve_above_foreign(work: IngestContext, dataset: Dataset, wanted: blocks.
             except blocks.PlaceStale:
                 continue
 
-    return with_opening(work, attempt)
+    return with_resync(work, attempt)
 
 
-def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> Place | None:
+def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacement | None:
     """None if everything that came into main since the last check is ours."""
     with work.ledger.read() as connection:  # the ledger first, then the table
         checked = datasets.numbers_checked(connection, dataset.id)

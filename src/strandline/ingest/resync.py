@@ -5,7 +5,7 @@ repeated: a crash in the middle leaves witness and counter apart, and the next r
 the tables comes first, because from then on another live copy of the ledger can no longer publish.
 
 A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
-and nothing is ingested, read or delivered there until `open_postponed` has done the rest (docs/adr/0041).
+and nothing is ingested, read or delivered there until `resync_postponed` has done the rest (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from strandline.core import failpoints
 from strandline.core.batch_names import wholes_of
-from strandline.core.errors import NoSuchDataset, OpeningNeeded, WrongLake
+from strandline.core.errors import NoSuchDataset, ResyncNeeded, WrongLake
 from strandline.core.types import (
     BRANCH_PREFIX,
     BlockKind,
@@ -35,8 +35,8 @@ from strandline.iceberg.metadata.table_metadata import (
     HISTORY_PROPERTY,
     LAKE_PROPERTY,
     AlreadyPublished,
+    RecordedPurge,
     TableView,
-    ToldPurge,
     WapId,
     batch_elsewhere,
     check_fit,
@@ -45,9 +45,9 @@ from strandline.iceberg.spark.tables import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.resync_received import (
-    end_hold_until_opened,
-    hold_until_opened,
-    reaches_the_copy,
+    end_hold_until_resynced,
+    hold_until_resynced,
+    is_after_the_copy,
     take_back_received,
 )
 from strandline.ledger import audit
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Resynced:
     gap: SeqRange | None  # the sequence numbers that this ledger did not know; None if the witness was behind instead
     epoch: int
     rolled_forward: tuple[SeqRange, ...]
@@ -71,17 +71,17 @@ class Opened:
     datasets_found: tuple[str, ...]
 
 
-def with_opening(work: IngestContext, step: Callable[[], T]) -> T:
+def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
     """Runs `step`; if the ledger needs a resync first, resyncs it and runs `step` again."""
     for _ in range(3):
         try:
             return step()
-        except OpeningNeeded:
-            open_ledger(work)
+        except ResyncNeeded:
+            resync_ledger(work)
     return step()
 
 
-def open_ledger(work: IngestContext, *, rebuild: bool = False) -> Opened | None:
+def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
     """None if witness and counter agree, which they nearly always do."""
     with work.ledger.write() as connection:
         counter = sequence.lock(connection)
@@ -100,11 +100,11 @@ def open_ledger(work: IngestContext, *, rebuild: bool = False) -> Opened | None:
 
 def _open(
     work: IngestContext, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
-) -> Opened:
+) -> Resynced:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
     # One number more: another copy of this ledger with the same counter must notice, too.
     last = max(highest, counter.last) + 1
-    views, unreadable = _own_tables(work, datasets.every(connection), blocks.postponed(connection))
+    views, unreadable = _own_tables(work, datasets.list_datasets(connection), blocks.postponed(connection))
     found = _register(connection, views)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     failpoints.hit("open.before_epoch")
@@ -115,10 +115,10 @@ def _open(
     failpoints.hit("open.after_roll_forward")
     batches = 0
     holding: dict[str, str] = {}
-    for dataset in datasets.every(connection):
+    for dataset in datasets.list_datasets(connection):
         if dataset.name in views and gap is not None:
             view = work.tables.view(dataset.name)
-            complete = reaches_the_copy(connection, dataset, view)
+            complete = is_after_the_copy(connection, dataset, view)
             batches += _take_back_batches(connection, dataset, view, gap, work.lake)
             if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
                 holding[dataset.name] = why
@@ -127,14 +127,14 @@ def _open(
             )
         if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
             table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
-    in_order = sorted((d for d in datasets.every(connection) if d.name in views), key=lambda d: d.id)
+    in_order = sorted((d for d in datasets.list_datasets(connection) if d.name in views), key=lambda d: d.id)
     below = [s for d in in_order for s in _take_floor(work, connection, d)]
     purged = [s for d in in_order for s in _take_purges(work, connection, d, counter.last)]
-    for dataset in (d for d in datasets.every(connection) if d.name in unreadable):
+    for dataset in (d for d in datasets.list_datasets(connection) if d.name in unreadable):
         rows = SeqRange(Seq(counter.last + 1), Seq(last))
         blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
         table_states.record_trouble(connection, dataset.id, unreadable[dataset.name])
-        hold_until_opened(connection, dataset)
+        hold_until_resynced(connection, dataset)
     datasets.forget_counts(connection)
     fenced = blocks.fence_open_blocks(connection)
     sinks.forget_leases(connection)
@@ -156,7 +156,7 @@ def _open(
         sinks_below_a_purge=purged,
         receivers_on_hold=holding,
     )
-    return Opened(gap, epoch, tuple(rolled), batches, tuple(found))
+    return Resynced(gap, epoch, tuple(rolled), batches, tuple(found))
 
 
 def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
@@ -168,7 +168,7 @@ def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -
         return []
     floors.lock(connection, dataset.id)  # a sink that is being added is seen here, or begins above the floor
     floors.rise(connection, dataset.id, floor)
-    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < floor]
+    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < floor]
     for reach in below:
         losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
     return [reach.sink.name for reach in below]
@@ -182,13 +182,13 @@ def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, 
     for purge in new:
         losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
     highest = max((purge.rows.hi for purge in new), default=Seq(0))
-    below = [r for r in floors.reaches(connection, dataset.id) if (r.number or 0) < highest]
+    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < highest]
     for reach in below:
         losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, highest, None)])
     return [reach.sink.name for reach in below]
 
 
-def forgotten_purges(told: Sequence[ToldPurge], known: Sequence[SeqRange], last: int) -> list[ToldPurge]:
+def forgotten_purges(told: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:
     """A ledger whose counter is at `last` knew of all purges with lower numbers. For purges without a number both ends
     must match: among many purges, one between others does not change the ends."""
     first, end = {r.lo for r in known}, {r.hi for r in known}
@@ -227,17 +227,17 @@ def _own_tables(
     return views, unreadable
 
 
-def open_postponed(work: IngestContext) -> list[str]:
+def resync_postponed(work: IngestContext) -> list[str]:
     """Resyncs postponed datasets whose tables can be read by now. Returns the others, each with its reason."""
     with work.ledger.read() as connection:
         waiting = {b.head.dataset for b in blocks.postponed(connection)}
-        known = [d for d in datasets.every(connection) if d.id in waiting]
+        known = [d for d in datasets.list_datasets(connection) if d.id in waiting]
     left = []
     for dataset in known:
         try:
             work.tables.view(dataset.name)  # not under the lock: reading a damaged file is retried again and again
             _open_later(work, dataset)
-        except (OpeningNeeded, failpoints.FailpointError):
+        except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:
             told = explain(e, "it cannot be read").message
@@ -260,8 +260,8 @@ def _open_later(work: IngestContext, dataset: Dataset) -> None:
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)
         failpoints.hit("postponed.after_epoch")
-        complete = reaches_the_copy(connection, dataset, view)
-        end_hold_until_opened(connection, dataset)
+        complete = is_after_the_copy(connection, dataset, view)
+        end_hold_until_resynced(connection, dataset)
         rolled, batches = [], 0
         for found in waiting:
             rows = found.head.rows

@@ -20,13 +20,13 @@ _NOT_OPENED = (
 )
 
 
-def hold_until_opened(connection: Connection, dataset: Dataset) -> None:
+def hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
     """The table cannot be read, so nobody knows which bodies it has. The later resync of the dataset ends this hold."""
     receive_holds.put(connection, dataset.id, _NOT_OPENED)
 
 
-def end_hold_until_opened(connection: Connection, dataset: Dataset) -> None:
-    if receive_holds.every(connection).get(dataset.id) == _NOT_OPENED:
+def end_hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
+    if receive_holds.list_holds(connection).get(dataset.id) == _NOT_OPENED:
         receive_holds.clear(connection, dataset.id)
 
 
@@ -34,7 +34,7 @@ def take_back_received(
     work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
 ) -> str | None:
     """Records the bodies of every received batch that the table has in the gap. If that fails, or the table's history
-    is not complete (`reaches_the_copy`), it stores a hold for the dataset's receiver and returns the reason."""
+    is not complete (`is_after_the_copy`), it stores a hold for the dataset's receiver and returns the reason."""
     view = work.tables.view(dataset.name)
     problems = [p for wap in _received(view, gap, work.lake) if (p := _take_back(work, connection, dataset, wap))]
     if not complete and _may_receive(work, connection, dataset):
@@ -68,7 +68,7 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
     return None if problem is None else f"batch {wap.batch_id}: {problem}"
 
 
-def reaches_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
+def is_after_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
     """Whether the table's history has everything that was published since the copy. What the copy knows as published
     was published before it, and so was everything before that. Call this before the ledger learns from the table."""
     known = {block.snapshot for block in blocks.last_settled(connection, dataset.id)}
@@ -79,6 +79,6 @@ def reaches_the_copy(connection: Connection, dataset: Dataset, view: TableView) 
 
 def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) -> bool:
     """A dataset without a receipt, and without a token that is or was for it, has received nothing."""
-    if any(token.datasets is None or dataset.name in token.datasets for token in tokens.every(connection)):
+    if any(token.datasets is None or dataset.name in token.datasets for token in tokens.list_tokens(connection)):
         return True
     return bool(work.receipts.listed(dataset.table_uuid))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.core.errors import BlockHeld, BlockLost, RefusedError
 from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
-from strandline.iceberg.metadata.table_metadata import AlreadyPublished, Held
+from strandline.iceberg.metadata.table_metadata import AlreadyPublished, PublishHeld
 from strandline.ingest.context import IngestContext
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, sequence
@@ -27,7 +27,7 @@ def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Pub
                 work.ledger, staged, row_count=len(head.rows), snapshot=snapshot, settled=settled_at
             ):
                 raise _lost(head)
-        case Held(why):
+        case PublishHeld(why):
             raise BlockHeld(
                 f"block {head.rows} of {dataset.name} cannot be published: {why}",
                 hint="Bring the branch back, or give the block up with "
@@ -39,7 +39,7 @@ def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Pub
 
 
 def settled(work: IngestContext, head: BlockHead) -> Published:
-    found = blocks.look(work.ledger, head)
+    found = blocks.find_block(work.ledger, head)
     if not isinstance(found, Published):
         raise _lost(head)
     return found
@@ -47,7 +47,7 @@ def settled(work: IngestContext, head: BlockHead) -> Published:
 
 def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
     """A writer staged its rows, but its compare-and-set failed: find out who has the block now. Raises BlockLost."""
-    match blocks.look(work.ledger, head):
+    match blocks.find_block(work.ledger, head):
         case Published() as published:
             return published  # recovery was faster
         case Staged() as staged:
@@ -68,7 +68,7 @@ def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> P
 def _lost(head: BlockHead) -> BlockLost:
     return BlockLost(
         f"the ledger no longer knows block {head.rows}: it was restored from an older copy",
-        hint="Offer the batch again; the opening procedure has kept what was staged.",
+        hint="Offer the batch again; the resync has kept what was staged.",
     )
 
 

@@ -34,7 +34,7 @@ _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedRows:
     """Rows per partition of the pinned frame, and a digest of all rows that does not depend on their order."""
 
     per_partition: tuple[int, ...]
@@ -109,7 +109,7 @@ def _is_narrow(plan: Any) -> bool:
     )
 
 
-def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
+def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRows:
     """One pass. Rejected rows are counted separately and left out of the digest."""
     pinned = source.df
     fit = "true" if source.rejects is None else f"{quoted(source.rejects.reason)} IS NULL"
@@ -148,7 +148,7 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> Counted:
     empty: set[str] = set() if source.rejects is None else set(columns)
     for r in found if empty else ():
         empty -= {column for column, is_filled in zip(columns, r["filled"], strict=True) if is_filled}
-    return Counted(tuple(per_partition), sum(r["rejected"] for r in found), text, frozenset(empty))
+    return CountedRows(tuple(per_partition), sum(r["rejected"] for r in found), text, frozenset(empty))
 
 
 def _hashable(value: Column, kind: T.DataType) -> Column:
@@ -185,7 +185,7 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
 
 
 def stamp(
-    source: Pinned, columns: Sequence[str], rows: SeqRange, counted: Counted, deliver_by: Sequence[T.StructField]
+    source: Pinned, columns: Sequence[str], rows: SeqRange, counted: CountedRows, deliver_by: Sequence[T.StructField]
 ) -> DataFrame:
     """The rows that fit, numbered, internal columns first. `deliver_by` are fields as the table has them."""
     pinned = source.df
@@ -226,7 +226,7 @@ def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> C
     return F.concat_ws("/", *parts)
 
 
-def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: Counted) -> None:
+def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: CountedRows) -> None:
     """Raises StampMismatch unless each partition has as many rows as were counted. A total alone would hide one row
     more here and one fewer there.
 

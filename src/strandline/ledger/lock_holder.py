@@ -19,7 +19,7 @@ _COMMAND_WORDS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     pid: int
     command: str  # the program and its subcommand, without options and their values, which may be secret
     is_stopped: bool
@@ -34,7 +34,7 @@ class Holder:
         return f"Try again. If it lasts, look at what process {self.pid} is doing."
 
 
-def find_holder(*files: Path) -> Holder | None:
+def find_holder(*files: Path) -> LockHolder | None:
     """Another process that locks one of the files: a stopped process first, then a writer. None if there is none or
     the system does not list locks."""
     wanted = {inode for inode in map(_inode, files) if inode is not None}
@@ -85,14 +85,14 @@ def _target(link: Path) -> str | None:
         return None
 
 
-def _describe(pid: int) -> Holder | None:
+def _describe(pid: int) -> LockHolder | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         return None
     name, _, rest = stat.partition("(")[2].rpartition(")")
-    return Holder(pid, _command(name, arguments), rest.split()[0] in _STOPPED)
+    return LockHolder(pid, _command(name, arguments), rest.split()[0] in _STOPPED)
 
 
 def _command(name: str, arguments: list[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from strandline.core.errors import LedgerBusy, OpeningNeeded, StorageError, WitnessUnreadable
+from strandline.core.errors import LedgerBusy, ResyncNeeded, StorageError, WitnessUnreadable
 from strandline.core.settings import LakeConfig
 from strandline.ledger.lock_holder import find_holder
 from strandline.storage.durable import make_folders, sync_data, write_file
@@ -50,7 +50,7 @@ class Witness(Protocol):
         """Overwrites whatever is stored: only for a lost or damaged witness, when a person asked for it."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
-        """Raises the witness, durably when it returns; `OpeningNeeded` if it is not at `expected`."""
+        """Raises the witness, durably when it returns; `ResyncNeeded` if it is not at `expected`."""
 
 
 def open_witness(config: LakeConfig) -> Witness:
@@ -60,11 +60,11 @@ def open_witness(config: LakeConfig) -> Witness:
     return S3Witness(config)
 
 
-def behind(found: int, expected: int) -> OpeningNeeded:
-    return OpeningNeeded(
+def behind(found: int, expected: int) -> ResyncNeeded:
+    return ResyncNeeded(
         f"the witness stands at {found} and the ledger at {expected}: numbers were taken that this ledger "
         "does not know, or the warehouse was restored",
-        hint="The next command that starts Spark settles it; `strandline ledger open` does only that.",
+        hint="The next command that starts Spark settles it; `strandline ledger resync` does only that.",
     )
 
 

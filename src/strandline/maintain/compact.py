@@ -15,7 +15,7 @@ from strandline.core.errors import CommitUnknown, FailedError, RefusedError
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
 from strandline.ledger import audit
-from strandline.maintain.compact_plan import CompactOptions, CompactPlan, Piece, Skipped, plan
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, FilePart, SkippedFiles, plan
 from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.read import rollback
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.spark.maintenance import Main, NewFile
     from strandline.iceberg.spark.tables import SparkTables
 
-__all__ = ["CompactOptions", "Compacted", "Skipped", "compact"]
+__all__ = ["CompactOptions", "Compacted", "SkippedFiles", "compact"]
 
 ROUNDS_MAX = 3  # how often files of refused commits are planned again
 SKIPPED_SHOWN_MAX = 20
@@ -48,13 +48,13 @@ class Compacted:
     commits: int
     lost: int  # commits that were refused because others had changed the same files
     left: int  # files that should have been rewritten and that others changed every time
-    skipped: tuple[Skipped, ...]  # a few of them
+    skipped: tuple[SkippedFiles, ...]  # a few of them
     skipped_files: int
     manifests_left: bool = False  # manifests or dangling deletes were not rewritten: not safe with this catalog
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Progress:
     files_rewritten: int = 0
     files_written: int = 0
     bytes_rewritten: int = 0
@@ -65,7 +65,7 @@ class _Tally:
     left: int = 0
     unsafe: bool = False
 
-    def add(self, pieces: Iterable[Piece], new: Sequence[NewFile]) -> None:
+    def add(self, pieces: Iterable[FilePart], new: Sequence[NewFile]) -> None:
         for piece in pieces:
             self.files_rewritten += len(piece.files)
             self.bytes_rewritten += piece.bytes
@@ -92,7 +92,7 @@ def compact(
     first = upkeep.list_main(tables, dataset.name)
     if first is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
-    tally = _Tally()
+    tally = _Progress()
     chosen = plan(first.files, options, _target(first, options))
     if dry_run:
         return _planned(first, chosen, options)
@@ -132,7 +132,7 @@ def _round(
     tables: SparkTables,
     main: Main,
     chosen: CompactPlan,
-    tally: _Tally,
+    tally: _Progress,
     options: CompactOptions,
     progress: Progress,
     alive: Callable[[], None],
@@ -168,7 +168,7 @@ def _round(
     return lost
 
 
-def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | None:
+def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str | None:
     """Compares the new files' metadata with the files that were read, of which `read` rows were not deleted. Returns
     what is wrong, or None."""
     written = sum(f.rows for f in new)
@@ -180,7 +180,7 @@ def wrong(step: Sequence[Piece], new: Sequence[NewFile], *, read: int) -> str | 
     return None
 
 
-def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
+def _tidy(tables: SparkTables, before: Main, tally: _Progress, options: CompactOptions, progress: Progress) -> None:
     """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
@@ -209,7 +209,7 @@ def _manifests(tables: SparkTables, name: str) -> int:
     return int(table.currentSnapshot().dataManifests(table.io()).size())
 
 
-def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Tally) -> Compacted:
+def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Progress) -> Compacted:
     table = tables.load(first.name)
     current = table.currentSnapshot()
     summary = current.summary()

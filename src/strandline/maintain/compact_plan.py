@@ -43,7 +43,7 @@ def options_of(settings: CompactSettings) -> CompactOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePart:
     """Neighbours of one partition that become `outputs` new files."""
 
     spec: int
@@ -62,7 +62,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFiles:
     partition: str
     files: int
     why: str
@@ -70,11 +70,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class CompactPlan:
-    steps: tuple[tuple[Piece, ...], ...]  # each is one Spark job and one commit
-    skipped: tuple[Skipped, ...]
+    steps: tuple[tuple[FilePart, ...], ...]  # each is one Spark job and one commit
+    skipped: tuple[SkippedFiles, ...]
 
     @property
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[FilePart]:
         return (piece for step in self.steps for piece in step)
 
 
@@ -91,8 +91,8 @@ class _Knot:
 
 
 def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> CompactPlan:
-    pieces: list[Piece] = []
-    skipped: list[Skipped] = []
+    pieces: list[FilePart] = []
+    skipped: list[SkippedFiles] = []
     for (_, partition), group in groupby(sorted(files, key=_place), key=lambda f: (f.spec, f.partition)):
         numbered: list[LiveFile] = []
         unnumbered = 0
@@ -102,7 +102,9 @@ def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> Com
             else:
                 numbered.append(file)
         if unnumbered:
-            skipped.append(Skipped(partition, unnumbered, "they have rows without a number: adopt numbers them first"))
+            skipped.append(
+                SkippedFiles(partition, unnumbered, "they have rows without a number: adopt numbers them first")
+            )
         for run in _runs(_knots(numbered), options, target):
             chosen, left = _choose(run, partition, options, target)
             pieces += chosen
@@ -160,18 +162,18 @@ def _is_fine(knot: _Knot, options: CompactOptions, target: int) -> bool:
 
 def _choose(
     run: Sequence[_Knot], partition: str, options: CompactOptions, target: int
-) -> tuple[list[Piece], list[Skipped]]:
+) -> tuple[list[FilePart], list[SkippedFiles]]:
     count = sum(len(knot.files) for knot in run)
     total = sum(knot.bytes for knot in run)
     deleted = any(f.deletes for knot in run for f in knot.files)
     tangled = any(knot.depth >= options.files_min for knot in run)
     if not (deleted or tangled or count >= options.files_min or (count > 1 and total >= target)):
-        return [], [Skipped(partition, count, f"too few small files in a row (fewer than {options.files_min})")]
-    pieces: list[Piece] = []
-    skipped: list[Skipped] = []
+        return [], [SkippedFiles(partition, count, f"too few small files in a row (fewer than {options.files_min})")]
+    pieces: list[FilePart] = []
+    skipped: list[SkippedFiles] = []
     for cut in _cut(run, target):
         if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
-            skipped.append(Skipped(partition, 1, "a small file that has no neighbour to go with"))
+            skipped.append(SkippedFiles(partition, 1, "a small file that has no neighbour to go with"))
             continue
         pieces.append(_piece(cut, target))
     return pieces, skipped
@@ -206,20 +208,20 @@ def _evenly(stretch: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
         yield part
 
 
-def _piece(cut: Sequence[_Knot], target: int) -> Piece:
+def _piece(cut: Sequence[_Knot], target: int) -> FilePart:
     files = tuple(f for knot in cut for f in knot.files)
     outputs = max(1, round(sum(f.bytes for f in files) / target))
     overlapping = any(len(knot.files) > 1 for knot in cut)
     alone = len(cut) == 1 and cut[0].bytes > ONE_TASK_SHARE * target
     ordered = not overlapping and all(f.ordered for f in files)
     order: Order = "kept" if ordered else "shuffled" if overlapping and alone else "sorted"
-    return Piece(files[0].spec, files[0].partition, files, order, outputs)
+    return FilePart(files[0].spec, files[0].partition, files, order, outputs)
 
 
-def _steps(pieces: Sequence[Piece], options: CompactOptions) -> Iterator[tuple[Piece, ...]]:
+def _steps(pieces: Sequence[FilePart], options: CompactOptions) -> Iterator[tuple[FilePart, ...]]:
     """Groups pieces into commits: a write has one partition spec, and a commit is bounded."""
     for _, group in groupby(pieces, key=lambda p: p.spec):
-        step: list[Piece] = []
+        step: list[FilePart] = []
         size = files = 0
         for piece in group:
             full = size + piece.bytes > options.commit_bytes_max or files + piece.outputs > options.commit_files_max

@@ -75,17 +75,17 @@ def lane_of(df: DataFrame) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RowCounts:
     rows: int  # rows that match the condition
     first: Seq | None
     last: Seq | None
     first_kept: Seq | None  # the first row that does not match
 
 
-def count(df: DataFrame, condition: str) -> Counted:
+def count(df: DataFrame, condition: str) -> RowCounts:
     """Counts over all lanes."""
     found = _collect(_aggregated(df, condition))
-    return found[0][1] if found else Counted(0, None, None, None)
+    return found[0][1] if found else RowCounts(0, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Owed:
     where: str | None  # the sink's condition: only matching rows are meant for it
 
 
-def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, Counted]:
+def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, RowCounts]:
     """By lane, without lanes that have no such row."""
     number = F.col(SEQ_COLUMN)
     named = [(p, int(r.lo), int(r.hi)) for p, ranges in owed.lanes.items() for r in ranges]
@@ -136,12 +136,12 @@ def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> Da
     )
 
 
-def _collect(df: DataFrame) -> list[tuple[str, Counted]]:
+def _collect(df: DataFrame) -> list[tuple[str, RowCounts]]:
     try:
         rows = df.collect()  # a line per lane
     except Exception as e:
         raise explain(e, "rows cannot be counted") from e
-    return [(r["_sl_of"], Counted(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
+    return [(r["_sl_of"], RowCounts(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
 
 
 def _seq(value: int | None) -> Seq | None:

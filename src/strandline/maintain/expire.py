@@ -21,13 +21,13 @@ from strandline.read import rollback
 if TYPE_CHECKING:
     from strandline.iceberg.spark.maintenance import FilesDeleted
 
-__all__ = ["ExpireOptions", "Expired", "Gone", "expire"]
+__all__ = ["ExpireOptions", "Expired", "ExpiredSnapshots", "expire"]
 
 SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ExpiredSnapshots:
     snapshot: int
     at: datetime
     operation: str
@@ -46,7 +46,7 @@ class Expired:
     delete_files_deleted: int | None
     manifests_deleted: int | None
     manifest_lists_deleted: int | None
-    sample: tuple[Gone, ...]  # the oldest few that expired, or would expire
+    sample: tuple[ExpiredSnapshots, ...]  # the oldest few that expired, or would expire
 
 
 def expire(
@@ -124,5 +124,5 @@ def _expired(before: TableHistory, chosen: ExpirePlan, deleted: FilesDeleted | N
         None if deleted is None else deleted.deletes,
         None if deleted is None else deleted.manifests,
         None if deleted is None else deleted.manifest_lists,
-        tuple(Gone(s.id, s.at, s.operation) for s in chosen.expired[:SHOWN_MAX]),
+        tuple(ExpiredSnapshots(s.id, s.at, s.operation) for s in chosen.expired[:SHOWN_MAX]),
     )

@@ -18,13 +18,13 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import Done, StillAlive, Work, recorded, rehearsed, take_turn
+from strandline.maintain.runs import RunResult, StillAlive, Work, recorded, rehearsed, take_turn
 
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
-    from strandline.maintain.purge.run import Purged
+    from strandline.maintain.purge.run import PurgeResult
     from strandline.maintain.retain_rule import Retained, RetainRule
     from strandline.maintain.schedule import Job
 
@@ -41,7 +41,7 @@ class Maintenance:
 
     # On demand.
 
-    def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> Done[Compacted]:
+    def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
         target = self._ready(dataset)
         work = lambda alive: self._compact(target, dry_run, progress, alive)  # noqa: E731
@@ -59,7 +59,7 @@ class Maintenance:
         accept_clock: bool = False,
         dry_run: bool = False,
         progress: Progress = quiet,
-    ) -> Done[Retained]:
+    ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
         target = self._ready(dataset)
@@ -82,7 +82,7 @@ class Maintenance:
         keep_min: int | None = None,
         dry_run: bool = False,
         progress: Progress = quiet,
-    ) -> Done[Expired]:
+    ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
         target = self._ready(dataset)
         work = lambda _: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
@@ -96,11 +96,11 @@ class Maintenance:
         keep_snapshots: bool = False,
         dry_run: bool = False,
         progress: Progress = quiet,
-    ) -> Done[Purged]:
+    ) -> RunResult[PurgeResult]:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
         target = self._ready(dataset)
 
-        def work(alive: StillAlive) -> Purged:
+        def work(alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
@@ -108,7 +108,7 @@ class Maintenance:
 
         return self._run(target, Kind.PURGE, work, dry_run)
 
-    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool) -> Done[Any]:
+    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool) -> RunResult[Any]:
         return (rehearsed if dry_run else recorded)(self.context, target, kind, work)
 
     # What both do.
@@ -190,7 +190,7 @@ class Maintenance:
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
         with self.context.ledger.read() as connection:
-            known = {d.name for d in datasets.every(connection)}
+            known = {d.name for d in datasets.list_datasets(connection)}
         return sorted(set(self._rules()) - known)
 
     def run(
@@ -222,7 +222,7 @@ class Maintenance:
         from strandline.maintain.schedule import jobs
 
         with self.context.ledger.read() as connection:
-            known = datasets.every(connection)
+            known = datasets.list_datasets(connection)
         for job in jobs(self.context.config.settings.maintain, known, self._rules()):
             if stopping.is_set():
                 return

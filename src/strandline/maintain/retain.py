@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, SchemaError, StrandlineError, Superseded
+from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, SchemaError, StrandlineError, Superseded
 from strandline.core.read_token import Continuation
 from strandline.core.types import SEQ_COLUMN, Dataset, Lease, Seq
 from strandline.iceberg.spark import floor as table_floor
@@ -25,8 +25,8 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.maintain import floors, skipped_rows
 from strandline.ledger.maintain import retention_holds as holds
-from strandline.ledger.maintain.floors import Reach
-from strandline.ledger.maintain.skipped_rows import LaneDrop, Standing
+from strandline.ledger.maintain.floors import SinkProgress
+from strandline.ledger.maintain.skipped_rows import LaneDrop, LanePosition
 from strandline.maintain import clock
 from strandline.maintain import count_rows as rows
 from strandline.maintain.context import MaintainContext, Progress, quiet
@@ -64,7 +64,7 @@ def retain(
     for attempt in range(_ATTEMPTS_MAX):
         try:
             return _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run)
-        except (OpeningNeeded, MarkMoved, LeaseLost):
+        except (ResyncNeeded, MarkMoved, LeaseLost):
             if attempt == _ATTEMPTS_MAX - 1:
                 raise
             context.ingestion.recover()
@@ -77,7 +77,7 @@ class _Passed:
 
     record: SinkRecord
     lease: Lease | None  # None in a dry run
-    standings: tuple[Standing, ...]
+    standings: tuple[LanePosition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class _Retention:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             before = floors.get(connection, self.dataset.id)
-            reached = floors.reaches(connection, self.dataset.id)
+            reached = floors.list_sink_progress(connection, self.dataset.id)
             known = holds.of_dataset(connection, self.dataset.id)
         due = None if sealed is None else self._due(sealed, self.cutoff)
         drop_due = None if sealed is None or self.drop_cutoff is None else self._due(sealed, self.drop_cutoff)
@@ -118,7 +118,7 @@ class _Retention:
             held_before=self.now - (self.rule.drop_after or timedelta()),
             paused_sinks=self.rule.paused_sinks,
         )
-        held: tuple[tuple[Reach, int], ...] = ()
+        held: tuple[tuple[SinkProgress, int], ...] = ()
         lost: tuple[_Drop, ...] = ()
         deleted, end, floor = 0, None, before
         if sealed is not None and due is not None:
@@ -182,8 +182,8 @@ class _Retention:
     # --- what stays ---
 
     def _held(
-        self, holding: Sequence[Reach], sealed: Seq, due: Seq, end: Seq | None, rehearsed: Sequence[_Drop]
-    ) -> tuple[tuple[Reach, int], ...]:
+        self, holding: Sequence[SinkProgress], sealed: Seq, due: Seq, end: Seq | None, rehearsed: Sequence[_Drop]
+    ) -> tuple[tuple[SinkProgress, int], ...]:
         """The state after the delete. Rows that a dry run reports as lost are not held. A sink that lacks none of the
         rows still holds them while its watermark is below them."""
         found = []
@@ -201,8 +201,8 @@ class _Retention:
         return tuple(found)
 
     def _owed(
-        self, sealed: Seq, record: SinkRecord, standings: Sequence[Standing], until: Seq, condition: str
-    ) -> dict[str, rows.Counted]:
+        self, sealed: Seq, record: SinkRecord, standings: Sequence[LanePosition], until: Seq, condition: str
+    ) -> dict[str, rows.RowCounts]:
         lanes = {s.partition: owed(s, until) for s in standings}
         others = range_or_none(int(record.planned or 0), int(until))
         where = record.options.get("where") or None
@@ -222,7 +222,7 @@ class _Retention:
     # --- what goes ---
 
     @contextmanager
-    def _passed(self, chosen: Sequence[Reach], *, dry_run: bool) -> Iterator[list[_Passed]]:
+    def _passed(self, chosen: Sequence[SinkProgress], *, dry_run: bool) -> Iterator[list[_Passed]]:
         """Holds the leases of the chosen sinks until the rows are deleted, so that the counted losses are exact."""
         with ExitStack() as stack:
             passed = []
@@ -241,7 +241,7 @@ class _Retention:
     def _delete(
         self,
         sealed: Seq,
-        reached: Sequence[Reach],
+        reached: Sequence[SinkProgress],
         verdict: Verdict,
         passed: Sequence[_Passed],
         end: Seq,
@@ -260,7 +260,7 @@ class _Retention:
         epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost)
         failpoints.hit("retain.after_floor")
         self.progress("deleting rows", 0, found.rows)
-        table_floor.tell(table.tables, self.dataset.name, floor)
+        table_floor.write_floor(table.tables, self.dataset.name, floor)
         if table.tables.view(self.dataset.name).epoch > epoch:
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
@@ -272,7 +272,7 @@ class _Retention:
         self.progress("deleting rows", found.rows, found.rows)
         return lost, found.rows, floor
 
-    def _what_goes(self, sealed: Seq, reached: Sequence[Reach], verdict: Verdict, end: Seq) -> str:
+    def _what_goes(self, sealed: Seq, reached: Sequence[SinkProgress], verdict: Verdict, end: Seq) -> str:
         """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped."""
         table = self._table(sealed)
         upper = numbers_condition(end, None if table.has_only_ours else table.owned)
@@ -315,7 +315,7 @@ class _Retention:
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
-            reached = floors.reaches(connection, self.dataset.id)
+            reached = floors.list_sink_progress(connection, self.dataset.id)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
                 raise MarkMoved("a sink was added or reset meanwhile", hint="Try again.")
             for drop in lost:
@@ -352,7 +352,7 @@ class _Retention:
     # --- records ---
 
     def _record(
-        self, held: Sequence[tuple[Reach, int]], deleted: int, end: Seq | None, due: Seq | None
+        self, held: Sequence[tuple[SinkProgress, int]], deleted: int, end: Seq | None, due: Seq | None
     ) -> tuple[str, ...]:
         with self.context.ledger.write() as connection:
             current = {s.id for s in sinks.of_dataset(connection, self.dataset.id)}

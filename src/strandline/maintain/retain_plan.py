@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from strandline.core.delivery_types import ChunkState, SinkState
 from strandline.core.errors import SchemaError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
-from strandline.ledger.maintain.floors import Reach
+from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.ledger.maintain.skipped_rows import Standing
+from strandline.ledger.maintain.skipped_rows import LanePosition
 
 RANGES_MAX = 500  # in a condition that lists every range; more would be too long for a statement
 
@@ -58,12 +58,12 @@ class Verdict:
     """What happens to the rows that are due."""
 
     up_to: Seq | None  # every row that is due up to here is deleted
-    holding: tuple[Reach, ...]  # sinks for which due rows beyond `up_to` stay
-    passed_over: tuple[Reach, ...]  # sinks that lose the rows that they lack, because a person chose so
+    holding: tuple[SinkProgress, ...]  # sinks for which due rows beyond `up_to` stay
+    passed_over: tuple[SinkProgress, ...]  # sinks that lose the rows that they lack, because a person chose so
 
 
 def judge(
-    reached: Sequence[Reach],
+    reached: Sequence[SinkProgress],
     *,
     due: Seq | None,
     drop_due: Seq | None,
@@ -99,7 +99,7 @@ def judge(
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def drop_point(standing: Standing, target: Seq) -> Seq | None:
+def drop_point(standing: LanePosition, target: Seq) -> Seq | None:
     """How far the lane can move towards the target; None if it stays. Never into a chunk that may still land: the sink
     would then have a range with the watermark inside. A chunk that landed is passed as a whole."""
     at = int(standing.mark or 0)
@@ -114,7 +114,7 @@ def drop_point(standing: Standing, target: Seq) -> Seq | None:
     return Seq(point) if point > at else None
 
 
-def owed(standing: Standing, until: Seq) -> list[SeqRange]:
+def owed(standing: LanePosition, until: Seq) -> list[SeqRange]:
     """The sequence numbers up to `until` that the lane lacks: neither landed nor found to be empty."""
     after = int(standing.mark or 0)
     begun = standing.intent
@@ -127,7 +127,7 @@ def owed(standing: Standing, until: Seq) -> list[SeqRange]:
     return merge_ranges([*clipped, *([] if beyond is None else [beyond])])
 
 
-def settle_point(up_to: Seq | None, standings: Sequence[Standing]) -> Seq | None:
+def settle_point(up_to: Seq | None, standings: Sequence[LanePosition]) -> Seq | None:
     """The highest point at or below `up_to` that is in no chunk that may still land. The lanes have different chunks,
     so moving down for one lane may end inside a chunk of another."""
     at = int(up_to or 0)

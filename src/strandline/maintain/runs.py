@@ -31,7 +31,7 @@ Work = Callable[[StillAlive], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class RunResult(Generic[T]):
     """The result of a run, and its record."""
 
     run: Run
@@ -42,7 +42,7 @@ def node() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
+def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:
     """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
@@ -57,10 +57,10 @@ def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work
             connection, new, started_at=started_at, outcome=Outcome.DONE, reason=None, result=plain(result)
         )
         _forget_old(context, connection, dataset, kind)
-        return Done(runs.get(connection, run), result)
+        return RunResult(runs.get(connection, run), result)
 
 
-def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> Done[T]:
+def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node()), None)
     if run is None:
@@ -70,7 +70,7 @@ def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[
 
 def take_turn(
     context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
-) -> Done[T] | None:
+) -> RunResult[T] | None:
     """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work)
@@ -83,7 +83,7 @@ def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId 
     return run
 
 
-def _work(context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T]) -> Done[T]:
+def _work(context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T]) -> RunResult[T]:
     def beat() -> bool:
         with context.ledger.write() as connection:
             return runs.beat(connection, run)
@@ -111,7 +111,7 @@ def _work(context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, wo
     with context.ledger.write() as connection:
         runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
         _forget_old(context, connection, dataset, kind)
-        return Done(runs.get(connection, run), result)
+        return RunResult(runs.get(connection, run), result)
 
 
 def _lease_seconds(context: MaintainContext) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadRequest:
     """A request with its decoded token."""
 
     token: Continuation | None
@@ -34,7 +34,7 @@ class Wanted:
     internal: bool
 
 
-def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> Bounds:
+def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -> Bounds:
     """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
@@ -50,7 +50,7 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: Wanted) -> Bou
 
 
 def rows(
-    config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: Wanted
+    config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: ReadRequest
 ) -> Rows:
     settled = open_settled(config, ledger, tables, lake_id, target, bounds(ledger, lake_id, target, wanted))
     partition = wanted.partition

@@ -39,7 +39,7 @@ def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView
     from strandline.iceberg.spark.settled_tag import judge_table
 
     with ledger.read() as connection:
-        blocks.check_opened(connection, dataset.id)
+        blocks.check_resynced(connection, dataset.id)
     settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
 
 

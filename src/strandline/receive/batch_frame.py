@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import FailedError
 from strandline.core.wording import plural
-from strandline.receive.schema_adapt import Fitting
+from strandline.receive.schema_adapt import SchemaAdapter
 from strandline.receive.spool import Spool
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBo
     loads = in_order(bodies)
     edges = cut(loads, spark.sparkContext.defaultParallelism)
     runs = tuple(tuple(loads[a:b]) for a, b in pairwise(edges))
-    fitting = Fitting(to_arrow_schema(_nullable(fields)), tuple(f.name for f in fields if not f.nullable))
+    fitting = SchemaAdapter(to_arrow_schema(_nullable(fields)), tuple(f.name for f in fields if not f.nullable))
     task = _Task(runs, fitting, reader)
     return spark.range(0, len(runs), 1, len(runs)).mapInArrow(task.run, fields)
 
@@ -83,7 +83,7 @@ def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
 @dataclass(frozen=True)
 class _Task:
     runs: tuple[tuple[Load, ...], ...]
-    fitting: Fitting
+    fitting: SchemaAdapter
     reader: Spool
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from strandline.core.wording import plural
 from strandline.ledger.receive import received
 from strandline.ledger.receive.received import Body, Decision, New
 from strandline.receive.spool import Spool
-from strandline.receive.sqlite_lock import Turns
+from strandline.receive.sqlite_lock import LedgerAccess
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class Committer:
-    def __init__(self, ledger: Turns, spool: Spool) -> None:
+    def __init__(self, ledger: LedgerAccess, spool: Spool) -> None:
         self._ledger = ledger
         self._spool = spool
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()

@@ -31,7 +31,7 @@ _BAD_ROWS_MAX = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class CountedRange:
     rows: SeqRange  # the sender's sequence numbers
     count: int  # how many really exist
     digest: str
@@ -40,12 +40,12 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    ranges: tuple[Inspected, ...]
+    ranges: tuple[CountedRange, ...]
     next: Seq | None  # where to continue, if there is more
 
 
 @dataclass(frozen=True)
-class Inspector:
+class ReceivedInspector:
     ledger: Ledger
     tables: Callable[[], SparkTables]  # starts Spark if rows have to be counted in a table
     reader: Spool
@@ -76,32 +76,32 @@ class Inspector:
         more = found[BODIES_MAX].rows.lo if len(found) > BODIES_MAX else None
         return list(found[:BODIES_MAX]), more
 
-    def _in_spool(self, body: PlacedBody) -> Inspected:
+    def _in_spool(self, body: PlacedBody) -> CountedRange:
         if body.is_discarded:
             given_up = f"its {plural(body.count, 'row', 'was')} given up here by a person"
-            return Inspected(body.rows, 0, body.digest, given_up)
+            return CountedRange(body.rows, 0, body.digest, given_up)
         if body.spool is None:
             problem = (
                 None
                 if body.count == 0
                 else f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
             )
-            return Inspected(body.rows, 0, body.digest, problem)
+            return CountedRange(body.rows, 0, body.digest, problem)
         try:
             rows = self.reader.count(body.spool)
         except (StrandlineError, OSError, ValueError) as e:
-            return Inspected(body.rows, 0, body.digest, f"its file in the spool cannot be read: {e}")
+            return CountedRange(body.rows, 0, body.digest, f"its file in the spool cannot be read: {e}")
         told = f"its file in the spool has {plural(rows, 'row')}, and {plural(body.count, 'row', 'was')} received"
-        return Inspected(body.rows, rows, body.digest, None if rows == body.count else told)
+        return CountedRange(body.rows, rows, body.digest, None if rows == body.count else told)
 
-    def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[Inspected]:
+    def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[CountedRange]:
         with_rows = [b for b in bodies if b.count]
         tallies = count_in_table(self.tables(), dataset, with_rows) if with_rows else {}
         return [_judge(b, tallies.get(b.rows.lo)) for b in bodies]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ReceivedCounter:
     """How many rows of one body the table has."""
 
     rows: int
@@ -110,15 +110,17 @@ class Tally:
     wrong: tuple[tuple[int, int], ...] = ()
 
 
-def count_in_table(tables: SparkTables, dataset: Dataset, bodies: Sequence[PlacedBody]) -> dict[int, Tally]:
+def count_in_table(tables: SparkTables, dataset: Dataset, bodies: Sequence[PlacedBody]) -> dict[int, ReceivedCounter]:
     """Keyed by the sender's first sequence number of each body."""
     from pyspark.sql import functions as F
 
     view = tables.view(dataset.name)
     if view.main is None:
-        return {b.rows.lo: replace(Tally(0, 0), wrong=_first_of(b)) for b in bodies}
+        return {b.rows.lo: replace(ReceivedCounter(0, 0), wrong=_first_of(b)) for b in bodies}
     numbers = tables.read(dataset.name, view.main).select(F.col(SEQ_COLUMN).alias("_number"))
-    sound: dict[int, Tally] = {b.rows.lo: Tally(rows, distinct) for b, rows, distinct in _tallies(numbers, bodies)}
+    sound: dict[int, ReceivedCounter] = {
+        b.rows.lo: ReceivedCounter(rows, distinct) for b, rows, distinct in _tallies(numbers, bodies)
+    }
     bad = [b for b in bodies if (sound[b.rows.lo].rows, sound[b.rows.lo].distinct) != (b.count, b.count)]
     few = [b for b, rows in zip(bad, accumulate(b.count for b in bad), strict=True) if rows <= _BAD_ROWS_MAX]
     for at, wrong in _wrong_numbers(numbers, few).items():
@@ -203,14 +205,14 @@ def _collected(df: DataFrame) -> list[Any]:
         raise explain(e, "the rows that were received cannot be counted") from e
 
 
-def _judge(body: PlacedBody, tally: Tally | None) -> Inspected:
+def _judge(body: PlacedBody, tally: ReceivedCounter | None) -> CountedRange:
     if tally is None:
-        return Inspected(body.rows, 0, body.digest, None)
+        return CountedRange(body.rows, 0, body.digest, None)
     sound = (tally.rows, tally.distinct) == (body.count, body.count)
-    return Inspected(body.rows, tally.rows, body.digest, None if sound else describe(body, tally))
+    return CountedRange(body.rows, tally.rows, body.digest, None if sound else describe(body, tally))
 
 
-def describe(body: PlacedBody, tally: Tally) -> str:
+def describe(body: PlacedBody, tally: ReceivedCounter) -> str:
     """What is wrong, row by row (from 1) for the first few; with the sender's sequence number if there are no gaps."""
     dense = body.count == len(body.rows)
     said = []

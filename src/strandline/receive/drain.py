@@ -11,7 +11,7 @@ from strandline.core.types import Dataset
 from strandline.core.wording import plural
 from strandline.ledger.receive import batches, ended_batches
 from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
-from strandline.receive.record_found import Adoption
+from strandline.receive.record_found import FoundBodies
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
@@ -22,7 +22,7 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
     recorded: its rows would be missing."""
     context.door.catch_up()
     check_hold(context.ledger, dataset.id)
-    found = Adoption(
+    found = FoundBodies(
         context.ledger, context.spool, context.receipts
     ).run()  # bodies that a restored ledger has forgotten
     if unrecorded := [f for f in found.left if f.dataset == dataset.name]:

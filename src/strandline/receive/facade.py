@@ -17,27 +17,27 @@ from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
 from strandline.receive.doubt import find_doubtful
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.receive.record_found import Adopted, Adoption
+from strandline.receive.record_found import FoundBodies, RecordedBodies
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.columns import Column
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
     from strandline.ledger.receive.senders import ClaimOf, Released
     from strandline.ledger.receive.spool_files import LeftFile, LeftFiles
     from strandline.ledger.receive.tokens import Token
     from strandline.receive.body.json_lines import ReadLines
-    from strandline.receive.count_received import Inspector
+    from strandline.receive.count_received import ReceivedInspector
     from strandline.receive.http.server import Server
     from strandline.receive.intake import BatchReport
 
 log = logging.getLogger(__name__)
 
 
-class Told(Protocol):
+class ReceiverListener(Protocol):
     """Gets the events of a receiver."""
 
     def listening(self, url: str, datasets: list[str]) -> None: ...
@@ -54,7 +54,7 @@ class Receiver:
     """`lake.receiver`. Several may run on one ledger."""
 
     context: IntakeContext
-    catalog: Callable[[], LightCatalog]
+    catalog: Callable[[], PyIcebergCatalog]
     read_lines: Callable[[], ReadLines]  # ingest's parser for JSON lines, loaded when the first request may come
 
     def create_token(
@@ -70,7 +70,7 @@ class Receiver:
 
     def every_token(self) -> list[Token]:
         with self.context.ledger.read() as connection:
-            return tokens.every(connection)
+            return tokens.list_tokens(connection)
 
     def revoke_token(self, name: str) -> None:
         with self.context.ledger.write() as connection:
@@ -80,7 +80,7 @@ class Receiver:
 
     def every_claim(self) -> list[ClaimOf]:
         with self.context.ledger.read() as connection:
-            return senders.every_claim(connection)
+            return senders.list_claims(connection)
 
     def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
         """Takes a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
@@ -110,24 +110,24 @@ class Receiver:
 
         return drain(self.context, dataset)
 
-    def adopt(self) -> Adopted:
+    def adopt(self) -> RecordedBodies:
         """Records the bodies in the spool that the ledger does not know. A receiver does this when it starts."""
-        return Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
+        return FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
         """Lifts the hold of a dataset on a person's word, though nobody knows which bodies its table has. It first sets
         aside the files that may be in the table already, and returns their names in the spool."""
         with self.context.ledger.read() as connection:
             target = datasets.get(connection, full_name(dataset))
-            hold = receive_holds.every(connection).get(target.id)
-            blocks.check_opened(connection, target.id)
+            hold = receive_holds.list_holds(connection).get(target.id)
+            blocks.check_resynced(connection, target.id)
         if hold is None:
             raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
         aside = find_doubtful(self.context.ledger, self.context.receipts, target).files_in(self.context.spool, target)
         for name in aside:  # before the hold is lifted: after a crash in between, the hold is still there
             self.context.spool.set_aside(name)
         with self.context.ledger.write() as connection:
-            blocks.check_opened(connection, target.id)
+            blocks.check_resynced(connection, target.id)
             receive_holds.clear(connection, target.id)
             audit.record(
                 connection, "received_accepted", dataset=target.name, hold=hold, reason=reason, files_set_aside=aside
@@ -137,10 +137,10 @@ class Receiver:
     def intake(self, on_report: Callable[[BatchReport], None] = lambda report: None) -> Intake:
         return Intake(self.context, on_report=on_report)
 
-    def inspector(self) -> Inspector:
-        from strandline.receive.count_received import Inspector
+    def inspector(self) -> ReceivedInspector:
+        from strandline.receive.count_received import ReceivedInspector
 
-        return Inspector(self.context.ledger, self.context.tables, self.context.spool)
+        return ReceivedInspector(self.context.ledger, self.context.tables, self.context.spool)
 
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
         with self.context.ledger.read() as connection:
@@ -184,7 +184,7 @@ class Receiver:
     def serve(
         self,
         stopping: threading.Event,
-        told: Told,
+        told: ReceiverListener,
         *,
         host: str | None = None,
         port: int | None = None,
@@ -198,7 +198,7 @@ class Receiver:
         listening = listen(settings.host if host is None else host, settings.port if port is None else port)
         url = address(listening, tls=tls is not None)
         with self.context.ledger.read() as connection:
-            names = [d.name for d in datasets.every(connection)]
+            names = [d.name for d in datasets.list_datasets(connection)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
             intake = self.intake(told.batch)
             server = self._server(listening, tls, intake.open_soon)

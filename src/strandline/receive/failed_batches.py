@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from strandline.ledger.receive.ended_batches import Standing
+from strandline.ledger.receive.ended_batches import FailedBatchFacts
 
 TRIES = 3  # before any conclusion: a failure may be temporary
 # if nothing else was ingested either, the disk, the catalog or the server may be at fault: parts would fail as well
@@ -22,7 +22,7 @@ class Failure:
     unfit: bool  # the table no longer has the columns of the rows
 
 
-def next_step(failure: Failure, standing: Standing) -> Step:
+def next_step(failure: Failure, standing: FailedBatchFacts) -> Step:
     """If other rows were ingested meanwhile, or the error names the rows, this batch is at fault, and half of it may be
     good. Without such proof only the smallest batch of the dataset is divided, so that an outage does not produce one
     batch per body. A single body is set aside only with proof."""

@@ -41,7 +41,7 @@ from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.witness import Witness
 from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, next_step
-from strandline.receive.record_found import Adoption
+from strandline.receive.record_found import FoundBodies
 from strandline.receive.schema_adapt import MARK
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Intake:
 
         def step() -> None:
             self._collect()
-            self._open_if_asked()
+            self._resync_if_asked()
             self._begin(stopping)
             self._tidy_now_and_then()
 
@@ -168,7 +168,7 @@ class Intake:
 
     def step(self) -> list[BatchReport]:
         """Does everything that is due, in this thread."""
-        self._open_if_asked()
+        self._resync_if_asked()
         self.tidy()
         return [report for id in self._due() for report in self._work(id, threading.Event())]
 
@@ -182,13 +182,13 @@ class Intake:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
                 self._running[id] = self._pool.submit(self._work, id, stopping)
 
-    def _open_if_asked(self) -> None:
+    def _resync_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
             self._opened_at = monotonic()
             self.context.door.catch_up()
         if self._opens.is_set():
             # Senders of bodies in the spool were told that they are safe, and may never send anything again.
-            Adoption(self.context.ledger, self.context.spool, self.context.receipts).run()
+            FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
@@ -196,7 +196,7 @@ class Intake:
         rows_max = self.context.settings.batch_rows_max
         with self.context.ledger.read() as connection:
             due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
-            held = receive_holds.every(connection) if due else {}
+            held = receive_holds.list_holds(connection) if due else {}
         return [id for id in due if id not in held]
 
     def _work(self, id: DatasetId, stopping: threading.Event) -> list[BatchReport]:
@@ -299,7 +299,7 @@ class Intake:
 
     def _dataset(self, batch: Batch) -> Dataset:
         with self.context.ledger.read() as connection:
-            found = next((d for d in datasets.every(connection) if d.id == batch.dataset), None)
+            found = next((d for d in datasets.list_datasets(connection) if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
                 f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped, or whose table was made anew",
@@ -363,7 +363,7 @@ class Intake:
         receipt stays: it says that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
         with self.context.ledger.read() as connection:
-            known = datasets.every(connection)
+            known = datasets.list_datasets(connection)
         for dataset in known:
             listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
             old = [batch_id for batch_id, at in listed[:-1] if at < before]
@@ -391,7 +391,7 @@ class Intake:
 
 def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
     with ledger.read() as connection:
-        reason = receive_holds.every(connection).get(dataset)
+        reason = receive_holds.list_holds(connection).get(dataset)
     if reason is not None:
         raise ReceiverHolds(
             f"nothing that was received is ingested: {reason}",

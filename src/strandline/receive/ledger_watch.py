@@ -1,7 +1,7 @@
 """Checks whether the ledger can be trusted: it is not behind the witness, and knows every body in the spool.
 
 A ledger that was restored from an older copy does not know which bodies the table has. Until a resync (by an intake, or
-by `strandline ledger open`), a receiver accepts nothing, and does not say what it holds. After a resync, and when a
+by `strandline ledger resync`), a receiver accepts nothing, and does not say what it holds. After a resync, and when a
 receiver starts, bodies in the spool that the ledger has forgotten are recorded first.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 
-from strandline.core.errors import OpeningNeeded
+from strandline.core.errors import ResyncNeeded
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.witness import Witness
-from strandline.receive.record_found import Adoption
-from strandline.receive.sqlite_lock import Turns
+from strandline.receive.record_found import FoundBodies
+from strandline.receive.sqlite_lock import LedgerAccess
 
 LOOK_AGAIN_SECONDS = 1.0
 _ADOPT_AGAIN_SECONDS = 600.0
@@ -28,7 +28,11 @@ class LedgerWatch:
     """Thread-safe."""
 
     def __init__(
-        self, ledger: Turns, witness: Witness, adoption: Adoption, on_behind: Callable[[], None] = lambda: None
+        self,
+        ledger: LedgerAccess,
+        witness: Witness,
+        adoption: FoundBodies,
+        on_behind: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._witness = witness
@@ -40,7 +44,7 @@ class LedgerWatch:
         self._unclaimed = 0
 
     def check(self) -> None:
-        """Raises `OpeningNeeded` if the ledger is behind the witness. A success is cached for `LOOK_AGAIN_SECONDS`."""
+        """Raises `ResyncNeeded` if the ledger is behind the witness. A success is cached for `LOOK_AGAIN_SECONDS`."""
         if self._is_fresh():
             return
         with self._lock:
@@ -67,7 +71,7 @@ class LedgerWatch:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
             with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
-        except OpeningNeeded:
+        except ResyncNeeded:
             self._looked_at = self._adopted_at = None
             self._on_behind()
             raise

@@ -25,7 +25,7 @@ from strandline.ledger.receive import receive_holds, received, spool_files
 from strandline.ledger.receive.batch_receipts import files_of
 from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.receipts import Note, Receipts
-from strandline.ledger.receive.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.spool_files import LeftFile
 from strandline.receive.doubt import Doubtful, find_doubtful
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class RecordedBodies:
     bodies: int
     rows: int
     unclaimed: int  # bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too
@@ -52,20 +52,20 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class FoundBodies:
     ledger: Ledger
     spool: Spool
     receipts: Receipts
 
-    def run(self, *, older_than: datetime | None = None) -> Adopted:
+    def run(self, *, older_than: datetime | None = None) -> RecordedBodies:
         """Records the files that were written before `older_than`, or all. If a dataset is on hold, bodies that may be
         in its table already stay where they are."""
         listed = self.spool.bodies()  # before the ledger is read, so that a body recorded meanwhile is known
         with self.ledger.read() as connection:
-            known = spool_files.every_spooled(connection)
+            known = spool_files.list_spool_files(connection)
             left_before = spool_files.left(connection).first
-            by_uuid = {d.table_uuid: d for d in datasets.every(connection)}
-            held = receive_holds.every(connection)
+            by_uuid = {d.table_uuid: d for d in datasets.list_datasets(connection)}
+            held = receive_holds.list_holds(connection)
         unknown = {name: at for name, at in listed if name not in known}
         found = [name for name, at in unknown.items() if older_than is None or at <= older_than]
         doubtful = {
@@ -81,7 +81,7 @@ class Adoption:
 
     def _record(
         self, names: list[str], by_uuid: Mapping[str, Dataset], doubtful: Mapping[DatasetId, Doubtful]
-    ) -> Adopted:
+    ) -> RecordedBodies:
         found = _Found()
         for name in names:
             dataset = by_uuid.get(name.partition("/")[0])
@@ -101,7 +101,7 @@ class Adoption:
             )
             with self.ledger.write() as connection:
                 audit.record(connection, "bodies_found", bodies=found.bodies, rows=found.rows)
-        return Adopted(found.bodies, found.rows, found.unclaimed, tuple(found.left))
+        return RecordedBodies(found.bodies, found.rows, found.unclaimed, tuple(found.left))
 
     def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: _Found) -> str | None:
         """Why the file stays unrecorded; None if it was recorded, or need not be."""
@@ -158,5 +158,5 @@ def _why_not(decision: Decision) -> str | None:
             return "the ledger has some of its sequence numbers from another body, and not all of them"
         case OtherBody():
             return "its key was used for another body"
-        case New() | Repeat() | Gone() | OnHold():
+        case New() | Repeat() | BodyGone() | OnHold():
             return None  # its dataset was dropped a moment ago, or its hold is reported already

@@ -22,7 +22,7 @@ MARK = f"{BodyUnfit.__name__}: "
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class SchemaAdapter:
     # the table's columns as Spark has them, nullable at every level: otherwise a cast refuses more than it must
     schema: pa.Schema
     required: tuple[str, ...] = ()

@@ -18,21 +18,21 @@ READ_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DatasetSchema:
     dataset: Dataset
     columns: tuple[Column, ...]  # without Strandline's own
     read_at: float
 
 
-class Targets:
+class SchemaCache:
     """Thread-safe."""
 
     def __init__(self, schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]) -> None:
         self._schema_of = schema_of
-        self._known: dict[DatasetId, Target] = {}
+        self._known: dict[DatasetId, DatasetSchema] = {}
         self._lock = threading.Lock()
 
-    def of(self, dataset: Dataset, *, newer_than: Target | None = None) -> Target:
+    def of(self, dataset: Dataset, *, newer_than: DatasetSchema | None = None) -> DatasetSchema:
         found = self._fresh(dataset, newer_than)
         if found is not None:
             return found
@@ -42,11 +42,11 @@ class Targets:
             if found is None:
                 at = monotonic()
                 now, columns = self._schema_of(dataset.name)
-                found = Target(now, tuple(c for c in columns if c.name not in INTERNAL_COLUMNS), at)
+                found = DatasetSchema(now, tuple(c for c in columns if c.name not in INTERNAL_COLUMNS), at)
                 self._known[now.id] = found
             return found
 
-    def _fresh(self, dataset: Dataset, newer_than: Target | None) -> Target | None:
+    def _fresh(self, dataset: Dataset, newer_than: DatasetSchema | None) -> DatasetSchema | None:
         found = self._known.get(dataset.id)
         if found is None or found.dataset.table_uuid != dataset.table_uuid:
             return None

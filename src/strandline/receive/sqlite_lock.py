@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from strandline.ledger.engine import Connection, Ledger
 
 
-class Turns:
+class LedgerAccess:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._turn: AbstractContextManager[object] = threading.Lock() if ledger.is_sqlite else nullcontext()

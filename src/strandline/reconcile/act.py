@@ -40,7 +40,7 @@ from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
 from strandline.reconcile.model import Finding, Move, References, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
 from strandline.reconcile.rendering import printable
-from strandline.reconcile.run_counters import Tally
+from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, RunWatch
 from strandline.reconcile.settle import record_dropped, settle_files
 
@@ -52,7 +52,7 @@ PROOF_PATHS = 10  # recorded for each batch of entries, at least
 
 
 class Actor:
-    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, tally: Tally) -> None:
+    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, tally: RunCounters) -> None:
         self._bench = context
         self._run = run
         self._asked = asked

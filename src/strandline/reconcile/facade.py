@@ -29,15 +29,15 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
-from strandline.reconcile.ledger_context import LakeGround
+from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.paths import canonical
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
     from strandline.reconcile.model import Catalog, Storage, Surveyor
-    from strandline.reconcile.quarantine import OnFiles, Purged, Restored
+    from strandline.reconcile.quarantine import OnFiles, PurgedFiles, Restored
     from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnFinding
 
@@ -52,7 +52,7 @@ class Reconciler:
         self,
         config: LakeConfig,
         ledger: Ledger,
-        catalog: Callable[[], LightCatalog],
+        catalog: Callable[[], PyIcebergCatalog],
         spark: Callable[[], SparkTables],
         witness: Witness,
         recovery: Recovery,
@@ -62,7 +62,7 @@ class Reconciler:
         self._catalog = catalog
         self._spark = spark
         self._recovery = recovery
-        self._ground = LakeGround(config, ledger, witness)
+        self._ground = LedgerContextLoader(config, ledger, witness)
         self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
@@ -154,7 +154,7 @@ class Reconciler:
     def suspects(self) -> list[Suspect]:
         """Orphan files that are probably the files of damaged entries, by path."""
         with self._ledger.read() as connection:
-            return suspect_files.every(connection)
+            return suspect_files.list_suspects(connection)
 
     def release(self, path: str) -> Suspect:
         """Records a person's word that a suspected file is an orphan: from now on runs treat it like any other, and may
@@ -178,7 +178,7 @@ class Reconciler:
         with self._bench() as context:
             return quarantine.restore(context, run, on_progress)
 
-    def purge(self, run: int | None = None, *, on_progress: OnFiles | None = None) -> Purged:
+    def purge(self, run: int | None = None, *, on_progress: OnFiles | None = None) -> PurgedFiles:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)

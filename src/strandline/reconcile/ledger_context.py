@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from strandline.core.errors import OpeningNeeded, WitnessUnreadable
+from strandline.core.errors import ResyncNeeded, WitnessUnreadable
 from strandline.core.reconcile_records import Asked
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Published
@@ -28,7 +28,7 @@ from strandline.reconcile.run_clock import RunClock
 _MICROSECOND_NS = 1_000
 
 
-class LakeGround:
+class LedgerContextLoader:
     def __init__(self, config: LakeConfig, ledger: Ledger, witness: Witness) -> None:
         self._config = config
         self._ledger = ledger
@@ -44,14 +44,14 @@ class LakeGround:
         if asked.act and clock.doubt is None:
             self._close_dead_jobs()
         with self._ledger.read() as connection:
-            known = datasets.every(connection)
+            known = datasets.list_datasets(connection)
             seals = {d.name: _seal(connection, d) for d in known}
             opened = [block.head.reserved_at for block in blocks.open_blocks(connection)]
             oldest_job = runs.oldest_running_since(connection, died_since=utc_now() - runs.DIED_SPARED)
             before = reconcile_runs.contents_before(connection)
             sequences_before = reconcile_runs.sequences_before(connection)
-            spooled = spool_files.every_spooled(connection)
-            suspected = frozenset(s.path for s in suspect_files.every(connection) if not s.released)
+            spooled = spool_files.list_spool_files(connection)
+            suspected = frozenset(s.path for s in suspect_files.list_suspects(connection) if not s.released)
         return LedgerContext(
             now_ns,
             grace.grace_seconds(settings),
@@ -72,7 +72,7 @@ class LakeGround:
 
     def _clock(self, connection: Connection, now_ns: int) -> RunClock:
         settings = self._config.settings
-        return run_clock.look(
+        return run_clock.read_clock(
             connection,
             now_ns,
             jump=timedelta(seconds=settings.maintain.clock_jump_seconds),
@@ -99,7 +99,7 @@ class LakeGround:
         if (behind := self.behind()) is not None:
             return behind
         with self._ledger.read() as connection:
-            known = datasets.every(connection)
+            known = datasets.list_datasets(connection)
             clock = self._clock(connection, time.time_ns())
         if clock.doubt is not None:
             return f"{clock.doubt}. {'Set it right' if clock.is_settled else 'If the time is right, run it again'}"
@@ -122,7 +122,7 @@ class LakeGround:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
             with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
-        except (OpeningNeeded, WitnessUnreadable) as e:
+        except (ResyncNeeded, WitnessUnreadable) as e:
             return e.message
         return None
 

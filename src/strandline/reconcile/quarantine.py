@@ -21,7 +21,7 @@ from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase, References
 from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
-from strandline.reconcile.settle import Seen, looked, settle_dead_runs
+from strandline.reconcile.settle import SweptFile, look_at_both, settle_dead_runs
 
 OnFiles = Callable[[int, int], None]  # files done, and files in total
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
@@ -41,7 +41,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgedFiles:
     purged: int
     bytes: int
     brought_back: int  # a table references them by now, and their file was gone
@@ -61,7 +61,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles | None = None)
     return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress or _silent))
 
 
-def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles | None = None) -> Purged:
+def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles | None = None) -> PurgedFiles:
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         with context.ledger.read() as connection:
@@ -99,7 +99,7 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
         back: list[Swept] = []
         there: list[Swept] = []
         gone: list[Swept] = []
-        for seen in looked(context, some):
+        for seen in look_at_both(context, some):
             match _bring_back(context, seen, watch):
                 case "back":
                     back.append(seen.file)
@@ -130,7 +130,7 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
     return Restored(run, restored, already, tuple(taken), tuple(lost), tuple(failed))
 
 
-def _bring_back(context: SweepContext, seen: Seen, watch: RunWatch) -> str:
+def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
     file = seen.file
     for stat in (seen.at_path, seen.at_kept):
         if isinstance(stat, StorageError):
@@ -149,7 +149,7 @@ def _bring_back(context: SweepContext, seen: Seen, watch: RunWatch) -> str:
         return e.message
 
 
-def _both_there(context: SweepContext, seen: Seen) -> str:
+def _both_there(context: SweepContext, seen: SweptFile) -> str:
     """A restore that was killed between its two steps leaves the file twice. So does a killed move, if moving means
     copying: then the copy stays until it is purged, because a run that only seems dead may still finish."""
     if seen.file.state is SweptState.LEFT:
@@ -173,7 +173,7 @@ class Fate(StrEnum):
     GOES = "goes"
 
 
-def fate(seen: Seen, *, is_live: bool) -> Fate:
+def fate(seen: SweptFile, *, is_live: bool) -> Fate:
     if not seen.is_told:
         return Fate.WAITS
     state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
@@ -185,13 +185,13 @@ def fate(seen: Seen, *, is_live: bool) -> Fate:
     return Fate.NEEDED if is_live and not at_path else Fate.GOES
 
 
-def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> Purged:
+def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
     before = utc_now() - timedelta(days=context.settings.quarantine_days)
     with context.ledger.read() as connection:
         every = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
     due = [file for file in every if file.begun_at <= before]
-    total = Purged(0, 0, 0, _held(every) - _held(due), ())
+    total = PurgedFiles(0, 0, 0, _held(every) - _held(due), ())
     known: References | None = None
     waiting = iter(due)
     done = 0
@@ -203,7 +203,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         # A table that cannot be read may reference any file, under whatever name the file was quarantined.
         unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
         if unread:
-            return _added(total, Purged(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
+            return _added(total, PurgedFiles(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
         total = _added(total, _purge_batch(context, some, known, watch))
         done += len(some)
         on_progress(done, len(due))
@@ -245,12 +245,12 @@ def _held(files: Sequence[Swept]) -> int:
     return sum(1 for file in files if file.state is not SweptState.LEFT)
 
 
-def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References, watch: RunWatch) -> Purged:
+def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References, watch: RunWatch) -> PurgedFiles:
     paths = [file.path for file in some]
     live = known.referenced(paths) | context.spooled(paths)
     ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
     failed: list[str] = []
-    for seen in looked(context, list(some)):
+    for seen in look_at_both(context, list(some)):
         file, end = seen.file, fate(seen, is_live=seen.file.path in live)
         why = _before(context, file, end, file.path in live, watch) if seen.at_kept is not None else None
         if why is not None:
@@ -275,7 +275,7 @@ def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References
         quarantined_files.move(connection, gone, SweptState.PURGED)
         samples = [file.path for file in gone[: context.settings.samples_max]]
         audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
-    return Purged(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
+    return PurgedFiles(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
 
 
 def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
@@ -291,8 +291,8 @@ def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch:
     return None
 
 
-def _added(one: Purged, other: Purged) -> Purged:
-    return Purged(
+def _added(one: PurgedFiles, other: PurgedFiles) -> PurgedFiles:
+    return PurgedFiles(
         one.purged + other.purged,
         one.bytes + other.bytes,
         one.brought_back + other.brought_back,

@@ -14,7 +14,7 @@ from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
 from strandline.reconcile.model import Protection, Survey
 from strandline.reconcile.paths import first_that_is_no_text, key
-from strandline.reconcile.settle import Seen, looked
+from strandline.reconcile.settle import SweptFile, look_at_both
 from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
 
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
@@ -23,15 +23,15 @@ _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
+class QuarantinedAt:
     path: str  # its original place, as storage spells it
     kept_at: str
     swept: Swept | None  # None if the ledger has no record of it
 
 
 @dataclass(slots=True)
-class Kept:
-    files: dict[str, KeptFile] = field(default_factory=dict)  # by the path in the table
+class QuarantineLookup:
+    files: dict[str, QuarantinedAt] = field(default_factory=dict)  # by the path in the table
     # files that may be in quarantine, and why that could not be checked
     untold: dict[str, str] = field(default_factory=dict)
     planned: int = 0  # how many of both nothing else protects
@@ -40,9 +40,9 @@ class Kept:
         return path in self.files or path in self.untold
 
 
-def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> Kept:
+def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> QuarantineLookup:
     """For all missing files, protected or not, and for the metadata of tables that cannot be read."""
-    kept = Kept()
+    kept = QuarantineLookup()
     missing = survey.drift.missing()
     not_recorded: dict[str, bool] = {}  # the value: whether nothing protects them
     while some := list(islice(missing, context.settings.batch_size)):
@@ -69,22 +69,24 @@ def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
     return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
 
 
-def _seek_recorded(context: SweepContext, kept: Kept, paths: Sequence[str]) -> None:
+def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequence[str]) -> None:
     wanted = {key(path): path for path in paths} | {path: path for path in paths}
     # A path that is not valid text cannot be on record, nor be a parameter of a query.
     wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
     with context.ledger.read() as connection:
         recorded = quarantined_files.of_paths(connection, wanted)
         here = context.here(connection, [file for files in recorded.values() for file in files])
-    for seen in looked(context, here):
+    for seen in look_at_both(context, here):
         path, file = wanted[seen.file.path], seen.file
         if not seen.is_told:
             kept.untold[path] = _why(seen)
         elif seen.at_kept is not None and seen.at_path is None:
-            kept.files.setdefault(path, KeptFile(file.path, file.kept_at, file))
+            kept.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
 
 
-def _seek_forgotten(context: SweepContext, kept: Kept, paths: Mapping[str, bool], check: Callable[[], None]) -> None:
+def _seek_forgotten(
+    context: SweepContext, kept: QuarantineLookup, paths: Mapping[str, bool], check: Callable[[], None]
+) -> None:
     if not paths:
         return
     try:
@@ -95,10 +97,10 @@ def _seek_forgotten(context: SweepContext, kept: Kept, paths: Mapping[str, bool]
         for path, kept_at in found.items():
             # The table may spell it differently from storage.
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
-            kept.files[path] = KeptFile(came_from or path, kept_at, None)
+            kept.files[path] = QuarantinedAt(came_from or path, kept_at, None)
     kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
 
 
-def _why(seen: Seen) -> str:
+def _why(seen: SweptFile) -> str:
     errors = (stat for stat in (seen.at_kept, seen.at_path) if isinstance(stat, StorageError))
     return next(errors).message

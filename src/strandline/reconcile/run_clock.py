@@ -33,7 +33,7 @@ class RunClock:
         return {"wall_us": wall, "boot": self.moment.boot, "up_us": up, "jumped": self.doubt is not None}
 
 
-def look(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
+def read_clock(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
     """Judges as retention does, by the reconciler's runs and other records. If the ledger's database is on another
     machine, its clock alone decides."""
     now = here(_EPOCH + timedelta(microseconds=now_ns // 1_000))

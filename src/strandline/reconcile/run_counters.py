@@ -15,7 +15,7 @@ from strandline.reconcile.rendering import document, printable
 
 
 @dataclass(slots=True)
-class Tally:
+class RunCounters:
     settings: ReconcileSettings
     partial: bool = False
     cap_hit: bool = False

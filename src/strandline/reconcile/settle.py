@@ -28,7 +28,7 @@ _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOS
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SweptFile:
     """A swept file, and what is in its two places."""
 
     file: Swept
@@ -40,12 +40,12 @@ class Seen:
         return not isinstance(self.at_path, StorageError) and not isinstance(self.at_kept, StorageError)
 
 
-def looked(context: SweepContext, files: list[Swept]) -> list[Seen]:
+def look_at_both(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
     stats = context.look_at([p for f in files for p in (f.path, f.kept_at)])
-    return [Seen(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
+    return [SweptFile(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
 
 
-def true_state(seen: Seen) -> SweptState | None:
+def true_state(seen: SweptFile) -> SweptState | None:
     """The state that storage shows; None if it is unchanged, or unknown."""
     if not seen.is_told:
         return None
@@ -76,7 +76,7 @@ def settle_files(
     files with their old state."""
     changes: dict[SweptState, list[Swept]] = {}
     after: dict[SweptState, list[Swept]] = {}
-    for seen in looked(context, files):
+    for seen in look_at_both(context, files):
         state = true_state(seen)
         if state is not None:
             changes.setdefault(state, []).append(seen.file)
@@ -98,7 +98,7 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
         dead = reconcile_runs.left_running(connection)
         if dead is not None and dead.asked.act:
             # The dead run may have brought files back, of any run, without recording it.
-            files += quarantined_files.held(connection)
+            files += quarantined_files.list_quarantined(connection)
         files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
     if files:

@@ -20,9 +20,9 @@ from strandline.core.errors import StorageError, StrandlineError, TableUnfit, Us
 from strandline.core.settings import LakeConfig
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.catalog_rows import CatalogRow, read_rows
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile import grace
-from strandline.reconcile.compare.compared import Bounds, Look, Ways, compared
+from strandline.reconcile.compare.compared import CompareBounds, Look, Ways, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
@@ -94,7 +94,7 @@ class LakeSurveyor:
     def __init__(
         self,
         config: LakeConfig,
-        catalog: LightCatalog,
+        catalog: PyIcebergCatalog,
         look: Look,
         *,
         inventory_file: Path | None = None,
@@ -136,8 +136,8 @@ class LakeSurveyor:
         return Ways(self._look, self._describe, watch.check)
 
     @property
-    def bounds(self) -> Bounds:
-        return Bounds(self._settings.references_shrink_max, self._settings.recheck_concurrency)
+    def bounds(self) -> CompareBounds:
+        return CompareBounds(self._settings.references_shrink_max, self._settings.recheck_concurrency)
 
     def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
         return describe(self.catalog.load(references.head.name), references, wanted)

@@ -26,7 +26,7 @@ from strandline.reconcile.context import SweepContext
 from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection, Survey, Watch
 from strandline.reconcile.paths import is_metadata_file
-from strandline.reconcile.quarantine_lookup import Kept
+from strandline.reconcile.quarantine_lookup import QuarantineLookup
 
 FOOTERS_MAX = 10_000  # read in one run; orphan files beyond this are compared by size alone
 RECORDED_MAX = 100_000  # in one run; while the entries are missing, orphan files of the table are left alone anyway
@@ -99,10 +99,10 @@ class MissingEntries:
                 yield self._ranged[at][2]
 
 
-def find_suspects(context: SweepContext, survey: Survey, kept: Kept, watch: Watch) -> Suspects:
+def find_suspects(context: SweepContext, survey: Survey, kept: QuarantineLookup, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
     with context.ledger.read() as connection:
-        known = suspect_files.every(connection)
+        known = suspect_files.list_suspects(connection)
     again = survey.references.referenced([suspect.path for suspect in known])
     released = {suspect.path for suspect in known if suspect.released}
     found = Suspects({s.path: s.entry for s in known if not s.released and s.path not in again})
@@ -129,7 +129,7 @@ def find_suspects(context: SweepContext, survey: Survey, kept: Kept, watch: Watc
     return found
 
 
-def _missing(survey: Survey, kept: Kept) -> dict[str, MissingEntries]:
+def _missing(survey: Survey, kept: QuarantineLookup) -> dict[str, MissingEntries]:
     """By table. A file that is only in quarantine is not missing, and its path is right."""
     found: dict[str, MissingEntries] = {}
     for finding in survey.drift.missing():

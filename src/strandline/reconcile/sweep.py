@@ -32,8 +32,8 @@ from strandline.reconcile.compare import guard
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Content, Finding, Phase, Protection, References, Stat, Survey
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.quarantine_lookup import Kept, KeptFile, find_kept
-from strandline.reconcile.run_counters import Tally
+from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_kept
+from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
 from strandline.reconcile.settle import settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
@@ -82,7 +82,7 @@ class _Sweep:
         self._run = run
         self._asked = asked
         self._watch = watch
-        self._tally = Tally(context.settings)
+        self._tally = RunCounters(context.settings)
         for what in unsettled:
             self._tally.fail(what)
         self._actor = Actor(context, run, asked, watch, self._tally)
@@ -138,7 +138,7 @@ class _Sweep:
         self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._tally.left))
         self._sweep_orphans(survey, known, suspects)
 
-    def _in_quarantine(self, survey: Survey) -> Kept:
+    def _in_quarantine(self, survey: Survey) -> QuarantineLookup:
         """Missing files that are in quarantine, or for which that could not be checked."""
         kept = find_kept(self._bench, survey, self._watch.check)
         self._tally.partial |= bool(kept.untold)
@@ -146,7 +146,7 @@ class _Sweep:
             self._tally.fail(why)
         return kept
 
-    def _suspected(self, survey: Survey, kept: Kept) -> Suspects:
+    def _suspected(self, survey: Survey, kept: QuarantineLookup) -> Suspects:
         """Orphan files that are probably the files of missing entries: the run touches neither."""
         suspects = find_suspects(self._bench, survey, kept, self._watch)
         self._tally.suspects = len(suspects.files)
@@ -157,7 +157,7 @@ class _Sweep:
         self._tally.reprotect(suspects.before, Protection.DAMAGED)
         return suspects
 
-    def _tell(self, survey: Survey, kept: Kept, suspects: Suspects, on_finding: OnFinding | None) -> None:
+    def _tell(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None) -> None:
         drift = survey.drift
         missing = (replace(f, in_quarantine=True) if f.path in kept.files else f for f in drift.missing())
         if on_finding is None:
@@ -186,7 +186,7 @@ class _Sweep:
         references = survey.references
         return self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
 
-    def _share_refusal(self, survey: Survey, kept: Kept) -> str | None:
+    def _share_refusal(self, survey: Survey, kept: QuarantineLookup) -> str | None:
         """Files that are only in quarantine do not count: they were brought back before this check."""
         settings, planned = self._settings, self._tally.planned
         for what, count, total in (
@@ -202,11 +202,11 @@ class _Sweep:
                 )
         return None
 
-    def _bring_back(self, kept: Kept) -> None:
+    def _bring_back(self, kept: QuarantineLookup) -> None:
         """Brings back quarantined files that a table needs, before anything else."""
         waiting = iter(kept.files.values())
         while some := list(islice(waiting, self._settings.batch_size)):
-            back: list[KeptFile] = []
+            back: list[QuarantinedAt] = []
             try:
                 for file in some:
                     self._watch.last_word()
@@ -218,7 +218,7 @@ class _Sweep:
             finally:
                 self._record_back(back)
 
-    def _record_back(self, back: Sequence[KeptFile]) -> None:
+    def _record_back(self, back: Sequence[QuarantinedAt]) -> None:
         if not back:
             return
         failpoints.hit("reconcile.after_brought_back")
@@ -234,7 +234,7 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: Kept, suspects: Suspects) -> References:
+    def _sweep_missing(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects) -> References:
         known = survey.references
         planned = (
             f for f in survey.drift.missing() if f.protected is None and f.path not in kept and not suspects.protects(f)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.sink import Option
     from strandline.deliver.tick import TickReport
-    from strandline.deliver.verify.ranges import Finding
+    from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
     from strandline.iceberg.pyiceberg.describe import TableDescription
     from strandline.iceberg.schema.infer import Inferred
     from strandline.ingest.ingest_files import FileOutcome
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Opened
+    from strandline.ingest.resync import Resynced
     from strandline.ledger.deliver.quarantine import Quarantined
     from strandline.ledger.engine import Migrated
     from strandline.ledger.maintain.runs import Run as MaintenanceRun
@@ -75,7 +75,7 @@ def migrated(found: Migrated | None, version: str) -> Document:
     return {"migrated": True, "from": found.before, "to": found.after, "copy": found.copy}
 
 
-def opened(found: Opened) -> Document:
+def resynced(found: Resynced) -> Document:
     gap = None if found.gap is None else str(found.gap)
     return fields_of(found) | {"gap": gap, "rolled_forward": list(map(str, found.rolled_forward))}
 
@@ -251,7 +251,7 @@ def _verdict(s: SinkVerdict) -> Document:
     return fields_of(s, "start") | {"ok": s.ok, "findings": list(map(_verify_finding, s.findings))}
 
 
-def _verify_finding(f: Finding) -> Document:
+def _verify_finding(f: VerifyFinding) -> Document:
     return {"kind": f.kind, "partition": f.partition or None, **_from_to(f.range), "what": f.what, "detail": f.detail}
 
 

@@ -31,10 +31,10 @@ class MaintenanceStatus:
     datasets: tuple[DatasetMaintenance, ...]
 
 
-def look(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
+def load_maintenance(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
     settings = config.settings.maintain
     with ledger.read() as connection:
-        known = datasets.every(connection)
+        known = datasets.list_datasets(connection)
         found = tuple(_dataset(connection, d) for d in known)
     schedules = {
         "retain": settings.retain_schedule,

@@ -63,10 +63,10 @@ class Sample:
 def look(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
     """From the ledger alone."""
     return samples(
-        sink_status.look(ledger, lake),
-        maintain_status.look(config, ledger),
-        reconcile_status.look(config, ledger),
-        receive.look(ledger) or (),
+        sink_status.load_sinks(ledger, lake),
+        maintain_status.load_maintenance(config, ledger),
+        reconcile_status.load_reconcile(config, ledger),
+        receive.load_receive(ledger) or (),
     )
 
 

@@ -57,7 +57,7 @@ class ReceiveStatus:
     unrecorded: Unrecorded = Unrecorded(0, None)
 
 
-def look(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
+def load_receive(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
     """The datasets with such bodies; None if nothing was ever received."""
     with ledger.read() as connection:
         waiting, left = report(connection), spool_files.left(connection)

@@ -45,7 +45,7 @@ class ReconcileStatus:
 NOT_YET = ReconcileStatus()  # before the first run
 
 
-def look(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
+def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
     with ledger.read() as connection:
         runs = reconcile_runs.latest(connection, runs_max=config.settings.reconcile.history_runs)
     ended = [run for run in runs if run.ended_at is not None]

@@ -66,10 +66,10 @@ class LakeStatus:
     reconcile: ReconcileStatus = NOT_YET
 
 
-def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
+def load_status(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
     with ledger.read() as connection:
         counter = sequence.read(connection)
-        known = datasets.every(connection)
+        known = datasets.list_datasets(connection)
     highest, problem = _witness(witness, counter.last)
     return LakeStatus(
         counter.lake,
@@ -78,10 +78,10 @@ def look(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
         counter.epoch,
         problem,
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
-        sink_status.look(ledger, counter.lake),
-        receive_status.look(ledger),
-        maintain_status.look(config, ledger),
-        reconcile_status.look(config, ledger),
+        sink_status.load_sinks(ledger, counter.lake),
+        receive_status.load_receive(ledger),
+        maintain_status.load_maintenance(config, ledger),
+        reconcile_status.load_reconcile(config, ledger),
     )
 
 
@@ -104,7 +104,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
         found = blocks.open_blocks(connection, dataset.id)
         memory = rollback.recall(connection, dataset)
         known = table_states.get(connection, dataset.id)
-        hold = receive_holds.every(connection).get(dataset.id)
+        hold = receive_holds.list_holds(connection).get(dataset.id)
     rows = counts = problem = None
     try:
         glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)

@@ -12,7 +12,7 @@ from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord, Si
 from strandline.core.errors import MarkUnreadable
 from strandline.core.types import Dataset, Seq
 from strandline.ledger.deliver import delivery_report, intents, lanes, losses, quarantine, sinks
-from strandline.ledger.deliver.delivery_report import Batch, Pace, UnderWay
+from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import retention_holds
@@ -38,7 +38,7 @@ class SinkStatus:
     quarantined: int  # rows that the sink refused and that were not replayed or discarded
     withheld: int | None
     exported: int | None
-    last_batch: Batch | None
+    last_batch: ReportedIntent | None
     retries: int  # consecutive failed ticks
     retry_at: datetime | None
     # The following are of the whole sink.
@@ -53,18 +53,22 @@ class SinkStatus:
     failing_since: datetime | None = None  # the first failure since a success, or since rows landed
 
 
-def look(ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None) -> tuple[SinkStatus, ...]:
+def load_sinks(
+    ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None
+) -> tuple[SinkStatus, ...]:
     """Ordered by sink and partition."""
     moment = now or utc_now()
     with ledger.read() as connection:
-        named = {d.id: d for d in datasets.every(connection)}
-        chosen = sinks.every(connection) if only is None else [sinks.get(connection, only)]
+        named = {d.id: d for d in datasets.list_datasets(connection)}
+        chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
         return tuple(
-            status for s in chosen for status in _Look(connection, s, named.get(s.dataset), lake, moment).statuses()
+            status
+            for s in chosen
+            for status in _SinkFacts(connection, s, named.get(s.dataset), lake, moment).statuses()
         )
 
 
-class _Look:
+class _SinkFacts:
     """Reads once what is the same for all partitions of a sink."""
 
     def __init__(
@@ -154,7 +158,7 @@ def _lanes(
     if dataset is None:
         return lanes.unchecked(connection, sink), "its dataset was dropped"
     try:
-        return lanes.every(connection, sink, lake=lake, table_uuid=dataset.table_uuid), None
+        return lanes.list_lanes(connection, sink, lake=lake, table_uuid=dataset.table_uuid), None
     except MarkUnreadable as e:
         return None, e.message
 

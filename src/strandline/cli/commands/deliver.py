@@ -103,7 +103,7 @@ def run(
     noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
     with opened(config) as lake:
-        journal = Journal(as_json=json)
+        journal = DeliverLog(as_json=json)
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
@@ -122,7 +122,7 @@ def run(
         journal.write("stopped")
 
 
-class Journal(EventLog):
+class DeliverLog(EventLog):
     """What the daemon tells. What stays as it is, is told once."""
 
     def __init__(self, *, as_json: bool) -> None:

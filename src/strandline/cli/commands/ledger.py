@@ -35,7 +35,7 @@ def rebuild(
     settings = load_config(find_config(config, os.environ, Path.cwd()))
     with out.working("Starting Spark") as say:
         done = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
-    out.show(documents.opened(done), common.opened(done, "The ledger is made again"))
+    out.show(documents.resynced(done), common.resynced(done, "The ledger is made again"))
 
 
 @app.command()
@@ -57,16 +57,16 @@ def backup(
     )
 
 
-@app.command("open")
-def open_(config: ConfigOption = None, json: JsonOption = False) -> None:
+@app.command()
+def resync(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Bring a restored ledger up to the witness, and settle what is open. Ingest does the same when it must."""
     out = Output(as_json=json)
-    with opened_with_spark(config, out, "Opening the ledger") as lake:
-        done = lake.open_ledger()
+    with opened_with_spark(config, out, "Resyncing the ledger") as lake:
+        done = lake.resync_ledger()
         settled = lake.recover()
     out.show(
-        {"opened": None if done is None else documents.opened(done)} | documents.recovered(settled),
-        common.done("Ledger and witness agree") if done is None else common.opened(done, "The ledger is opened"),
+        {"resynced": None if done is None else documents.resynced(done)} | documents.recovered(settled),
+        common.done("Ledger and witness agree") if done is None else common.resynced(done, "The ledger is resynced"),
         common.recovered(settled),
     )
 

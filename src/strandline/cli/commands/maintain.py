@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.ledger.maintain.runs import Run
     from strandline.maintain.context import Progress
-    from strandline.maintain.runs import Done
+    from strandline.maintain.runs import RunResult
 
 app = typer.Typer(help="What maintenance did, by hand and by schedule.")
 
@@ -172,7 +172,7 @@ def purge(
     ends with 1: run it again then.
     """
 
-    def work(lake: Lake, progress: Progress) -> Done[Any]:
+    def work(lake: Lake, progress: Progress) -> RunResult[Any]:
         return lake.maintenance.purge(dataset, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress)
 
     def agreed(lake: Lake, out: Output) -> None:
@@ -192,7 +192,7 @@ def purge(
 def _do(
     config: Path | None,
     json: bool,
-    work: Callable[[Lake, Progress], Done[Any]],
+    work: Callable[[Lake, Progress], RunResult[Any]],
     agreed: Callable[[Lake, Output], None] = lambda lake, out: None,
 ) -> Run:
     out = Output(as_json=json)
@@ -201,7 +201,7 @@ def _do(
         with one_bar(out, "starting Spark") as bar:
             lake.on_start = bar.say
             run = work(lake, bar.step).run
-    out.show(documents.maintenance_run(run), *maintain.told(run))
+    out.show(documents.maintenance_run(run), *maintain.render_run(run))
     return run
 
 

@@ -55,7 +55,7 @@ def receive(
     there are rows to ingest. With --json every line is a JSON document of its own.
     """
     with opened(config) as lake:
-        journal = Journal(as_json=json)
+        journal = ReceiveLog(as_json=json)
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
 
@@ -68,7 +68,7 @@ def receive(
         journal.write("stopped")
 
 
-class Journal(EventLog):
+class ReceiveLog(EventLog):
     """What the receiver tells. What stays as it is, is told once."""
 
     def __init__(self, *, as_json: bool) -> None:

@@ -88,7 +88,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """The sinks, how far each is, and what needs attention. Starts no JVM."""
     with opened(config) as lake:
-        found = sinks.look(lake.ledger, lake.id)
+        found = sinks.load_sinks(lake.ledger, lake.id)
     Output(as_json=json).show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
 
 
@@ -97,7 +97,7 @@ def show(name: SinkArgument, config: ConfigOption = None, json: JsonOption = Fal
     """One sink: its options, its marks, and what is under way, chunk by chunk. Starts no JVM."""
     with opened(config) as lake:
         record = lake.delivery.get(name)
-        lanes = sinks.look(lake.ledger, lake.id, name)
+        lanes = sinks.load_sinks(lake.ledger, lake.id, name)
         found = record, lanes, lake.delivery.open_intents(record)
     Output(as_json=json).show(documents.sink_in_full(*found), *render_sinks.detail(*found))
 

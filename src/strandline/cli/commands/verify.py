@@ -17,7 +17,7 @@ from strandline.core.wording import agreeing, plural
 from strandline.status import documents
 
 if TYPE_CHECKING:
-    from strandline.deliver.verify.ranges import Finding
+    from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 
 SHOWN_MAX = 20
@@ -115,7 +115,7 @@ def _rest(s: SinkVerdict) -> str:
     return f" ({told})" if told else ""
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
+def _findings(findings: Sequence[VerifyFinding]) -> Iterator[Text]:
     shown: dict[str, int] = {}
     for f in sorted(findings, key=lambda f: not f.is_fault):
         shown[f.kind] = shown.get(f.kind, 0) + 1

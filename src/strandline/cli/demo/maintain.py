@@ -48,7 +48,7 @@ def _ingest_late_rows(demo: Demo) -> None:
 
 
 def _told(demo: Demo, run: Run) -> None:
-    for line in maintain.told(run):
+    for line in maintain.render_run(run):
         demo.show(line)
 
 

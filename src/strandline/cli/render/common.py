@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.columns import Column
     from strandline.iceberg.session.runtime import Check
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Opened
+    from strandline.ingest.resync import Resynced
     from strandline.ledger.audit import AuditEvent
     from strandline.ledger.engine import Migrated
 
@@ -168,7 +168,7 @@ def migrated(found: Migrated | None, version: str) -> RenderableType:
     return done(f"The ledger went from version {found.before} to {found.after}{kept}")
 
 
-def opened(found: Opened, what: str) -> RenderableType:
+def resynced(found: Resynced, what: str) -> RenderableType:
     lines = [done(f"{what} (epoch {found.epoch})")]
     if found.gap is not None:
         lines.append(Text(f"  Numbers that it did not know, and that stay taken: {found.gap}"))

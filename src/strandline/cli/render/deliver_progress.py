@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Silent:
+class SilentDelivery:
     """In a pipe, and with --json."""
 
     def on_start(self, words: str) -> None: ...
@@ -36,7 +36,7 @@ class _Line:
     total: int = 0
 
 
-class Bars(Silent):
+class DeliverBars(SilentDelivery):
     """Called from the threads that deliver, one for each sink."""
 
     def __init__(self, progress: Progress) -> None:
@@ -70,9 +70,9 @@ class Bars(Silent):
 
 
 @contextmanager
-def delivering(out: Output) -> Iterator[Silent]:
+def delivering(out: Output) -> Iterator[SilentDelivery]:
     if not out.is_live:
-        yield Silent()
+        yield SilentDelivery()
         return
     with bars_on(out) as progress:
-        yield Bars(progress)
+        yield DeliverBars(progress)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WORDS = {"counting": "counting rows", "writing": "writing", "publishing": "publishing"}
 
 
-class Silent:
+class SilentIngest:
     """In a pipe, and with --json."""
 
     def on_start(self, words: str) -> None: ...
@@ -34,7 +34,7 @@ class Silent:
     def on_done(self, outcome: FileOutcome) -> None: ...
 
 
-class Bars(Silent):
+class IngestBars(SilentIngest):
     """Called from the threads that work on files."""
 
     def __init__(self, progress: Progress, files: int) -> None:
@@ -85,9 +85,9 @@ class Bars(Silent):
 
 
 @contextmanager
-def watching(out: Output, files: int) -> Iterator[Silent]:
+def watching(out: Output, files: int) -> Iterator[SilentIngest]:
     if not out.is_live:
-        yield Silent()
+        yield SilentIngest()
         return
     with bars_on(out) as progress:
-        yield Bars(progress, files)
+        yield IngestBars(progress, files)

@@ -47,7 +47,7 @@ def _some(count: int, one: str, many: str) -> str:
 # One run, right after it.
 
 
-def told(run: Run) -> Iterator[RenderableType]:
+def render_run(run: Run) -> Iterator[RenderableType]:
     if run.result is None:
         yield Text.assemble(BAD, f" {run.dataset}: {run.reason or 'no result'}")
         return
@@ -189,5 +189,5 @@ def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
         (f"Run {run.id}", "bold"), f" · {run.kind.value} of {run.dataset} · ", (began, "dim"), " · ", outcome(run)
     )
     if run.result is not None:
-        yield from told(run)
+        yield from render_run(run)
         yield Text(dumps(dict(run.result)), "dim")

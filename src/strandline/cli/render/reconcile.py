@@ -14,7 +14,7 @@ from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swe
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
-    from strandline.reconcile.quarantine import Purged, Restored
+    from strandline.reconcile.quarantine import PurgedFiles, Restored
 
 _PROTECTED = {
     "damaged": "probably the file of a damaged entry, or such an entry",
@@ -239,7 +239,7 @@ def restored(found: Restored) -> list[RenderableType]:
     return lines + [Text(f"  {_one_line(words)}", "red") for words in found.failed]
 
 
-def purged(found: Purged) -> list[RenderableType]:
+def purged(found: PurgedFiles) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text.assemble(BAD if found.failed else OK, f" {plural(found.purged, 'file')} deleted, {size_of(found.bytes)}")
     ]

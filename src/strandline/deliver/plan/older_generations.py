@@ -17,7 +17,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.deliver.plan.chunking import not_held
 from strandline.deliver.sink import Held
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.ledger.deliver import older_generations
 from strandline.ledger.deliver.older_generations import Foundation
 
@@ -56,9 +56,9 @@ def _before(seq: Seq) -> Seq | None:
     return Seq(seq - 1) if seq > 1 else None
 
 
-def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[Finding]:
+def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[VerifyFinding]:
     """For `verify`: whether the destination still lists ranges of older generations. It does not read their rows."""
-    findings: list[Finding] = []
+    findings: list[VerifyFinding] = []
     name, where = run.record.name, run.record.destination
     for lane in (x for x in known if x.builds_on is not None):
         with run.context.ledger.read() as connection:
@@ -69,9 +69,9 @@ def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[Finding]:
             address = replace(run.address(lane.partition), generation=generation)
             gone = not_held(ranges, run.sink().held([(address, None)])[0])
             words = f"delivered in generation {generation}, on which the present one builds, and no longer there"
-            findings += (Finding(Kind.MISSING, name, lane.partition, r, where, words) for r in gone)
+            findings += (VerifyFinding(Fault.MISSING, name, lane.partition, r, where, words) for r in gone)
             if not gone:
                 words = f"delivered in generation {generation}; its ranges are there, their rows were not compared"
                 whole = SeqRange(ranges[0].lo, ranges[-1].hi)
-                findings.append(Finding(Kind.NOTE, name, lane.partition, whole, where, words))
+                findings.append(VerifyFinding(Fault.NOTE, name, lane.partition, whole, where, words))
     return findings

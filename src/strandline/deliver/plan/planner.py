@@ -25,7 +25,7 @@ from strandline.deliver.plan.chunking import (
     straddles,
 )
 from strandline.deliver.plan.older_generations import check_foundations
-from strandline.deliver.plan.size_scan_parquet import weigh_files
+from strandline.deliver.plan.size_scan_parquet import scan_files
 from strandline.deliver.send.data_files import plain_files
 from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
 from strandline.deliver.sink_options import parse_common
@@ -37,7 +37,7 @@ from strandline.read.settled_view import SettledView
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SinkPosition:
     """Where a sink's lanes are, and how far its next plan goes."""
 
     lanes: Mapping[str, Lane]
@@ -53,17 +53,17 @@ class Standing:
         return self.bounds.default if known is None else known.mark
 
 
-def look(run: SinkRun) -> Standing | None:
+def load_position(run: SinkRun) -> SinkPosition | None:
     """None if all sealed rows are planned and no lane is behind."""
     record = run.record
     with run.context.ledger.read() as connection:
         known = {
             lane.partition: lane
-            for lane in lanes.every(connection, record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+            for lane in lanes.list_lanes(connection, record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
         }
         landed = intents.last_landed(connection, record)
         still_open = frozenset(i.partition for i in intents.open_of(connection, record))
-        aside = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
+        aside = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
@@ -83,12 +83,12 @@ def look(run: SinkRun) -> Standing | None:
     beyond = {
         p: frozenset(int(q.seq) for q in aside if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
     }
-    return Standing(known, landed, bounds, sealed, until, beyond)
+    return SinkPosition(known, landed, bounds, sealed, until, beyond)
 
 
 def store_next(run: SinkRun) -> list[Intent] | None:
     """Store the next plan; None if there is nothing to plan. Raises LeaseLost."""
-    standing = look(run)
+    standing = load_position(run)
     if standing is None:
         return None
     with run.called_off_by_stopping():
@@ -118,7 +118,7 @@ class Planned:
     held: Mapping[str, Held]  # by partition
 
 
-def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
+def plan_lanes(run: SinkRun, standing: SinkPosition, until: Seq) -> Planned:
     """Scan, ask the sink about lanes with new rows, cut. Raises SinkStopped if the sink holds rows above the seal."""
     while True:  # `until` rises each time, never above the seal
         source = settled(run.context, run.dataset, standing.bounds.lowest, until)
@@ -134,7 +134,7 @@ def plan_lanes(run: SinkRun, standing: Standing, until: Seq) -> Planned:
         until = Seq(beyond)  # a restored ledger: the sink is ahead of this plan
 
 
-def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
+def _check_settled(run: SinkRun, standing: SinkPosition, beyond: int) -> None:
     if beyond > standing.sealed:
         raise SinkStopped(
             f"{run.record.name}: its destination tells of number {beyond}, and {run.dataset.name} is settled up to "
@@ -143,7 +143,7 @@ def _check_settled(run: SinkRun, standing: Standing, beyond: int) -> None:
         )
 
 
-def _pinned(run: SinkRun, standing: Standing, planned: Planned) -> Planned:
+def _pinned(run: SinkRun, standing: SinkPosition, planned: Planned) -> Planned:
     """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first: see `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
@@ -181,7 +181,7 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
 
 
 def _weighed(
-    run: SinkRun, source: SettledView, standing: Standing, until: Seq, fields: Sequence[StructField]
+    run: SinkRun, source: SettledView, standing: SinkPosition, until: Seq, fields: Sequence[StructField]
 ) -> tuple[SettledView, dict[str, list[Piece]]]:
     """The pieces of new rows: read directly from the files if these are enough, else through Spark. `after` is the
     watermark of the one lane, which may be above what is planned if it was read from the sink itself."""
@@ -189,7 +189,7 @@ def _weighed(
     if not run.dataset.deliver_by and (after or 0) >= until:
         return source, {}
     files = plain_files(run.context, source, fields, after or 0, until)
-    found = None if files is None else weigh_files(run.context, files, fields, after or 0, until, run.options)
+    found = None if files is None else scan_files(run.context, files, fields, after or 0, until, run.options)
     if found is None:
         return replace(source, files=files), size_scan_spark.pieces(source.df, fields, standing.bounds, run.options)
     return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
@@ -197,7 +197,7 @@ def _weighed(
 
 def _cut_lanes(
     run: SinkRun,
-    standing: Standing,
+    standing: SinkPosition,
     until: Seq,
     source: SettledView,
     pieces: Mapping[str, Sequence[Piece]],
@@ -219,7 +219,7 @@ def _cut_lanes(
     return plans
 
 
-def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[str, Held]:
+def _ask(run: SinkRun, standing: SinkPosition, partitions: Sequence[str]) -> dict[str, Held]:
     """What the sink holds of each lane, by its own record. Raises SinkStopped if it lacks rows that it acknowledged."""
     if not partitions:
         return {}
@@ -232,7 +232,7 @@ def _ask(run: SinkRun, standing: Standing, partitions: Sequence[str]) -> dict[st
     return answers
 
 
-def _found(run: SinkRun, standing: Standing, partition: str, held: Held) -> Found:
+def _found(run: SinkRun, standing: SinkPosition, partition: str, held: Held) -> Found:
     beyond = found_beyond(standing.mark(partition), held)
     if (bad := straddles(standing.mark(partition), beyond)) is not None:
         raise SinkStopped(

@@ -9,7 +9,7 @@ from strandline.core.delivery_types import ChunkState, SinkRecord, SinkState
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Dataset, Lease, SeqRange
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.plan.planner import look, plan_lanes
+from strandline.deliver.plan.planner import load_position, plan_lanes
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import intents
 
@@ -60,7 +60,7 @@ def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> li
     ]
     run = SinkRun(context, record, dataset, Lease(record.id, "preview"), lambda *_: None, looks_only=True)
     try:
-        standing = look(run)
+        standing = load_position(run)
         if standing is None:
             return found
         return found + [

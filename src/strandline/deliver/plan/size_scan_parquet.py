@@ -31,7 +31,7 @@ _SMALL_ROWS_MAX = 20_000
 _LARGE_FILE_CHUNKS = 10
 
 
-def weigh_files(
+def scan_files(
     context: DeliverContext,
     files: Sequence[DataFile],
     fields: Sequence[T.StructField],

@@ -20,7 +20,7 @@ _COLUMNS = b"strandline.columns"
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RowContent:
     rows: pa.Table  # what a parcel holds
     columns: tuple[str, ...]  # the dataset's columns that it was made of, in order: a text line does not say
 
@@ -36,7 +36,7 @@ def packed(rows: pa.Table, columns: Sequence[str]) -> bytes:
     return out.getvalue().to_pybytes()
 
 
-def unpacked(body: bytes, name: str) -> Content:
+def unpacked(body: bytes, name: str) -> RowContent:
     import pyarrow as pa
 
     try:
@@ -50,16 +50,16 @@ def unpacked(body: bytes, name: str) -> Content:
         ) from e
     if rows.num_rows != 1:
         raise FailedError(f"{name} holds {plural(rows.num_rows, 'row')} where one was set aside")
-    return Content(rows.replace_schema_metadata(None), columns)
+    return RowContent(rows.replace_schema_metadata(None), columns)
 
 
-def in_json(content: Content, form: str) -> Any:
+def in_json(content: RowContent, form: str) -> Any:
     """The row as it is shown: what JSON can hold, its times and bytes as text."""
     found = shown(content, form)
     return {f.name: spelled(found[f.name], f.type) for f in content.rows.schema} if form == "rows" else found
 
 
-def shown(content: Content, form: str) -> Any:
+def shown(content: RowContent, form: str) -> Any:
     """The row's values by column, or the line that was made of them."""
     [row] = content.rows.to_pylist()
     if form == "rows":

@@ -17,7 +17,7 @@ from strandline.core.errors import FailedError, RefusedError, SchemaError
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import Content, unpacked
+from strandline.deliver.quarantine.content import RowContent, unpacked
 from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
 from strandline.deliver.quarantine.rows import chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
@@ -74,7 +74,7 @@ def replay(
     with alone(context, before) as lease:
         with context.ledger.read() as connection:
             record = sinks.get(connection, name)
-            rows = quarantine.every(connection, record, NOT_THERE)
+            rows = quarantine.list_quarantined(connection, record, NOT_THERE)
             anew = [q for q in rows if _is_delivered_anew(connection, record, q)]
         _refuse(record, anew, numbers or ())
         wanted = chosen([q for q in rows if q not in anew], numbers, name)
@@ -187,7 +187,7 @@ class _Replaying:
         quarantine.replayed(self.run.context.ledger, row.id)
         self.objects.remove(row.object)
 
-    def _sender(self, sink: Sink, row: Quarantined, content: Content) -> Sender:
+    def _sender(self, sink: Sink, row: Quarantined, content: RowContent) -> Sender:
         """A sender for the columns that the row was made of then. Raises SchemaError if the dataset has lost one."""
         key = (tuple(sorted(row.options.items())), content.columns)
         if key not in self._senders:

@@ -31,11 +31,13 @@ class QuarantinedRow:
     problem: str | None = None  # why its content cannot be shown
 
 
-def look(context: DeliverContext, record: SinkRecord, *, settled_too: bool, contents_max: int) -> list[QuarantinedRow]:
+def list_rows(
+    context: DeliverContext, record: SinkRecord, *, settled_too: bool, contents_max: int
+) -> list[QuarantinedRow]:
     """The rows of all generations by sequence number; the first `contents_max` with their content."""
     objects = open_objects(context.config)
     with context.ledger.read() as connection:
-        rows = quarantine.every(connection, record, None if settled_too else NOT_THERE)
+        rows = quarantine.list_quarantined(connection, record, None if settled_too else NOT_THERE)
     found = []
     for n, row in enumerate(rows):
         content, problem = _content(objects, row) if n < contents_max else (None, None)
@@ -78,7 +80,7 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
     objects = open_objects(context.config)
     with alone(context, record):
         with context.ledger.read() as connection:
-            rows = chosen(quarantine.every(connection, record, NOT_THERE), numbers, name)
+            rows = chosen(quarantine.list_quarantined(connection, record, NOT_THERE), numbers, name)
         for row in rows:
             if row.state is QuarantineState.REPLAYING:
                 raise _may_have_landed(name, row)
@@ -102,7 +104,7 @@ class Aside:
     row: Quarantined
 
 
-def kept_aside(context: DeliverContext, dataset: Dataset) -> list[Aside]:
+def list_kept(context: DeliverContext, dataset: Dataset) -> list[Aside]:
     """The rows of all sinks that the dataset has or had."""
     with context.ledger.read() as connection:
         known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
@@ -128,7 +130,7 @@ def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -
     """Discards rows by their ids in the ledger, of any sink. The caller holds the leases of the sinks that are not
     removed. Returns the rows that stay: they were sent again, and a replay can still find out whether they landed."""
     objects = open_objects(context.config)
-    wanted = [a for a in kept_aside(context, dataset) if a.row.id in chosen]
+    wanted = [a for a in list_kept(context, dataset) if a.row.id in chosen]
     left = []
     # the audit record comes first: nothing is discarded without a trace
     for name in sorted({a.sink.name for a in wanted}):
@@ -153,7 +155,7 @@ def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
         instances = {record.instance for record, _ in sinks.ever_of_dataset(connection, dataset.id)}
     found = [name for instance in sorted(instances) for name in objects.names(instance)]
     # The ledger is read after the objects, so that it knows a row that was quarantined in between.
-    needed = {a.row.object for a in kept_aside(context, dataset)}
+    needed = {a.row.object for a in list_kept(context, dataset)}
     gone = [name for name in found if name not in needed]
     for name in gone:
         objects.remove(name)
@@ -172,7 +174,7 @@ class QuarantineForPurge:
                 a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
                 a.row.state is QuarantineState.REPLAYING, partial(content_of, self.context, a.row),
             )
-            for a in kept_aside(self.context, dataset)
+            for a in list_kept(self.context, dataset)
         ]  # fmt: skip
 
     def discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:

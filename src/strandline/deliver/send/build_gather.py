@@ -19,10 +19,10 @@ from strandline.deliver.send import data_files
 from strandline.deliver.send.build_spark import (
     RESULT,
     Cargo,
+    DuplicateNumber,
     Shipment,
     Shipped,
     TaskGuard,
-    Twice,
     arming,
     completed,
     result_batch,
@@ -186,6 +186,6 @@ class _Gathering:
     def _send(self, shipment: Shipment, pieces: list[pa.Table]) -> Shipped:
         ordered = _in_order(pieces)
         if (number := twice(ordered[SEQ_COLUMN])) is not None:
-            return Shipped(shipment.index, Twice(number), 0)
+            return Shipped(shipment.index, DuplicateNumber(number), 0)
         wanted = ordered.select(self.schema.names)
         return send(self.sender, shipment, wanted, ordered[SEQ_COLUMN].to_numpy(), tuple(self.schema.names))

@@ -70,7 +70,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Twice:
+class DuplicateNumber:
     """A sequence number is on two rows: someone copied rows together with their numbers. The chunk is not sent."""
 
     number: int
@@ -81,7 +81,7 @@ class Unsent:
     """The chunk was given back untried, because the destination was in trouble with chunks before it."""
 
 
-Result = Outcome | Nothing | Twice | Unsent
+Result = Outcome | Nothing | DuplicateNumber | Unsent
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
     return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *columns)
 
 
-def kept_rows(rows: pa.Table) -> pa.Table:
+def owned_rows(rows: pa.Table) -> pa.Table:
     """The rows that meet the condition, with their columns unpacked again."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -312,10 +312,10 @@ class _Task:
 
     def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
         if (number := twice(rows["_sl_number"])) is not None:
-            return Shipped(shipment.index, Twice(number), 0)
+            return Shipped(shipment.index, DuplicateNumber(number), 0)
         every = rows["_sl_number"].to_numpy()
         if self.cargo.where is not None:
-            rows = kept_rows(rows)
+            rows = owned_rows(rows)
         numbers = rows["_sl_number"].to_numpy()
         if self.cargo.form != "rows":
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])

@@ -43,7 +43,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RefusalHistory:
     """What the sink did with the rows that it was offered."""
 
     set_aside: Mapping[IntentId, int]  # rows in quarantine, per open intent
@@ -66,7 +66,7 @@ class TooMany:
     why: str  # what the sink said to one of them
 
 
-def decide(refusals: Sequence[Refusal], standing: Standing, rows_max: int) -> Steps | TooMany:
+def decide(refusals: Sequence[Refusal], standing: RefusalHistory, rows_max: int) -> Steps | TooMany:
     """Decides for all intents that are finished together. `rows_max` bounds each intent. If the sink takes nothing at
     all, it bounds all of them and earlier ones together: otherwise such a sink would quarantine a whole lake in small
     steps."""

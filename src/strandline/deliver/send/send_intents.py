@@ -18,7 +18,7 @@ from strandline.deliver.plan.chunking import not_held
 from strandline.deliver.plan.older_generations import check_foundations
 from strandline.deliver.plan.planner import ask_from, before, check_last, prepare
 from strandline.deliver.send.build_parquet import ship_either_way
-from strandline.deliver.send.build_spark import Nothing, Shipment, Shipped, Twice, Unsent, cargo_of
+from strandline.deliver.send.build_spark import DuplicateNumber, Nothing, Shipment, Shipped, Unsent, cargo_of
 from strandline.deliver.send.find_delivered import conflict, found_there
 from strandline.deliver.send.patience import IN_A_ROW_MAX
 from strandline.deliver.send.rejection import Refusal
@@ -82,7 +82,7 @@ def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
     sink = run.sink(group[0].options)
     with run.context.ledger.read() as connection:
         # raises if a lane's state cannot be read
-        lanes.every(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+        lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
         landed = intent_records.last_landed(connection, run.record)
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
     filtered = parse_common(group[0].options).where is not None
@@ -328,7 +328,7 @@ def _outcome(
             return Acknowledged(chunk.id, ChunkState.EMPTY, 0, shipped.withheld, None, None)
         case Conflict(held):
             raise conflict(run, chunk, ", ".join(map(str, held)))
-        case Twice(number):
+        case DuplicateNumber(number):
             report.troubles.append(
                 f"number {number} stands on two rows of {run.dataset.name}: someone copied rows together with their "
                 f"numbers; chunk {chunk.rows} is held until one of them is gone"

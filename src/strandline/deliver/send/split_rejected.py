@@ -18,7 +18,7 @@ from strandline.core.wording import plural
 from strandline.deliver.plan.planner import before
 from strandline.deliver.quarantine.objects import object_name, open_objects
 from strandline.deliver.send.find_delivered import found_there
-from strandline.deliver.send.rejection import Halves, Refusal, Single, Standing, Steps, TooMany, decide
+from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, Single, Steps, TooMany, decide
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, quarantine, splits
@@ -101,7 +101,7 @@ class Refusing:
     def _decide(self, refusals: Sequence[Refusal]) -> Steps | TooMany:
         if self._aside is None:
             self._aside, self._since_landing = self._look()
-        return decide(refusals, Standing(self._aside, self._since_landing, self.takes_others), self.rows_max)
+        return decide(refusals, RefusalHistory(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
     def _look(self) -> tuple[dict[IntentId, int], int]:
         """Rows in quarantine, neither discarded nor replayed: per open intent, and above all that the sink took."""
@@ -109,7 +109,7 @@ class Refusing:
             known = lanes.unchecked(connection, self.run.record)
             rows = [
                 q
-                for q in quarantine.every(connection, self.run.record, NOT_THERE)
+                for q in quarantine.list_quarantined(connection, self.run.record, NOT_THERE)
                 if q.generation == self.run.record.generation
             ]
         taken = max((int(lane.last.hi) for lane in known if lane.last is not None), default=0)

@@ -13,7 +13,7 @@ from strandline.core.delivery_types import ChunkState
 from strandline.core.types import SeqRange
 from strandline.deliver.send.digests import bare, same_bytes, tell_apart
 from strandline.deliver.sink import Inspected
-from strandline.deliver.verify.ranges import Finding, Kind, Layout, Present, Recorded, counted
+from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding, counted
 
 _ENCODED_OTHERWISE = (
     "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
@@ -39,7 +39,7 @@ class LakeRows:
 class LaneProof:
     """What was proved of a lane, counted, and what was found."""
 
-    findings: list[Finding]
+    findings: list[VerifyFinding]
     ranges: int = 0
     rows: int = 0
     withheld: int = 0
@@ -66,7 +66,7 @@ class LakeSide:
         return rows.lo <= self.floor or any(rows.overlaps(p) for p in self.purged)
 
 
-def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
+def prove(layout: LaneRanges, inspected: Mapping[SeqRange, Inspected], lake: LakeSide) -> LaneProof:
     """Compares one lane. A range that is not in `inspected` could not be read, which is a finding already."""
     proof = LaneProof(list(layout.findings), taken=len(layout.taken), under_way=layout.under_way)
     layout.findings = proof.findings  # `layout.add` below adds to the proof
@@ -84,11 +84,13 @@ def prove(layout: Layout, inspected: Mapping[SeqRange, Inspected], lake: LakeSid
             seen = None if there is None else inspected.get(chunk.rows)
             proof.rows += _check_with_lake(layout, proof, record, there, seen, lake)
     for present in layout.beyond:
-        layout.add(Kind.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
+        layout.add(Fault.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
     return proof
 
 
-def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide) -> None:
+def _check_content(
+    layout: LaneRanges, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide
+) -> None:
     """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
     rows, options = present.held.rows, present.options
     proof.ranges += 1
@@ -96,21 +98,21 @@ def _check_content(layout: Layout, proof: LaneProof, present: Present, seen: Ins
     if seen is None:
         return
     if seen.problem is not None:
-        layout.add(Kind.CORRUPT, rows, seen.problem, options=options)
+        layout.add(Fault.CORRUPT, rows, seen.problem, options=options)
     elif present.record is not None:
         chunk = present.record.chunk
         count = seen.count if seen.count is not None else present.held.count
         digest = seen.digest or present.held.digest
         if chunk.count is not None and count is not None and count != chunk.count:
             layout.add(
-                Kind.COUNT,
+                Fault.COUNT,
                 rows,
                 f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered",
                 options=options,
             )
         elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
             words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
-            layout.add(Kind.DIGEST, rows, words, options=options)
+            layout.add(Fault.DIGEST, rows, words, options=options)
     else:
         _check_taken_over(layout, proof, present, seen, lake)
 
@@ -120,7 +122,7 @@ def _size(present: Present) -> int:
     return known or present.held.size or 0
 
 
-def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: Inspected, lake: LakeSide) -> None:
+def _check_taken_over(layout: LaneRanges, proof: LaneProof, present: Present, seen: Inspected, lake: LakeSide) -> None:
     rows, options = present.held.rows, present.options
     taken_over = options is None
     proof.taken_over += taken_over
@@ -135,24 +137,24 @@ def _check_taken_over(layout: Layout, proof: LaneProof, present: Present, seen: 
         proof.rows += count or 0
     if same and there.count > 0:
         if digest and there.digest and not same_bytes(digest, there.digest):
-            layout.add(Kind.NOTE, rows, _ENCODED_OTHERWISE, options=options)
+            layout.add(Fault.NOTE, rows, _ENCODED_OTHERWISE, options=options)
         return
     if lake.may_lack(rows) and there.count <= (count or 0):
         proof.unprovable += 1
         words = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
-        layout.add(Kind.UNPROVABLE, rows, f"{words}, and rows of it were deleted from the lake since", options=options)
+        layout.add(Fault.UNPROVABLE, rows, f"{words}, and rows of it were deleted from the lake since", options=options)
         return
     why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
     words = "none of its rows" if there.count == 0 else "other rows"
     layout.add(
-        Kind.NOTE if lake.changed and there.count <= (count or 0) else Kind.EXTRA,
+        Fault.NOTE if lake.changed and there.count <= (count or 0) else Fault.EXTRA,
         rows,
         f"{why}, and the lake has {words}" + (" by now" if lake.changed else ""),
         options=options,
     )
 
 
-def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeSide) -> None:
+def _check_empty(layout: LaneRanges, proof: LaneProof, record: Recorded, lake: LakeSide) -> None:
     chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
     if there is None:
         return
@@ -162,7 +164,7 @@ def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeS
         _twice(layout, record, there.twice)
     elif there.all > explained:
         words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
-        layout.add(Kind.UNEXPLAINED, chunk.rows, words, options=record.options)
+        layout.add(Fault.UNEXPLAINED, chunk.rows, words, options=record.options)
     elif explained > withheld:
         return  # whether the lake still has the row does not matter
     elif there.all < withheld and lake.may_lack(chunk.rows):
@@ -171,7 +173,7 @@ def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeS
         _differs(
             layout,
             record,
-            Kind.COUNT,
+            Fault.COUNT,
             f"{counted(withheld, 'row')} were withheld, it has {there.withheld:,} to withhold and "
             f"{there.count:,} to send",
             lake,
@@ -179,7 +181,7 @@ def _check_empty(layout: Layout, proof: LaneProof, record: Recorded, lake: LakeS
 
 
 def _check_with_lake(
-    layout: Layout,
+    layout: LaneRanges,
     proof: LaneProof,
     record: Recorded,
     present: Present | None,
@@ -202,39 +204,39 @@ def _check_with_lake(
     if (chunk.found or chunk.count is None) and lake.may_lack(chunk.rows) and (known is None or there.all < known):
         proof.unprovable += 1
         words = "a ledger that is lost delivered it, and rows of it were deleted from the lake since"
-        layout.add(Kind.UNPROVABLE, chunk.rows, words, options=record.options)
+        layout.add(Fault.UNPROVABLE, chunk.rows, words, options=record.options)
         return count or 0
     delivered = there.count if count is None else count
     whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
     if there.all > whole:
         more = there.all - whole
         layout.add(
-            Kind.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
+            Fault.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
             "withheld", options=record.options,
         )  # fmt: skip
     elif there.all < whole and lake.may_lack(chunk.rows):
         proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
     elif there.all < whole:
         fewer = counted(whole - there.all, "row")
-        _differs(layout, record, Kind.COUNT, f"it has {fewer} fewer than were delivered", lake)
+        _differs(layout, record, Fault.COUNT, f"it has {fewer} fewer than were delivered", lake)
     elif there.count != delivered:
         words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
-        _differs(layout, record, Kind.COUNT, words, lake)
+        _differs(layout, record, Fault.COUNT, words, lake)
     elif digest and there.digest and tell_apart(digest, there.digest):
-        _differs(layout, record, Kind.DIGEST, "its rows have another content now", lake)
+        _differs(layout, record, Fault.DIGEST, "its rows have another content now", lake)
     elif digest and there.digest and not same_bytes(digest, there.digest):
-        layout.add(Kind.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=record.options)
+        layout.add(Fault.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=record.options)
     return delivered
 
 
-def _differs(layout: Layout, record: Recorded, kind: Kind, words: str, lake: LakeSide) -> None:
-    if lake.changed or (lake.reshaped and kind is Kind.DIGEST):
-        layout.add(Kind.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
+def _differs(layout: LaneRanges, record: Recorded, kind: Fault, words: str, lake: LakeSide) -> None:
+    if lake.changed or (lake.reshaped and kind is Fault.DIGEST):
+        layout.add(Fault.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
     else:
         words = f"the lake is not as it was: {words}, and nothing in its history says why"
         layout.add(kind, record.chunk.rows, words, options=record.options)
 
 
-def _twice(layout: Layout, record: Recorded, number: int) -> None:
+def _twice(layout: LaneRanges, record: Recorded, number: int) -> None:
     words = f"number {number} stands on two rows of the lake: someone copied rows together with their numbers"
-    layout.add(Kind.COUNT, record.chunk.rows, words, options=record.options)
+    layout.add(Fault.COUNT, record.chunk.rows, words, options=record.options)

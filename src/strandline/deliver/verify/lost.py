@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.core.types import SeqRange
-from strandline.deliver.verify.ranges import Finding, Kind, Layout
+from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.ledger.deliver.losses import Loss, Reason
 
 
@@ -16,8 +16,8 @@ def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
 
 
 def forgotten(
-    sink: str, losses: Sequence[Loss], layouts: Sequence[Layout], published: Callable[[SeqRange], int | None]
-) -> list[Finding]:
+    sink: str, losses: Sequence[Loss], layouts: Sequence[LaneRanges], published: Callable[[SeqRange], int | None]
+) -> list[VerifyFinding]:
     """Ranges whose rows were deleted under a ledger that is lost since. The rows that the sink holds are compared as
     far as possible. It is known to have all of them only if as many are accounted for as were published."""
     words = (
@@ -25,13 +25,13 @@ def forgotten(
         "cannot be told any more"
     )
     return [
-        Finding(Kind.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)
+        VerifyFinding(Fault.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)
         for loss in losses
         if loss.reason is Reason.FORGOTTEN and not _accounted_for(loss.range, layouts, published(loss.range))
     ]
 
 
-def _accounted_for(rows: SeqRange, layouts: Sequence[Layout], published: int | None) -> bool:
+def _accounted_for(rows: SeqRange, layouts: Sequence[LaneRanges], published: int | None) -> bool:
     inside = [r.chunk for x in layouts for r in x.chunks if rows.lo <= r.chunk.rows.lo and r.chunk.rows.hi <= rows.hi]
     aside = sum(1 for x in layouts for n in x.set_aside if n in rows)
     return published is not None and sum((c.count or 0) + (c.withheld or 0) for c in inside) + aside >= published

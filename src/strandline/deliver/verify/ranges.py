@@ -16,7 +16,7 @@ from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import Held, HeldRange
 
 
-class Kind(StrEnum):
+class Fault(StrEnum):
     GAP = "gap"
     OVERLAP = "overlap"
     MISSING = "missing"  # delivered, and no longer at the sink
@@ -34,8 +34,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    kind: Kind
+class VerifyFinding:
+    kind: Fault
     sink: str
     partition: str
     range: SeqRange | None
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def is_fault(self) -> bool:
-        return self.kind not in (Kind.NOTE, Kind.UNPROVABLE)
+        return self.kind not in (Fault.NOTE, Fault.UNPROVABLE)
 
 
 OptionsKey = tuple[tuple[str, str], ...]  # the options that an intent was stored with, hashable
@@ -73,14 +73,14 @@ class Present:
 
 
 @dataclass
-class Layout:
+class LaneRanges:
     """One lane: ledger and sink side by side, before anything is read."""
 
     sink: str
     lane: Lane
     name: Namer
     floor: int  # sequence numbers up to it are not this generation's to deliver
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[VerifyFinding] = field(default_factory=list)
     chunks: list[Recorded] = field(default_factory=list)  # landed or empty, in order: compared with the lake
     present: list[Present] = field(default_factory=list)  # in order: read back from the sink
     under_way: int = 0  # chunks of an open intent that are not acknowledged yet
@@ -97,9 +97,9 @@ class Layout:
     def mark(self) -> int:
         return int(self.lane.mark or 0)
 
-    def add(self, kind: Kind, rows: SeqRange | None, detail: str, *, options: OptionsKey | None = None) -> None:
+    def add(self, kind: Fault, rows: SeqRange | None, detail: str, *, options: OptionsKey | None = None) -> None:
         what = self.name(rows, options) if rows is not None else "the lane"
-        self.findings.append(Finding(kind, self.sink, self.lane.partition, rows, what, detail))
+        self.findings.append(VerifyFinding(kind, self.sink, self.lane.partition, rows, what, detail))
 
     def holes(self) -> list[SeqRange]:
         """Sequence numbers up to the watermark in no chunk, no held range and no loss: the lane had no rows there."""
@@ -140,10 +140,10 @@ def lay_out(
     replayed: frozenset[int] = frozenset(),
     lost: Sequence[SeqRange] = (),
     taken_is_fine: bool = False,
-) -> Layout:
+) -> LaneRanges:
     """`intents` are all that the lane ever had, in order."""
     first = min((int(i.after or 0) for i in intents), default=int(lane.mark or 0))
-    layout = Layout(
+    layout = LaneRanges(
         sink, lane, name, floor=min(int(start or 0), first), set_aside=set_aside, replayed=replayed,
         lost=tuple(merge_ranges(lost)),
     )  # fmt: skip
@@ -158,43 +158,43 @@ def lay_out(
     ordered = sorted(held.ranges, key=lambda h: h.rows)
     for a, b in itertools.pairwise(ordered):
         if a.rows.overlaps(b.rows):
-            layout.add(Kind.OVERLAP, b.rows, f"it holds rows that {name(a.rows, None)} holds too")
+            layout.add(Fault.OVERLAP, b.rows, f"it holds rows that {name(a.rows, None)} holds too")
     _place_held(layout, ordered, planned)
     _look_for_chunks(layout, held, taken_is_fine=taken_is_fine)
     return layout
 
 
-def _walk_ledger(layout: Layout, intents: Sequence[Intent]) -> None:
+def _walk_ledger(layout: LaneRanges, intents: Sequence[Intent]) -> None:
     """Checks that chunks tile their intent, intents do not overlap, and nothing below the watermark was left unsent."""
     at = layout.floor
     for intent in intents:
         after, key = int(intent.after or 0), options_key(intent.options)
         if after < at and (twice := range_or_none(after + 1, min(at, int(intent.until)))):
-            layout.add(Kind.OVERLAP, twice, "the ledger promised it twice", options=key)
+            layout.add(Fault.OVERLAP, twice, "the ledger promised it twice", options=key)
         position = after
         for chunk in intent.chunks:
             if gap := range_or_none(position + 1, int(chunk.rows.lo) - 1):
-                layout.add(Kind.GAP, gap, "no chunk of its intent has it", options=key)
+                layout.add(Fault.GAP, gap, "no chunk of its intent has it", options=key)
             if twice := range_or_none(int(chunk.rows.lo), min(position, int(chunk.rows.hi))):
-                layout.add(Kind.OVERLAP, twice, "two chunks of its intent have it", options=key)
+                layout.add(Fault.OVERLAP, twice, "two chunks of its intent have it", options=key)
             position = max(position, int(chunk.rows.hi))
             if chunk.state is not ChunkState.PLANNED:
                 layout.chunks.append(Recorded(chunk, key))
             elif (chunk.rows.lo <= layout.mark or intent.closed_at is not None) and not _is_lost(layout, chunk.rows):
-                layout.add(Kind.GAP, chunk.rows, "it was promised and never sent, and the mark passed it", options=key)
+                layout.add(Fault.GAP, chunk.rows, "it was promised and never sent, and the mark passed it", options=key)
         if gap := range_or_none(position + 1, int(intent.until)):
-            layout.add(Kind.GAP, gap, "no chunk of its intent has it", options=key)
+            layout.add(Fault.GAP, gap, "no chunk of its intent has it", options=key)
         if intent.closed_at is not None and intent.until > layout.mark:
             lost = range_or_none(max(after, layout.mark) + 1, int(intent.until))
-            layout.add(Kind.UNEXPLAINED, lost, f"it was delivered, and the mark stands at {layout.mark}", options=key)
+            layout.add(Fault.UNEXPLAINED, lost, f"it was delivered, and the mark stands at {layout.mark}", options=key)
         at = max(at, int(intent.until))
 
 
-def _is_lost(layout: Layout, rows: SeqRange) -> bool:
+def _is_lost(layout: LaneRanges, rows: SeqRange) -> bool:
     return rows.hi <= layout.mark and any(r.lo <= rows.lo and rows.hi <= r.hi for r in layout.lost)
 
 
-def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
+def _place_held(layout: LaneRanges, ordered: Sequence[HeldRange], planned: Sequence[Recorded]) -> None:
     """Sorts what the sink holds: a chunk, cut differently, known by the watermark alone, under way, or too much."""
     exact = {r.chunk.rows: r for r in layout.chunks}
     sent = {r.chunk.rows for r in planned}
@@ -211,7 +211,7 @@ def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[
                 layout.present.append(Present(held, None, record.options))
             elif record.chunk.state is ChunkState.EMPTY:
                 layout.add(
-                    Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=record.options
+                    Fault.EXTRA, held.rows, "the ledger says that there was nothing to send", options=record.options
                 )
             else:
                 layout.present.append(Present(held, record, record.options))
@@ -220,7 +220,7 @@ def _place_held(layout: Layout, ordered: Sequence[HeldRange], planned: Sequence[
         _place_odd(layout, held, over)
 
 
-def _is_replayed(layout: Layout, held: HeldRange) -> bool:
+def _is_replayed(layout: LaneRanges, held: HeldRange) -> bool:
     return len(held.rows) == 1 and held.rows.lo in layout.replayed
 
 
@@ -229,7 +229,7 @@ def _touching(spans: Sequence[SeqRange], start: int, rows: SeqRange) -> Iterator
     return itertools.takewhile(lambda n: spans[n].lo <= rows.hi, range(start, len(spans)))
 
 
-def _place_odd(layout: Layout, held: HeldRange, over: Sequence[Recorded]) -> None:
+def _place_odd(layout: LaneRanges, held: HeldRange, over: Sequence[Recorded]) -> None:
     options = over[0].options if over else None
     if not over:
         if held.rows.hi <= layout.mark:
@@ -238,18 +238,18 @@ def _place_odd(layout: Layout, held: HeldRange, over: Sequence[Recorded]) -> Non
             layout.beyond.append(Present(held, None, None))
     elif any(r.chunk.state is ChunkState.PLANNED for r in over):
         promised = next(r.chunk.rows for r in over if r.chunk.state is ChunkState.PLANNED)
-        layout.add(Kind.OVERLAP, held.rows, f"it is in the way of {promised}, which is promised", options=options)
+        layout.add(Fault.OVERLAP, held.rows, f"it is in the way of {promised}, which is promised", options=options)
     elif all(r.chunk.state is ChunkState.EMPTY for r in over) and _is_replayed(layout, held):
         layout.present.append(Present(held, None, options))
     elif all(r.chunk.state is ChunkState.EMPTY for r in over):
-        layout.add(Kind.EXTRA, held.rows, "the ledger says that there was nothing to send", options=options)
+        layout.add(Fault.EXTRA, held.rows, "the ledger says that there was nothing to send", options=options)
     elif next(without(held.rows, merge_ranges(r.chunk.rows for r in over)), None) is not None:
-        layout.add(Kind.EXTRA, held.rows, "the ledger knows of a part of it only", options=options)
+        layout.add(Fault.EXTRA, held.rows, "the ledger knows of a part of it only", options=options)
     else:
         layout.present.append(Present(held, None, options))
 
 
-def _look_for_chunks(layout: Layout, held: Held, *, taken_is_fine: bool) -> None:
+def _look_for_chunks(layout: LaneRanges, held: Held, *, taken_is_fine: bool) -> None:
     there = {h.rows for h in held.ranges}
     merged = merge_ranges(there)
     position = 0
@@ -267,7 +267,7 @@ def _look_for_chunks(layout: Layout, held: Held, *, taken_is_fine: bool) -> None
                 detail = f"it was delivered{_rows_of(chunk)} and is not there"
                 if taken:
                     detail += "; if a consumer took it away, --taken-is-fine accepts that"
-                layout.add(Kind.MISSING, lost, detail, options=record.options)
+                layout.add(Fault.MISSING, lost, detail, options=record.options)
 
 
 def _rows_of(chunk: Chunk) -> str:

@@ -15,7 +15,7 @@ from strandline.core.errors import FailedError, UsageError
 from strandline.core.types import SEQ_COLUMN, SeqRange, SnapshotId
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
-from strandline.deliver.send.build_spark import Cargo, Nothing, Shipment, Shipped, Twice, cargo_of, ship
+from strandline.deliver.send.build_spark import Cargo, DuplicateNumber, Nothing, Shipment, Shipped, cargo_of, ship
 from strandline.deliver.send.digests import same_bytes
 from strandline.deliver.sink import Landed, Sender
 from strandline.deliver.sink_options import parse_common
@@ -32,7 +32,7 @@ Told = Callable[[int], None]  # chunks handled
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedChunk:
     """A range of a lane, and the options that it was delivered with."""
 
     partition: str
@@ -50,11 +50,11 @@ class Rebuilding:
         self._told = told
         self.unfit: dict[OptionsKey, str] = {}  # options that the table no longer fits, and why
 
-    def rebuild(self, wanted: Sequence[Wanted]) -> dict[Wanted, LakeRows]:
+    def rebuild(self, wanted: Sequence[WantedChunk]) -> dict[WantedChunk, LakeRows]:
         """Ranges of one lane must not overlap. A range whose options no longer fit the table is left out."""
         return self._rebuild(self._source.df, wanted)
 
-    def rebuild_as_before(self, wanted: Mapping[Wanted, str]) -> set[Wanted]:
+    def rebuild_as_before(self, wanted: Mapping[WantedChunk, str]) -> set[WantedChunk]:
         """Those that had this digest when the table had another schema, as far as its history still shows it."""
         left, found = dict(wanted), set()
         for snapshot in self._older_shapes():
@@ -70,9 +70,9 @@ class Rebuilding:
                     del left[item]
         return found
 
-    def same_content(self, wanted: Sequence[Wanted]) -> set[Wanted]:
+    def same_content(self, wanted: Sequence[WantedChunk]) -> set[WantedChunk]:
         """Those whose content at the sink has exactly the lake's rows, although the bytes differ."""
-        same: set[Wanted] = set()
+        same: set[WantedChunk] = set()
         for wave in _waves(wanted, self._run.context.settings.job_rows_max):
             cargo = self._cargo(self._source.df, wave[0].options)
             if cargo is None:
@@ -84,9 +84,9 @@ class Rebuilding:
                 same |= {w for w, s in zip(wave, shipped, strict=True) if isinstance(s.outcome, Landed)}
         return same
 
-    def ask_about_numbers(self, wanted: Sequence[Wanted], sender: Sender) -> dict[Wanted, object]:
+    def ask_about_numbers(self, wanted: Sequence[WantedChunk], sender: Sender) -> dict[WantedChunk, object]:
         """The sender's result for each chunk. It gets only the sequence numbers of the chunk."""
-        found: dict[Wanted, object] = {}
+        found: dict[WantedChunk, object] = {}
         numbers = tuple(f for f in self._source.df.schema.fields if f.name == SEQ_COLUMN)
         for wave in _waves(wanted, self._run.context.settings.job_rows_max):
             cargo = Cargo("rows", numbers, parse_common(dict(wave[0].options)).where)
@@ -94,8 +94,8 @@ class Rebuilding:
             found |= {w: s.outcome for w, s in zip(wave, shipped, strict=True)}
         return found
 
-    def _rebuild(self, df: DataFrame, wanted: Sequence[Wanted]) -> dict[Wanted, LakeRows]:
-        rebuilt: dict[Wanted, LakeRows] = {}
+    def _rebuild(self, df: DataFrame, wanted: Sequence[WantedChunk]) -> dict[WantedChunk, LakeRows]:
+        rebuilt: dict[WantedChunk, LakeRows] = {}
         for wave in _waves(wanted, self._run.context.settings.job_rows_max):
             options = wave[0].options
             cargo = self._cargo(df, options)
@@ -119,7 +119,7 @@ class Rebuilding:
         form = self._run.sink(dict(key)).form
         return cargo_of(form, size_scan_spark.delivered_fields(df.schema, options.columns, form), options)
 
-    def _ship(self, df: DataFrame, wave: Sequence[Wanted], cargo: Cargo, sender: Sender) -> list[Shipped]:
+    def _ship(self, df: DataFrame, wave: Sequence[WantedChunk], cargo: Cargo, sender: Sender) -> list[Shipped]:
         shipments = [Shipment(i, self._run.address(w.partition), w.rows, w.expected) for i, w in enumerate(wave)]
         if df is self._source.df:
             results = ship_either_way(self._run.context, self._source, shipments, cargo, sender)
@@ -148,20 +148,20 @@ def _lake_rows(shipped: Shipped) -> LakeRows:
     match shipped.outcome:
         case Landed(count, digest, _, _):
             return LakeRows(count, shipped.withheld, digest or None)
-        case Twice(number):
+        case DuplicateNumber(number):
             return LakeRows(0, 0, None, twice=number)
         case Nothing():
             return LakeRows(0, shipped.withheld, None)
     raise FailedError(f"the lake's rows cannot be built again: {shipped.outcome}")
 
 
-def _waves(wanted: Sequence[Wanted], rows_max: int) -> Iterator[list[Wanted]]:
+def _waves(wanted: Sequence[WantedChunk], rows_max: int) -> Iterator[list[WantedChunk]]:
     """Ranges with the same options, in order, as many as one job should do."""
-    by_options: dict[OptionsKey, list[Wanted]] = defaultdict(list)
+    by_options: dict[OptionsKey, list[WantedChunk]] = defaultdict(list)
     for item in wanted:
         by_options[item.options].append(item)
     for alike in by_options.values():
-        wave: list[Wanted] = []
+        wave: list[WantedChunk] = []
         rows = 0
         for item in sorted(alike, key=lambda w: (w.rows, w.partition)):
             if wave and (rows + item.expected > rows_max or len(wave) == CHUNKS_AT_ONCE_MAX):

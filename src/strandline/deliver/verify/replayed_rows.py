@@ -9,7 +9,7 @@ from strandline.core.delivery_types import Chunk, ChunkState
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.send.rejection import REPLAY_PARTITION
 from strandline.deliver.sink import Held, Inspected, covers
-from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.ledger.deliver.quarantine import Quarantined, QuarantineState
 
 
@@ -47,12 +47,12 @@ def prove_replays(
     inspected: Mapping[SeqRange, Inspected],
     *,
     taken_is_fine: bool,
-) -> Iterator[Finding]:
+) -> Iterator[VerifyFinding]:
     """`held` and `chunks` are by lane: the sink's and the ledger's. A lane missing from `held` could not be read."""
 
-    def finding(kind: Kind, q: Quarantined, detail: str) -> Finding:
+    def finding(kind: Fault, q: Quarantined, detail: str) -> VerifyFinding:
         partition = q.partition if replays.apart is None else REPLAY_PARTITION
-        return Finding(kind, sink, partition, _only(q.seq), f"row {q.seq}", detail)
+        return VerifyFinding(kind, sink, partition, _only(q.seq), f"row {q.seq}", detail)
 
     merged = {p: merge_ranges(r.rows for r in h.ranges) for p, h in held.items()}
     for q in replays.rows:
@@ -62,28 +62,28 @@ def prove_replays(
         ranges = merged[q.partition] if replays.apart is None else merge_ranges(replays.ranges)
         there, landed = covers(ranges, _only(q.seq)), _landed(chunks.get(q.partition, ()), q.seq)
         if q.state is QuarantineState.REPLAYED and not there and not landed and place.told and not taken_is_fine:
-            yield finding(Kind.MISSING, q, "it was set aside and replayed, and is not there")
+            yield finding(Fault.MISSING, q, "it was set aside and replayed, and is not there")
         elif there and landed and replays.apart is not None:
-            yield finding(Kind.DUPLICATE_ROW, q, "it was replayed, and delivered in its own place, too")
+            yield finding(Fault.DUPLICATE_ROW, q, "it was replayed, and delivered in its own place, too")
         elif there and q.state is QuarantineState.HELD:
-            yield finding(Kind.NOTE, q, "it is set aside, and there already: a replay of it will find that")
+            yield finding(Fault.NOTE, q, "it is set aside, and there already: a replay of it will find that")
         elif there and q.state is QuarantineState.DISCARDED and replays.apart is not None:
-            yield finding(Kind.EXTRA, q, "it was given up, and is there")
+            yield finding(Fault.EXTRA, q, "it was given up, and is there")
     yield from _apart(sink, replays, inspected)
 
 
-def _apart(sink: str, replays: Replays, inspected: Mapping[SeqRange, Inspected]) -> Iterator[Finding]:
+def _apart(sink: str, replays: Replays, inspected: Mapping[SeqRange, Inspected]) -> Iterator[VerifyFinding]:
     known = {int(q.seq) for q in replays.rows}
     for rows in replays.ranges:
         seen = inspected.get(rows)
         problem = None if seen is None else seen.problem
-        kind = Kind.CORRUPT
+        kind = Fault.CORRUPT
         if rows.lo not in known:
-            kind, problem = Kind.EXTRA, "it is there as a replay, and the ledger knows of none"
+            kind, problem = Fault.EXTRA, "it is there as a replay, and the ledger knows of none"
         elif seen is not None and problem is None and seen.count not in (None, 1):
-            kind, problem = Kind.COUNT, f"it is one row, and {seen.count} are there"
+            kind, problem = Fault.COUNT, f"it is one row, and {seen.count} are there"
         if problem is not None:
-            yield Finding(kind, sink, REPLAY_PARTITION, rows, f"row {rows.lo}", problem)
+            yield VerifyFinding(kind, sink, REPLAY_PARTITION, rows, f"row {rows.lo}", problem)
 
 
 def _only(number: int) -> SeqRange:

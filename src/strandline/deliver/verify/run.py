@@ -22,8 +22,8 @@ from strandline.deliver.sinks.blobs.rehearse import Provable
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.verify.foreign import foreign_rows
 from strandline.deliver.verify.lost import forgotten, passed_over
-from strandline.deliver.verify.ranges import Finding, Kind, Layout, OptionsKey, Present, lay_out, options_key
-from strandline.deliver.verify.rebuild import Rebuilding, Wanted
+from strandline.deliver.verify.ranges import Fault, LaneRanges, OptionsKey, Present, VerifyFinding, lay_out, options_key
+from strandline.deliver.verify.rebuild import Rebuilding, WantedChunk
 from strandline.deliver.verify.replayed_rows import Replays, prove_replays
 from strandline.deliver.verify.single_rows import KnowsNumbers, NumberComparison, in_rows, unsent_rows
 from strandline.deliver.verify.verdict import SinkVerdict, VerifyProgress, VerifyReport
@@ -53,7 +53,7 @@ def verify(
             verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:
             words = e.message if e.hint is None else f"{e.message} ({e.hint})"
-            unreadable = Finding(Kind.UNREADABLE, record.name, "", None, record.destination, words)
+            unreadable = VerifyFinding(Fault.UNREADABLE, record.name, "", None, record.destination, words)
             verdicts.append(SinkVerdict(record.name, record.kind, 0, findings=(unreadable,)))
         finally:
             run.close()
@@ -69,7 +69,7 @@ class _Verification:
     held: dict[str, Held] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     # of lanes that the ledger does not know or that could not be laid out
-    extra: list[Finding] = field(default_factory=list)
+    extra: list[VerifyFinding] = field(default_factory=list)
 
     def verdict(self) -> SinkVerdict:
         self.extra += foreign_rows(self.run)
@@ -107,7 +107,7 @@ class _Verification:
             replayed=replays.count(QuarantineState.REPLAYED),
             discarded=replays.count(QuarantineState.DISCARDED),
             gone=sum(p.gone for p in proofs),
-            unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Kind.UNPROVABLE for f in self.extra),
+            unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Fault.UNPROVABLE for f in self.extra),
             lost=sum(x.rows or 0 for x in self.losses),
             checked_bytes=sum(p.bytes for p in proofs),
             start=seq_or_none(min((x.floor for x in layouts), default=record.start) or None),
@@ -122,12 +122,12 @@ class _Verification:
         run = self.run
         self._say("asking the ledger", 0, 0)
         with run.context.ledger.read() as connection:
-            known = lanes.every(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+            known = lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
             self.history = {lane.partition: list(intents.history(connection, lane.id)) for lane in known}
             self.losses = losses.of_sink(connection, run.record)
         return known
 
-    def _drop_what_is_new(self, layouts: Sequence[Layout]) -> None:
+    def _drop_what_is_new(self, layouts: Sequence[LaneRanges]) -> None:
         """Drop ranges that the sink got after the ledger was asked: the ledger has promised them by now."""
         odd = [layout for layout in layouts if layout.beyond]
         if not odd:
@@ -141,13 +141,13 @@ class _Verification:
         """The quarantined rows, and what the sink holds as replays. The ledger is asked first, as for the others."""
         record = self.run.record
         with self.run.context.ledger.read() as connection:
-            rows = [q for q in quarantine.every(connection, record) if q.generation == record.generation]
+            rows = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
         if not self.run.sink().keeps_marks:
             return Replays(tuple(rows), None)
         held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
         return Replays(tuple(rows), held or Held(None, (), told=False))
 
-    def _sink_side(self, known: Sequence[Lane], replays: Replays) -> list[Layout]:
+    def _sink_side(self, known: Sequence[Lane], replays: Replays) -> list[LaneRanges]:
         self._say("asking the sink", 0, 0)
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
@@ -171,10 +171,10 @@ class _Verification:
                 )
         return layouts
 
-    def _cannot_be_asked(self, lane: Lane) -> Finding:
+    def _cannot_be_asked(self, lane: Lane) -> VerifyFinding:
         where = self.run.record.destination
         words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
-        return Finding(Kind.UNREADABLE, self.run.record.name, lane.partition, None, where, words)
+        return VerifyFinding(Fault.UNREADABLE, self.run.record.name, lane.partition, None, where, words)
 
     def _held(self, known: Sequence[Lane]) -> list[Held | None]:
         sink = self.run.sink()
@@ -190,8 +190,8 @@ class _Verification:
         except RefusedError as e:  # a sink raises this if two objects hold the same rows
             address = asked[0]
             self.extra.append(
-                Finding(
-                    Kind.OVERLAP, self.run.record.name, address.partition, None, self.run.record.destination, e.message
+                VerifyFinding(
+                    Fault.OVERLAP, self.run.record.name, address.partition, None, self.run.record.destination, e.message
                 )
             )
             return None
@@ -205,7 +205,7 @@ class _Verification:
 
         return name
 
-    def _inspect(self, layouts: Sequence[Layout], replays: Replays) -> dict[str, dict[SeqRange, Inspected]]:
+    def _inspect(self, layouts: Sequence[LaneRanges], replays: Replays) -> dict[str, dict[SeqRange, Inspected]]:
         """What the sink holds, by partition and range. A range that cannot be read becomes a finding instead."""
         pairs = [(self.run.address(x.lane.partition), p.held.rows) for x in layouts for p in x.present]
         pairs += ((self.run.address(REPLAY_PARTITION), rows) for rows in replays.ranges)
@@ -222,8 +222,8 @@ class _Verification:
                 else:
                     name = self._namer(partition)(rows, None)
                     self.extra.append(
-                        Finding(
-                            Kind.UNREADABLE, self.run.record.name, partition, rows, name, why or "it cannot be read"
+                        VerifyFinding(
+                            Fault.UNREADABLE, self.run.record.name, partition, rows, name, why or "it cannot be read"
                         )
                     )
         self._say("reading the sink", len(pairs), len(pairs))
@@ -240,7 +240,7 @@ class _Verification:
             raise explain(e, "what the sink holds cannot be read") from e
 
     def _lake_side(
-        self, layouts: Sequence[Layout], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
+        self, layouts: Sequence[LaneRanges], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
     ) -> list[LaneProof]:
         record = self.run.record
         # a watermark that was read from the sink itself may be above what is planned
@@ -286,18 +286,18 @@ class _Verification:
         with self.run.context.ledger.read() as connection:
             return floors.rows_published(connection, self.run.dataset.id, rows)
 
-    def _wanted(self, layout: Layout) -> Iterator[Wanted]:
+    def _wanted(self, layout: LaneRanges) -> Iterator[WantedChunk]:
         for r in layout.chunks:
-            yield Wanted(layout.lane.partition, r.chunk.rows, r.chunk.expected, r.options)
+            yield WantedChunk(layout.lane.partition, r.chunk.rows, r.chunk.expected, r.options)
         for p in layout.present:
             if p.record is None and p.options is None:  # known by the watermark alone: no chunk is in its place
-                yield Wanted(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), self._today)
+                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), self._today)
 
-    def _wanted_apart(self, layout: Layout) -> Iterator[Wanted]:
+    def _wanted_apart(self, layout: LaneRanges) -> Iterator[WantedChunk]:
         """Ranges that overlap chunks which were cut differently: they need a pass of their own."""
         for p in layout.present:
             if p.record is None and p.options is not None:
-                yield Wanted(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), p.options)
+                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), p.options)
 
     @property
     def _today(self) -> OptionsKey:
@@ -307,13 +307,13 @@ class _Verification:
         self,
         rebuilding: Rebuilding,
         reshaped: bool,
-        layouts: Sequence[Layout],
+        layouts: Sequence[LaneRanges],
         inspected: Mapping[str, Mapping[SeqRange, Inspected]],
-        rebuilt: Mapping[Wanted, LakeRows],
-    ) -> dict[Wanted, LakeRows]:
+        rebuilt: Mapping[WantedChunk, LakeRows],
+    ) -> dict[WantedChunk, LakeRows]:
         """Chunks whose bytes differ although the rows are the same: another version of a library wrote them, or the
         table had another schema. They get the digest that was delivered."""
-        differing: dict[Wanted, str] = {}
+        differing: dict[WantedChunk, str] = {}
         for layout in layouts:
             seen = inspected[layout.lane.partition]
             for p in layout.present:
@@ -331,23 +331,25 @@ class _Verification:
             same |= rebuilding.rebuild_as_before(left)
         return {w: replace(rebuilt[w], digest=differing[w]) for w in same}
 
-    def _item(self, layout: Layout, p: Present) -> Wanted:
+    def _item(self, layout: LaneRanges, p: Present) -> WantedChunk:
         partition, rows = layout.lane.partition, p.held.rows
         if p.record is not None:
-            return Wanted(partition, rows, p.record.chunk.expected, p.record.options)
-        return Wanted(partition, rows, p.held.count or len(rows), p.options or self._today)
+            return WantedChunk(partition, rows, p.record.chunk.expected, p.record.options)
+        return WantedChunk(partition, rows, p.held.count or len(rows), p.options or self._today)
 
-    def _note_what_cannot_be_built(self, wanted: Sequence[Wanted], unfit: Mapping[OptionsKey, str]) -> None:
+    def _note_what_cannot_be_built(self, wanted: Sequence[WantedChunk], unfit: Mapping[OptionsKey, str]) -> None:
         for options, why in unfit.items():
             alike = [w for w in wanted if w.options == options]
             what = first_of_chunks(len(alike), self._namer(alike[0].partition)(alike[0].rows, options))
             detail = f"only counts and digests of the ledger are compared, not the lake's: {why}"
-            self.extra.append(Finding(Kind.NOTE, self.run.record.name, alike[0].partition, alike[0].rows, what, detail))
+            self.extra.append(
+                VerifyFinding(Fault.NOTE, self.run.record.name, alike[0].partition, alike[0].rows, what, detail)
+            )
 
     def _name_rows(
         self,
         rebuilding: Rebuilding,
-        layouts: Sequence[Layout],
+        layouts: Sequence[LaneRanges],
         proofs: Sequence[LaneProof],
         inspected: Mapping[str, Mapping[SeqRange, Inspected]],
     ) -> None:

@@ -15,8 +15,8 @@ from strandline.core.wording import plural
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.sink import Address, Outcome, Parcel
 from strandline.deliver.verify.compare import LakeRows
-from strandline.deliver.verify.ranges import Finding, Kind, Layout
-from strandline.deliver.verify.rebuild import Wanted
+from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
+from strandline.deliver.verify.rebuild import WantedChunk
 from strandline.iceberg.spark.tables import explain
 
 if TYPE_CHECKING:
@@ -75,21 +75,21 @@ class NumberComparison:
         self.inspector.close()
 
 
-def in_rows(findings: Sequence[Finding], answers: Mapping[Wanted, object]) -> list[Finding]:
+def in_rows(findings: Sequence[VerifyFinding], answers: Mapping[WantedChunk, object]) -> list[VerifyFinding]:
     """The findings; those about a range name its rows if the comparison could."""
     named = {(w.partition, w.rows): d for w, d in answers.items() if isinstance(d, RowDifference)}
     return [g for f in findings for g in _in_rows(f, named)]
 
 
-def _in_rows(found: Finding, named: Mapping[tuple[str, SeqRange], RowDifference]) -> list[Finding]:
+def _in_rows(found: VerifyFinding, named: Mapping[tuple[str, SeqRange], RowDifference]) -> list[VerifyFinding]:
     difference = None if found.range is None else named.get((found.partition, found.range))
-    if found.kind is not Kind.CORRUPT or difference is None:
+    if found.kind is not Fault.CORRUPT or difference is None:
         return [found]
     rows = []
     if difference.missing_count:
-        rows.append(replace(found, kind=Kind.MISSING_ROW, what=_numbers(difference.missing, difference.missing_count)))
+        rows.append(replace(found, kind=Fault.MISSING_ROW, what=_numbers(difference.missing, difference.missing_count)))
     if difference.twice_count:
-        rows.append(replace(found, kind=Kind.DUPLICATE_ROW, what=_numbers(difference.twice, difference.twice_count)))
+        rows.append(replace(found, kind=Fault.DUPLICATE_ROW, what=_numbers(difference.twice, difference.twice_count)))
     return [replace(r, detail=f"{found.what}: {found.detail}") for r in rows] or [found]
 
 
@@ -104,10 +104,10 @@ def _numbers(numbers: Sequence[int], count: int) -> str:
 def unsent_rows(
     df: DataFrame,
     record: SinkRecord,
-    layouts: Sequence[Layout],
+    layouts: Sequence[LaneRanges],
     rebuilt: Mapping[str, Mapping[SeqRange, LakeRows]],
     left_out: Collection[str],
-) -> list[Finding]:
+) -> list[VerifyFinding]:
     """Rows up to the watermarks in no chunk: neither sent nor withheld. `left_out` are known lanes without a layout."""
     spans = [LaneSpan(x.lane.partition, x.floor, x.mark) for x in layouts]
     counts = rows_by_lane(df, spans, LaneSpan("", int(record.start or 0), int(record.planned or 0)))
@@ -119,8 +119,8 @@ def unsent_rows(
             suspects.append(layout)
     found = strays(df, [(x.lane.partition, hole) for x in suspects for hole in x.holes()])
     findings = [
-        Finding(
-            Kind.UNEXPLAINED,
+        VerifyFinding(
+            Fault.UNEXPLAINED,
             record.name,
             s.partition,
             s.rows,
@@ -131,18 +131,18 @@ def unsent_rows(
     ]
     if more := sum(s.count for s in found[STRAYS_MAX:]):
         findings.append(
-            Finding(
-                Kind.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
+            VerifyFinding(
+                Fault.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
             )
         )
     for partition, rows in sorted((p, n) for p, n in counts.items() if p not in left_out):
         what = f"{plural(rows, 'row')} up to {record.planned}"
         detail = "they are in the lake, and the ledger does not know their partition"
-        findings.append(Finding(Kind.UNEXPLAINED, record.name, partition, None, what, detail))
+        findings.append(VerifyFinding(Fault.UNEXPLAINED, record.name, partition, None, what, detail))
     return findings
 
 
-def _rows_in_chunks(layout: Layout, rebuilt: Mapping[SeqRange, LakeRows]) -> int | None:
+def _rows_in_chunks(layout: LaneRanges, rebuilt: Mapping[SeqRange, LakeRows]) -> int | None:
     """How many rows the lake has in the lane's ranges up to its watermark; None if not all ranges could be rebuilt."""
     ranges = [r.chunk.rows for r in layout.chunks if r.chunk.rows.hi <= layout.mark]
     ranges += [p.held.rows for p in layout.present if p.record is None and p.options is None]

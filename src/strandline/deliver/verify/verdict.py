@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strandline.core.errors import RefusedError
 from strandline.core.types import Seq
-from strandline.deliver.verify.ranges import Finding, Kind
+from strandline.deliver.verify.ranges import Fault, VerifyFinding
 
 VerifyProgress = Callable[[str, str, int, int], None]  # sink, present step, done, total
 
@@ -33,7 +33,7 @@ class SinkVerdict:
     checked_bytes: int = 0
     start: Seq | None = None
     watermark: Seq | None = None  # the lowest of its lanes; None if nothing was delivered yet
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[VerifyFinding, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -43,7 +43,7 @@ class SinkVerdict:
     def unreadable(self) -> bool:
         """Nothing was found to be wrong, but not everything could be read."""
         faults = [f for f in self.findings if f.is_fault]
-        return bool(faults) and all(f.kind is Kind.UNREADABLE for f in faults)
+        return bool(faults) and all(f.kind is Fault.UNREADABLE for f in faults)
 
 
 @dataclass(frozen=True, slots=True)

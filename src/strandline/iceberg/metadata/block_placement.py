@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.core.errors import RefusedError
-from strandline.core.types import SEQ_MAX, Checked, Place, SnapshotId
+from strandline.core.types import SEQ_MAX, BlockPlacement, Checked, SnapshotId
 
 REACH = 1 << 40  # at most so many numbers are skipped at once: the sequence has room for eight million such steps
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NumberSpan:
     """A file has sequence numbers between these two, both included."""
 
     lo: int
@@ -30,11 +30,11 @@ def place(
     last: int,
     rows: int,
     snapshot: SnapshotId | None,
-    spans: Sequence[Span],
+    spans: Sequence[NumberSpan],
     around: Callable[[int], Around],
     *,
     reach: int = REACH,
-) -> Place:
+) -> BlockPlacement:
     """Where a block of so many rows collides with no sequence number in the table. `last` is the counter. `spans` are
     files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
     RefusedError."""
@@ -52,7 +52,7 @@ def place(
                 hint="Somebody wrote them past Strandline: `strandline status` counts them as foreign. Delete them.",
             )
         if above + rows <= limit:
-            return Place(above, limit, Checked(snapshot, min(beyond, default=None)))
+            return BlockPlacement(above, limit, Checked(snapshot, min(beyond, default=None)))
         limit += max(reach, rows)
 
 

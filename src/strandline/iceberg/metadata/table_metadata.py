@@ -55,7 +55,7 @@ _PURGE = re.compile(re.escape(PURGED_PREFIX) + r"([1-9]\d{0,18})-([1-9]\d{0,18})
 
 
 @dataclass(frozen=True, slots=True)
-class ToldPurge:
+class RecordedPurge:
     """What a table records about one purge, or about neighbouring purges combined."""
 
     rows: SeqRange
@@ -70,7 +70,7 @@ class ToldPurge:
         return f"{PURGED_PREFIX}{self.rows.lo}-{self.rows.hi}{number}"
 
     @classmethod
-    def parse(cls, told: tuple[str, str]) -> ToldPurge | None:
+    def parse(cls, told: tuple[str, str]) -> RecordedPurge | None:
         found, value = _PURGE.fullmatch(told[0]), told[1]
         if found is None or not (value.isascii() and value.isdigit()):
             return None
@@ -159,9 +159,9 @@ class TableView:
         return max(self.floors, default=0)
 
     @property
-    def purged(self) -> tuple[ToldPurge, ...]:
+    def purged(self) -> tuple[RecordedPurge, ...]:
         """Ranges in which rows were deleted on demand."""
-        return tuple(p for p in map(ToldPurge.parse, self.properties.items()) if p is not None)
+        return tuple(p for p in map(RecordedPurge.parse, self.properties.items()) if p is not None)
 
     @property
     def branches(self) -> Mapping[str, SnapshotId]:
@@ -264,11 +264,11 @@ class CountRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PublishHeld:
     why: str
 
 
-PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | Held
+PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | PublishHeld
 
 
 def plan_publish(
@@ -281,21 +281,27 @@ def plan_publish(
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
     if head is not None and head != snapshot:
-        return Held(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
+        return PublishHeld(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
     if published is not None:
         return AlreadyPublished(published, view.settled) if head is None else RemoveBranch(published)
     staged = view.snapshots.get(snapshot)
     if staged is not None and view.chain_reaches(staged.parent):
-        return Held(f"branch {branch} is gone and main never had its rows") if head is None else CherryPick(snapshot)
+        return (
+            PublishHeld(f"branch {branch} is gone and main never had its rows")
+            if head is None
+            else CherryPick(snapshot)
+        )
     if rows_in_main is None:
         return CountRows()
     if 0 < rows_in_main < len(wap.rows):
-        return Held(
+        return PublishHeld(
             f"main has {rows_in_main:,} of its {plural(len(wap.rows), 'number')}, and no history that tells why"
         )
     if rows_in_main > 0:
         return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
-    return Held(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)
+    return (
+        PublishHeld(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)
+    )
 
 
 # What to do with a reserved block whose writer is gone.

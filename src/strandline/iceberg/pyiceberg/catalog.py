@@ -97,18 +97,18 @@ class TableListing:
     problem: str | None  # why it cannot be opened; then nothing else is known
 
 
-def open_catalog(config: LakeConfig) -> LightCatalog:
+def open_catalog(config: LakeConfig) -> PyIcebergCatalog:
     remote = config.settings.catalog.kind == "rest"
     for _ in range(OPEN_ATTEMPTS_MAX - 1):
         try:
             with explained("the catalog"):
-                return LightCatalog(_load(config), remote=remote)
+                return PyIcebergCatalog(_load(config), remote=remote)
         except StorageError as e:
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
             if "already exists" not in e.message:
                 raise
     with explained("the catalog"):
-        return LightCatalog(_load(config), remote=remote)
+        return PyIcebergCatalog(_load(config), remote=remote)
 
 
 def _load(config: LakeConfig) -> Catalog:
@@ -140,7 +140,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
     return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
 
 
-class LightCatalog:
+class PyIcebergCatalog:
     def __init__(self, catalog: Catalog, *, remote: bool) -> None:
         self._catalog = catalog
         self._remote = remote

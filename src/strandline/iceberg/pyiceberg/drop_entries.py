@@ -19,7 +19,7 @@ from pyiceberg.table.update import AssertRefSnapshotId
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
-from strandline.iceberg.pyiceberg.catalog import LightCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
 
@@ -33,12 +33,12 @@ class Dropped:
     snapshot: int | None
 
 
-def is_possible(catalog: LightCatalog, name: str) -> bool:
+def is_possible(catalog: PyIcebergCatalog, name: str) -> bool:
     return int(catalog.load(name).metadata.format_version) <= FORMAT_VERSION_MAX
 
 
 def drop_data_files(
-    catalog: LightCatalog,
+    catalog: PyIcebergCatalog,
     name: str,
     wanted: Collection[str],
     key: Callable[[str], str],
@@ -75,7 +75,7 @@ def drop_data_files(
     raise AssertionError("unreachable")
 
 
-def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
+def landed(catalog: PyIcebergCatalog, name: str, token: str) -> int | None:
     """How many entries the commit of a batch removed; None if the table does not have that commit."""
     try:
         found = _landed(catalog.load(name), token)
@@ -84,12 +84,12 @@ def landed(catalog: LightCatalog, name: str, token: str) -> int | None:
     return None if found is None else found.count
 
 
-def has_entries(catalog: LightCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
+def has_entries(catalog: PyIcebergCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
     """Whether main has an entry for any of these files."""
     return bool(_entries(catalog.load(name), wanted, key))
 
 
-def void(catalog: LightCatalog, name: str, token: str) -> None:
+def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
     """From now on a commit of the batch cannot land. Raises CommitUnknown."""
     for _ in range(20):
         try:

@@ -28,7 +28,7 @@ class NumberedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Twice:
+class DuplicateNumbers:
     rows: int  # rows beyond the first of each sequence number
     first: int | None
 
@@ -68,11 +68,11 @@ def count_twice(
     is_owned: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
     *,
     rows_max: int = ROWS_READ_MAX,
-) -> Twice | None:
+) -> DuplicateNumbers | None:
     """None if too many rows would have to be read. Only numbers of ours count: others are foreign anyway."""
     chosen, spans = files_to_read(files)
     if not chosen:
-        return Twice(0, None)
+        return DuplicateNumbers(0, None)
     if sum(f.numbers for f in chosen) > rows_max:
         return None
     lo, hi = min(s[0] for s in spans), max(s[1] for s in spans)
@@ -80,4 +80,4 @@ def count_twice(
     numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
     more = counts > 1
-    return Twice(int((counts[more] - 1).sum()), int(found[more][0]) if more.any() else None)
+    return DuplicateNumbers(int((counts[more] - 1).sum()), int(found[more][0]) if more.any() else None)

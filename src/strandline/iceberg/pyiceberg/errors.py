@@ -35,13 +35,13 @@ def opening(what: str) -> Iterator[None]:
         try:
             yield
         except BadGzipFile as e:  # an OSError, but about the content
-            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
+            raise TableUnfit(f"{what} cannot be opened: {describe_error(e)}") from e
         except _NOT_OF_THE_TABLE:
             raise
         except Exception as e:
             if _is_of_the_database(e):
                 raise
-            raise TableUnfit(f"{what} cannot be opened: {told(e)}") from e
+            raise TableUnfit(f"{what} cannot be opened: {describe_error(e)}") from e
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _is_of_the_database(error: Exception) -> bool:
     return type(error).__module__.startswith("sqlalchemy.")
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The line of a validation report that says what is wrong; the others only locate it in the validator."""
     lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
     return next((line for line in lines if "error," in line), lines[0]).partition(" [type=")[0]

@@ -24,7 +24,7 @@ from pyiceberg.types import NestedField
 
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
-from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, Twice, count_twice
+from strandline.iceberg.pyiceberg.duplicate_numbers import DuplicateNumbers, NumberedFile, count_twice
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ class _Counter:
         nulls = None if self._field_id is None else null_numbers(file, self._field_id)
         return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
 
-    def count_twice(self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]) -> Twice | None:
+    def count_twice(
+        self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]
+    ) -> DuplicateNumbers | None:
         files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
 
         def read(file: NumberedFile) -> Iterator[NDArray[np.int64]]:

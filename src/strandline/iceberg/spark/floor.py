@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.core.types import Seq, SeqRange
-from strandline.iceberg.metadata.table_metadata import FLOOR_PREFIX, ToldPurge
+from strandline.iceberg.metadata.table_metadata import FLOOR_PREFIX, RecordedPurge
 from strandline.iceberg.spark.row_delete import delete
 from strandline.iceberg.spark.tables import SparkTables
 
-__all__ = ["PURGES_TOLD_MAX", "delete", "tell", "tell_purge", "with_neighbours"]
+__all__ = ["PURGES_TOLD_MAX", "delete", "with_neighbours", "write_floor", "write_purge"]
 
 PURGES_TOLD_MAX = 64  # beyond this, neighbours are combined: properties are read with every load of the table
 
 
-def tell(tables: SparkTables, name: str, floor: Seq) -> None:
+def write_floor(tables: SparkTables, name: str, floor: Seq) -> None:
     """Each floor is a property of its own, and the highest counts: a process that was given up for dead and sets its
     floor late lowers nothing."""
 
@@ -32,7 +32,7 @@ def tell(tables: SparkTables, name: str, floor: Seq) -> None:
     tables.repeat(attempt, f"the floor of {name} cannot be set")
 
 
-def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
+def write_purge(tables: SparkTables, name: str, purge: RecordedPurge) -> None:
     """So that a ledger that is restored from an earlier copy knows in which range rows are missing."""
 
     def attempt() -> None:
@@ -51,7 +51,9 @@ def tell_purge(tables: SparkTables, name: str, purge: ToldPurge) -> None:
     tables.repeat(attempt, f"{name} cannot be told what is purged")
 
 
-def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: int = PURGES_TOLD_MAX) -> ToldPurge:
+def with_neighbours(
+    known: Sequence[RecordedPurge], purge: RecordedPurge, *, told_max: int = PURGES_TOLD_MAX
+) -> RecordedPurge:
     """One entry that replaces all entries within it. It begins and ends with a purge, so that a ledger that knows both
     ends knows the entry. It has the highest of their numbers, for the purges in between."""
     told = purge.rows
@@ -60,7 +62,7 @@ def with_neighbours(known: Sequence[ToldPurge], purge: ToldPurge, *, told_max: i
         if len(others) < told_max:
             inside = [p for p in known if _within(p.rows, told)]
             count = purge.count + sum(p.count for p in inside)
-            return ToldPurge(told, count, max([purge.number, *(p.number for p in inside)]))
+            return RecordedPurge(told, count, max([purge.number, *(p.number for p in inside)]))
         nearest = min(others, key=lambda r: (max(int(r.lo) - int(told.hi), int(told.lo) - int(r.hi)), r.lo))
         told = SeqRange(min(told.lo, nearest.lo), max(told.hi, nearest.hi))
 

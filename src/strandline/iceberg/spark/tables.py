@@ -27,7 +27,7 @@ from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, FailedError, NoSuchDataset, StorageError, StrandlineError, Superseded
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.block_placement import Span
+from strandline.iceberg.metadata.block_placement import NumberSpan
 from strandline.iceberg.metadata.identifier import CATALOG, in_spark
 from strandline.iceberg.metadata.table_metadata import (
     EPOCH_PROPERTY,
@@ -263,7 +263,7 @@ class SparkTables:
             tasks.close()
         return found
 
-    def spans_above(self, name: str, number: int) -> list[Span]:
+    def spans_above(self, name: str, number: int) -> list[NumberSpan]:
         """Files of main with sequence numbers above this one, by their manifests alone. A file that does not say what
         it holds may hold any."""
         metrics = f"readable_metrics.{SEQ_COLUMN}"
@@ -278,7 +278,7 @@ class SparkTables:
             rows = above.distinct().collect()  # none, in a table that only we write to
         except Exception as e:
             raise explain(e, f"the files of {name} cannot be listed") from e
-        return [Span(number + 1, SEQ_MAX) if r["hi"] is None else Span(r["lo"], r["hi"]) for r in rows]
+        return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""

@@ -33,7 +33,7 @@ class UnderWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReportedIntent:
     """A closed intent that brought rows."""
 
     rows: SeqRange
@@ -109,7 +109,7 @@ def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Under
     }
 
 
-def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Batch]:
+def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, ReportedIntent]:
     """The last closed intent of each lane that delivered rows. After a recovery its row count may be an estimate."""
     some, closed = chunk.alias(), intent.alias()
     last = (
@@ -140,7 +140,7 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Ba
         .group_by(intent.c.lane_id, intent.c.after, intent.c.until, intent.c.closed_at)
     )
     return {
-        LaneId(row.lane_id): Batch(_range(row.after, row.until), row.rows, row.closed_at)
+        LaneId(row.lane_id): ReportedIntent(_range(row.after, row.until), row.rows, row.closed_at)
         for row in connection.execute(query)
     }
 

@@ -73,13 +73,13 @@ def _of(sink: SinkRecord) -> sa.Select[Any]:
     return sa.select(lane).where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
 
 
-def every(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
+def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
     return list(map(_Checker(sink, lake, table_uuid), unchecked(connection, sink)))
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
-    """As `every`, but without the comparison: for recovery."""
+    """As `list_lanes`, but without the comparison: for recovery."""
     # Sorted here, because the databases collate texts differently.
     return sorted(map(_lane, connection.execute(_of(sink))), key=lambda found: found.partition)
 

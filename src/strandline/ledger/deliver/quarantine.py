@@ -141,7 +141,7 @@ _WITH_PARTITION = sa.select(quarantined, lane.c.partition).join_from(
 )
 
 
-def every(
+def list_quarantined(
     connection: sa.Connection, sink: SinkRecord, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
     """The sink's rows by sequence number; `states` None means any state. All generations are included, because a reset

@@ -17,7 +17,7 @@ from strandline.ledger.schema.core import intent, lane, sink
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SentSpan:
     """The first and last sequence numbers promised under one `where` condition; other rows may lie between."""
 
     where: str | None
@@ -29,11 +29,11 @@ class Span:
 class LanePast:
     partition: str
     mark: Seq | None
-    spans: tuple[Span, ...]
+    spans: tuple[SentSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class SinkGeneration:
     """One generation of a sink, whose destination may hold rows of the dataset."""
 
     record: SinkRecord
@@ -46,7 +46,7 @@ class Holder:
         return not self.removed and self.generation == self.record.generation
 
 
-def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[Holder]:
+def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkGeneration]:
     """By name. The current generation of a live sink is included even if it has no lane."""
     # Intents are many and options few, so the database aggregates.
     rows = connection.execute(
@@ -74,7 +74,7 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[Holder]:
             known.append(record.generation)
         for generation in known:
             lanes = by_lane.get((record.id, generation), {})
-            found.append(Holder(record, generation, removed, tuple(_past(p, lanes[p]) for p in sorted(lanes))))
+            found.append(SinkGeneration(record, generation, removed, tuple(_past(p, lanes[p]) for p in sorted(lanes))))
     return found
 
 
@@ -85,5 +85,5 @@ def _past(partition: str, rows: Sequence[Any]) -> LanePast:
             where = json.loads(r.options).get("where") or None
             lo, hi = bounds.get(where, (r.after, r.until))
             bounds[where] = (min(lo, r.after), max(hi, r.until))
-    spans = (Span(w, seq_or_none(lo or None), Seq(hi)) for w, (lo, hi) in bounds.items())
+    spans = (SentSpan(w, seq_or_none(lo or None), Seq(hi)) for w, (lo, hi) in bounds.items())
     return LanePast(partition, seq_or_none(rows[0].mark), tuple(sorted(spans, key=lambda s: (s.until, s.where or ""))))

@@ -96,7 +96,7 @@ def add(
 
 
 def _taken(connection: sa.Connection, destination: str) -> RefusedError:
-    other = next((s.name for s in every(connection) if s.destination == destination), "another sink")
+    other = next((s.name for s in list_sinks(connection) if s.destination == destination), "another sink")
     return RefusedError(
         f"{other} delivers to {destination} already",
         hint="Two sinks never share a destination: choose another, or remove that sink first.",
@@ -111,12 +111,12 @@ def find(connection: sa.Connection, name: str) -> SinkRecord | None:
 def get(connection: sa.Connection, name: str) -> SinkRecord:
     found = find(connection, name)
     if found is None:
-        known = ", ".join(s.name for s in every(connection)) or "none yet"
+        known = ", ".join(s.name for s in list_sinks(connection)) or "none yet"
         raise NoSuchSink(f"there is no sink {name}", hint=f"Sinks here: {known}.")
     return found
 
 
-def every(connection: sa.Connection) -> list[SinkRecord]:
+def list_sinks(connection: sa.Connection) -> list[SinkRecord]:
     return _all(connection, sink.c.removed_at.is_(None))
 
 
@@ -144,7 +144,7 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
 def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
     """Sets the options of the next intent; an open intent keeps its own. The change may have fixed what made the sink
     fail, so the sink is retried at once, and `failing_since` starts anew."""
-    if any(s.destination == destination and s.id != id for s in every(connection)):
+    if any(s.destination == destination and s.id != id for s in list_sinks(connection)):
         raise _taken(connection, destination)
     text = options_text(options)
     return _change(connection, id, options=text, destination=destination, retry_at=None, failing_since=None)

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import BatchConflict, LedgerUnreadable, OpeningNeeded
+from strandline.core.errors import BatchConflict, LedgerUnreadable, ResyncNeeded
 from strandline.core.types import (
     SEQ_MAX,
     Abandoned,
@@ -23,10 +23,10 @@ from strandline.core.types import (
     BlockHead,
     BlockId,
     BlockKind,
+    BlockPlacement,
     DatasetId,
     Fence,
     OpenBlock,
-    Place,
     Published,
     Reserved,
     Seq,
@@ -82,7 +82,7 @@ class PlaceStale(Exception):
 
 
 def reserve(
-    ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: Place | None = None
+    ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: BlockPlacement | None = None
 ) -> tuple[Block, bool]:
     """Returns the block of this batch, durably reserved, and whether it is new. A known batch gets its old block.
 
@@ -106,12 +106,12 @@ def reserve(
         if place is not None:
             _step_over(connection, witness, wanted, place)
         while (placed := reserve_sql.place(connection, new)) is None:
-            check_opened(connection, wanted.dataset)
+            check_resynced(connection, wanted.dataset)
             known = batch_block(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
-        check_opened(connection, wanted.dataset)  # under the counter's lock, which a resync holds until it commits
+        check_resynced(connection, wanted.dataset)  # under the counter's lock, which a resync holds until it commits
         last, inserted = placed
         if wanted.received and inserted is not None:
             reserve_sql.check_unfinished(connection, wanted.dataset, wanted.batch_id)
@@ -130,7 +130,7 @@ def reserve(
     return Reserved(head, Fence(1), lease_until), True
 
 
-def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: Place) -> None:
+def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: BlockPlacement) -> None:
     """Moves the counter past the foreign sequence numbers in the table, so that nobody gets them. The snapshot that was
     checked is stored in the same transaction: stored alone, the next writer would not check, and reuse the numbers."""
     counter = sequence.lock(connection)
@@ -171,7 +171,7 @@ def get(connection: sa.Connection, id: BlockId) -> Block | None:
     return None if row is None else _block(row)
 
 
-def look(ledger: Ledger, head: BlockHead) -> Block | None:
+def find_block(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block's current state; None if the ledger does not know it, because it was restored from an older copy."""
     with ledger.read() as connection:
         # A resync may have stored the batch again in another row.
@@ -211,7 +211,7 @@ def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: Snap
     failpoints.hit("stage.before_mark")
     with ledger.write() as connection:
         sequence.check(connection, witness)
-        check_opened(connection, held.head.dataset)
+        check_resynced(connection, held.head.dataset)
         done = _change(
             connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
         )
@@ -375,12 +375,12 @@ def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> li
     return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.RECOVERED]
 
 
-def check_opened(connection: sa.Connection, dataset: DatasetId) -> None:
-    """Raises `OpeningNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
+def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
+    """Raises `ResyncNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
     forgotten. Until they are known again, nothing is ingested and nothing is settled."""
     if postponed(connection, dataset):
-        name = next((d.name for d in datasets.every(connection) if d.id == dataset), f"dataset {dataset}")
-        raise OpeningNeeded(
+        name = next((d.name for d in datasets.list_datasets(connection) if d.id == dataset), f"dataset {dataset}")
+        raise ResyncNeeded(
             f"{name}: its table could not be read when the ledger was found to be "
             "behind, so what came in since is not known",
             hint="`strandline recover` opens it as soon as its table can be read; `strandline status` says what is "

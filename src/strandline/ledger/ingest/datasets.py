@@ -58,12 +58,12 @@ def find(connection: sa.Connection, name: str) -> Dataset | None:
 def get(connection: sa.Connection, name: str) -> Dataset:
     found = find(connection, name)
     if found is None:
-        known = ", ".join(d.name for d in every(connection)) or "none yet"
+        known = ", ".join(d.name for d in list_datasets(connection)) or "none yet"
         raise NoSuchDataset(f"there is no dataset {name}", hint=f"Datasets here: {known}.")
     return found
 
 
-def every(connection: sa.Connection) -> list[Dataset]:
+def list_datasets(connection: sa.Connection) -> list[Dataset]:
     rows = connection.execute(sa.select(dataset).where(dataset.c.dropped_at.is_(None)).order_by(dataset.c.name))
     return [_dataset(r) for r in rows]
 

@@ -72,14 +72,14 @@ def rise(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class SinkProgress:
     """How far a sink has come in all of its lanes: it needs no row at or below this sequence number."""
 
     sink: SinkRecord
     number: Seq | None  # None: it may need the very first row
 
 
-def reaches(connection: sa.Connection, id: DatasetId) -> list[Reach]:
+def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkProgress]:
     """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts. Rows
     of partitions without a lane are above `planned`."""
     lowest = {
@@ -94,7 +94,7 @@ def reaches(connection: sa.Connection, id: DatasetId) -> list[Reach]:
     for record in sinks.of_dataset(connection, id):
         planned = int(record.planned or 0)
         at = min(planned, lowest.get((record.id, record.generation), planned))
-        found.append(Reach(record, seq_or_none(at or None)))
+        found.append(SinkProgress(record, seq_or_none(at or None)))
     return found
 
 

@@ -23,7 +23,7 @@ from strandline.ledger.schema.core import sink as sink_table
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LanePosition:
     """A lane's watermark and its open intent."""
 
     lane: LaneId
@@ -36,13 +36,13 @@ class Standing:
 class LaneDrop:
     """Moves a lane to `until` without the rows that it lacks. `until` is never inside a chunk that may still land."""
 
-    standing: Standing
+    standing: LanePosition
     until: Seq
 
 
-def standings(connection: sa.Connection, record: SinkRecord) -> list[Standing]:
+def standings(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
     begun = {i.lane: i for i in intents.open_of(connection, record)}
-    return [Standing(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
+    return [LanePosition(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
 
 
 def move(

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import batch_names, failpoints
-from strandline.core.errors import OpeningNeeded, RefusedError, UsageError, WitnessUnreadable
+from strandline.core.errors import RefusedError, ResyncNeeded, UsageError, WitnessUnreadable
 from strandline.core.types import BlockKind, DatasetId, Published, Reserved
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, utc_now
@@ -34,14 +34,14 @@ _IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FailedBatchFacts:
     """What is known of a batch that failed, besides its number of failures."""
 
     others_got_in: bool  # another batch of the dataset was reserved and published since the first failure of this one
     smaller_under_trial: bool  # a smaller batch has not failed often enough yet, and its outcome will tell more
 
 
-def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> Standing:
+def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
     """Compares sequence numbers, not clocks: whatever was reserved later has higher ones."""
     failed_from = connection.execute(
         sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id)
@@ -56,7 +56,7 @@ def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> Standing
         .having(sa.or_(bodies < len(batch.bodies), sa.and_(bodies == len(batch.bodies), receive_batch.c.id < batch.id)))
         .limit(1)
     )
-    return Standing(others, connection.execute(smaller).first() is not None)
+    return FailedBatchFacts(others, connection.execute(smaller).first() is not None)
 
 
 def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -> bool:
@@ -97,8 +97,8 @@ def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bo
 def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, **values: Any) -> bool:
     try:
         sequence.check(connection, witness)  # under this lock nobody can reserve a block for the batch
-        blocks.check_opened(connection, batch.dataset)
-    except (OpeningNeeded, WitnessUnreadable):
+        blocks.check_resynced(connection, batch.dataset)
+    except (ResyncNeeded, WitnessUnreadable):
         return False
     if blocks.batch_block(connection, batch.dataset, batch.batch_id) is not None:
         return False

@@ -12,7 +12,7 @@ from strandline.ledger.schema.receive import receive_hold
 _EVERY = sa.select(receive_hold.c.dataset_id, receive_hold.c.reason)
 
 
-def every(connection: sa.Connection) -> dict[DatasetId, str]:
+def list_holds(connection: sa.Connection) -> dict[DatasetId, str]:
     """The reason of each hold."""
     return {DatasetId(row.dataset_id): row.reason for row in connection.execute(_EVERY)}
 

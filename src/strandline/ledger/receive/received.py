@@ -73,7 +73,7 @@ class OtherBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class BodyGone:
     """Nothing was recorded: the token was revoked or the dataset dropped since the request was checked."""
 
     what: Literal["token", "dataset"]
@@ -84,7 +84,7 @@ class OnHold:
     """Nothing was recorded: the ledger was restored, and nobody knows which bodies the table has."""
 
 
-Decision = New | Repeat | Overlaps | OtherBody | Gone | OnHold | NotOwner | NotClaimed
+Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed
 
 
 def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
@@ -172,9 +172,9 @@ def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[
     found: dict[int, Decision] = {}
     for n, body in enumerate(bodies):
         if body.token not in tokens:
-            found[n] = Gone("token")
+            found[n] = BodyGone("token")
         elif body.dataset not in is_held:
-            found[n] = Gone("dataset")
+            found[n] = BodyGone("dataset")
         elif is_held[body.dataset]:
             found[n] = OnHold()
     return found

@@ -122,7 +122,7 @@ class ClaimOf:
     token: str | None  # the name of the owner
 
 
-def every_claim(connection: sa.Connection) -> list[ClaimOf]:
+def list_claims(connection: sa.Connection) -> list[ClaimOf]:
     """By dataset, lake and the sender's dataset, without datasets that were dropped."""
     rows = connection.execute(
         sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))

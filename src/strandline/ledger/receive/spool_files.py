@@ -40,7 +40,7 @@ class LeftFiles:
         return next((f.reason for f in self.first if f.dataset == dataset), None)
 
 
-def every_spooled(connection: sa.Connection) -> set[str]:
+def list_spool_files(connection: sa.Connection) -> set[str]:
     """The files that belong to a recorded body and are not removed."""
     waiting = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None), HAS_ROWS)
     return set(connection.execute(waiting).scalars())

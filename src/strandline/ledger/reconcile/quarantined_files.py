@@ -74,7 +74,7 @@ def purging(connection: sa.Connection) -> list[Swept]:
     return _in_state(connection, SweptState.PURGING)
 
 
-def held(connection: sa.Connection) -> list[Swept]:
+def list_quarantined(connection: sa.Connection) -> list[Swept]:
     return _in_state(connection, SweptState.HELD)
 
 

@@ -16,7 +16,7 @@ from strandline.ledger.schema.reconcile import suspect_file
 
 def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
     """Returns how many are new. A known suspect file does not change, released or not."""
-    known = {suspect.path for suspect in every(connection)}
+    known = {suspect.path for suspect in list_suspects(connection)}
     new = [suspect for suspect in found if suspect.path not in known]
     now = utc_now()
     for some in slices(new, 5):
@@ -28,7 +28,7 @@ def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
     return len(new)
 
 
-def every(connection: sa.Connection) -> list[Suspect]:
+def list_suspects(connection: sa.Connection) -> list[Suspect]:
     """By path."""
     return [_suspect(row) for row in connection.execute(sa.select(suspect_file).order_by(suspect_file.c.path))]
 

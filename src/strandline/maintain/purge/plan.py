@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from strandline.core.delivery_types import ChunkState, Intent
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
-from strandline.ledger.deliver.sink_exposure import Holder, LanePast, Span
+from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.maintain.retain_plan import RANGES_MAX, range_or_none
 
 UNDER_WAY = "a delivery of them was under way, or never ended"
@@ -47,7 +47,7 @@ class MayHold:
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgeResult:
     deleted_rows: int
     first: int | None
     last: int | None
@@ -78,7 +78,7 @@ OUT_OF_REACH = 10**9  # more sequence numbers than are reserved while a purge ru
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class MatchingRows:
     """Matching rows of a table, by what their sequence numbers say."""
 
     sealed: Seq | None
@@ -110,7 +110,7 @@ class Fitting:
         return max(1, self.near - counter)
 
 
-def delete_condition(where: str, fits: Fitting, counter: int, ours_above: Sequence[SeqRange]) -> str:
+def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
     """Matches no row that was not counted, even if others change the table meanwhile: settled rows only within the
     recorded range, and none above the seal whose sequence number is or may become ours. `where` may end in a comment,
     hence the line breaks."""
@@ -132,7 +132,7 @@ def delete_condition(where: str, fits: Fitting, counter: int, ours_above: Sequen
 
 
 @dataclass
-class Reached:
+class SentRanges:
     """For one generation of a sink, the ranges of each lane, by the condition under which rows were chosen."""
 
     sent: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
@@ -157,10 +157,10 @@ def _add(to: dict[str | None, dict[str, list[SeqRange]]], where: str | None, lan
         to.setdefault(where, {})[lane] = merge_ranges([*to.get(where, {}).get(lane, []), rows])
 
 
-def reached(holder: Holder, sealed: Seq, begun: Mapping[str, Intent]) -> Reached:
+def sent_ranges(holder: SinkGeneration, sealed: Seq, begun: Mapping[str, Intent]) -> SentRanges:
     """`begun`: the open intents of the current generation, by partition; their chunks are more exact than their bounds.
     If conditions alternated, the bounds alone do not show which rows were chosen by which."""
-    found = Reached()
+    found = SentRanges()
     start = holder.record.start if holder.is_current else None
     for past in holder.lanes:
         _of_lane(found, past, start, int(sealed), begun.get(past.partition))
@@ -175,7 +175,7 @@ def reached(holder: Holder, sealed: Seq, begun: Mapping[str, Intent]) -> Reached
     return found
 
 
-def _of_lane(found: Reached, past: LanePast, start: Seq | None, sealed: int, begun: Intent | None) -> None:
+def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, begun: Intent | None) -> None:
     mark = int(past.mark or 0)
     for span in past.spans:
         after, until = int(span.after or 0), min(int(span.until), sealed)
@@ -194,7 +194,7 @@ def _of_lane(found: Reached, past: LanePast, start: Seq | None, sealed: int, beg
         found.add_may(None, past.partition, rows, NOT_RECORDED)
 
 
-def _overlap(a: Span, b: Span) -> bool:
+def _overlap(a: SentSpan, b: SentSpan) -> bool:
     return (a.after or 0) < b.until and (b.after or 0) < a.until
 
 
@@ -211,7 +211,7 @@ def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list
     return found
 
 
-def began_below(holder: Holder, floor: Seq | None) -> bool:
+def began_below(holder: SinkGeneration, floor: Seq | None) -> bool:
     """Whether the sink was or may have been sent a row at or below the floor."""
     if floor is None:
         return False
@@ -224,15 +224,15 @@ def began_below(holder: Holder, floor: Seq | None) -> bool:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def at_sink(holder: Holder, count: int) -> AtSink:
+def at_sink(holder: SinkGeneration, count: int) -> AtSink:
     r = holder.record
     return AtSink(r.name, r.kind, r.destination, count, holder.generation, _older(holder), holder.removed)
 
 
-def may_hold(holder: Holder, count: int | None, why: Sequence[str]) -> MayHold:
+def may_hold(holder: SinkGeneration, count: int | None, why: Sequence[str]) -> MayHold:
     r = holder.record
     return MayHold(r.name, r.kind, r.destination, count, tuple(why), holder.generation, _older(holder), holder.removed)
 
 
-def _older(holder: Holder) -> bool:
+def _older(holder: SinkGeneration) -> bool:
     return holder.generation != holder.record.generation

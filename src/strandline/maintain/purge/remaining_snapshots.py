@@ -24,14 +24,14 @@ class Shown:
 
 def still_shown(search: RowSearch, progress: Progress) -> Shown:
     history = maintenance.history(search.context.tables(), search.dataset.name)
-    keepers = kept_by(history)
+    keepers = snapshots_kept_by(history)
     asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -history.snapshots[s].at_ms)
     showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
     for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
         progress("looking what older snapshots show", n, len(asked))
         if _shows(search, snapshot):
             showing.add(snapshot)
-    return told(keepers, showing)
+    return describe_remaining(keepers, showing)
 
 
 def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
@@ -43,7 +43,7 @@ def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
         return True
 
 
-def kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
+def snapshots_kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
     """All snapshots but main's newest, by what keeps them; several refs may keep the same snapshot."""
     main = next((r.snapshot for r in history.refs if r.name == "main"), None)
     lineage = set(_ancestors(history, main))
@@ -68,7 +68,7 @@ def _ancestors(history: TableHistory, of: SnapshotId | None) -> Iterator[Snapsho
         of = history.snapshots[of].parent
 
 
-def told(keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]) -> Shown:
+def describe_remaining(keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]) -> Shown:
     said, refs = [], 0
     for (what, name), kept in keepers.items():
         count = sum(s in showing for s in kept)

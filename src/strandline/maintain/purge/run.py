@@ -26,10 +26,10 @@ from pyspark.sql import types as T
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkId, SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, OpeningNeeded, StrandlineError, Superseded, UsageError
+from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, StrandlineError, Superseded, UsageError
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
-from strandline.iceberg.metadata.table_metadata import ToldPurge
+from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
 from strandline.iceberg.spark import maintenance as upkeep
 from strandline.iceberg.spark.conditions import find_instability
@@ -37,7 +37,7 @@ from strandline.iceberg.spark.tables import JAVA_ERRORS, explain
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sink_exposure, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
-from strandline.ledger.deliver.sink_exposure import Holder
+from strandline.ledger.deliver.sink_exposure import SinkGeneration
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.maintain import floors
@@ -59,20 +59,20 @@ from strandline.maintain.purge.outside_table import (
 from strandline.maintain.purge.plan import (
     MEANWHILE,
     AtSink,
-    Fitting,
+    MatchingRows,
     MayHold,
-    Purged,
+    PurgeResult,
     at_sink,
     delete_condition,
     may_hold,
 )
 from strandline.maintain.purge.remaining_snapshots import still_shown
-from strandline.maintain.purge.sinks import Finding, SinkSearch
+from strandline.maintain.purge.sinks import SinkExposure, SinkSearch
 from strandline.maintain.purge.table_rows import RowSearch, ours_above
 from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 
-__all__ = ["AtSink", "MayHold", "Purged", "purge"]
+__all__ = ["AtSink", "MayHold", "PurgeResult", "purge"]
 
 R = TypeVar("R")
 
@@ -91,7 +91,7 @@ def purge(
     dry_run: bool = False,
     progress: Progress = quiet,
     alive: Callable[[], None] = lambda: None,
-) -> Purged:
+) -> PurgeResult:
     """Calls `alive` right before files are written anew; it raises if this run was taken for dead."""
     if not where.strip():
         raise UsageError("a condition that says nothing would delete everything", hint="Say which rows: --where EXPR.")
@@ -103,10 +103,10 @@ class _Table:
     """What the table had, and which sinks."""
 
     floor: Seq | None
-    fits: Fitting
+    fits: MatchingRows
     refused: RefusedFound
-    findings: tuple[Finding, ...]
-    meanwhile: tuple[Holder, ...] = ()
+    findings: tuple[SinkExposure, ...]
+    meanwhile: tuple[SinkGeneration, ...] = ()
 
 
 @dataclass
@@ -119,7 +119,7 @@ class _Purge:
     alive: Callable[[], None]
     left: list[str] = field(default_factory=list)
 
-    def run(self, *, keep_snapshots: bool) -> Purged:
+    def run(self, *, keep_snapshots: bool) -> PurgeResult:
         self._check(keep_snapshots=keep_snapshots)
         named_before = tuple(sorted({*self._named_before(), *self._late_before()}))
         bodies = 0
@@ -141,7 +141,7 @@ class _Purge:
         if fits.waiting:
             self.left.append(f"{plural(fits.waiting, 'row', 'is')} not settled yet")
         current = [f for f in table.findings if f.holder.is_current]
-        return Purged(
+        return PurgeResult(
             fits.total,
             None if fits.range is None else fits.range.lo,
             None if fits.range is None else fits.range.hi,
@@ -217,7 +217,7 @@ class _Purge:
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 return self._count_and_delete()
-            except (OpeningNeeded, MarkMoved, LeaseLost):  # each of them before anything is recorded
+            except (ResyncNeeded, MarkMoved, LeaseLost):  # each of them before anything is recorded
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
                 self.context.ingestion.recover()
@@ -275,7 +275,7 @@ class _Purge:
         failpoints.hit("purge.after_record")
         tables, name, fits = self.context.tables(), self.dataset.name, table.fits
         if fits.range is not None:
-            table_floor.tell_purge(tables, name, ToldPurge(fits.range, fits.rows, counter.last))
+            table_floor.write_purge(tables, name, RecordedPurge(fits.range, fits.rows, counter.last))
         if tables.view(name).epoch > counter.epoch:  # after the record on the table, as in retention
             raise Superseded(
                 "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
@@ -323,7 +323,7 @@ class _Purge:
 
     # --- sinks that were added while rows were deleted ---
 
-    def _meanwhile(self, fits: Fitting, leases: _Leases) -> tuple[Holder, ...]:
+    def _meanwhile(self, fits: MatchingRows, leases: _Leases) -> tuple[SinkGeneration, ...]:
         """Sinks that were added, or whose lease was lost, while rows were deleted: they may have been sent some of the
         rows, and nobody counted what they lack."""
         with self.context.ledger.write() as connection:

@@ -17,18 +17,18 @@ from strandline.core.types import Dataset, Seq, SeqRange
 from strandline.iceberg.spark.conditions import find_instability
 from strandline.ledger.deliver import sink_exposure
 from strandline.ledger.deliver.losses import NewLoss
-from strandline.ledger.deliver.sink_exposure import Holder
+from strandline.ledger.deliver.sink_exposure import SinkGeneration
 from strandline.ledger.maintain import skipped_rows
-from strandline.ledger.maintain.skipped_rows import Standing
+from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain import count_rows
 from strandline.maintain.context import MaintainContext, Progress
-from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, Reached, began_below, reached
+from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, SentRanges, began_below, sent_ranges
 from strandline.maintain.purge.table_rows import RowSearch
 from strandline.maintain.retain_plan import owed, range_or_none
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class QuarantinedMatch:
     """A matching row in quarantine that is in the table, too."""
 
     sink: SinkId
@@ -39,8 +39,8 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    holder: Holder
+class SinkExposure:
+    holder: SinkGeneration
     sent: int
     may: int
     why: tuple[str, ...]  # why it may have more such rows; empty if it has none, as far as we know
@@ -58,13 +58,15 @@ class SinkSearch:
     where: str
     progress: Progress
 
-    def look(self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[Refused]) -> list[Finding]:
+    def look(
+        self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[QuarantinedMatch]
+    ) -> list[SinkExposure]:
         """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
             known = sink_exposure.of_dataset(connection, self.dataset.id)
             standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
-            return [_with_floor(Finding(h, 0, 0, (), ()), floor) for h in known]
+            return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
         table = RowSearch(self.context, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
         fits = table.persist(StorageLevel.MEMORY_ONLY)  # few rows, read many times
         try:
@@ -79,19 +81,19 @@ class SinkSearch:
             fits.unpersist()
 
     def _finding(
-        self, fits: DataFrame, holder: Holder, standings: Sequence[Standing], sealed: Seq, found: int
-    ) -> Finding:
+        self, fits: DataFrame, holder: SinkGeneration, standings: Sequence[LanePosition], sealed: Seq, found: int
+    ) -> SinkExposure:
         begun = {s.partition: s.intent for s in standings if s.intent is not None}
-        reach = reached(holder, sealed, begun)
+        reach = sent_ranges(holder, sealed, begun)
         sent = self._count(fits, reach.sent, reach)
         may = self._count(fits, reach.may, reach)
         if CONDITION_UNFIT in reach.why:
             sent, may = 0, sent + may
         lacking = self._owed(fits, holder.record, standings, sealed) if holder.is_current else ()
         why = tuple(reach.why) if may else ()
-        return Finding(holder, sent, min(may, found), why, lacking)
+        return SinkExposure(holder, sent, min(may, found), why, lacking)
 
-    def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: Reached) -> int:
+    def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: SentRanges) -> int:
         total = 0
         for where, lanes in by.items():
             counted = self._chosen(fits, count_rows.Owed(lanes, None, where))
@@ -101,7 +103,7 @@ class SinkSearch:
             total += sum(c.rows for c in counted.values())
         return total
 
-    def _chosen(self, fits: DataFrame, asked: count_rows.Owed) -> dict[str, count_rows.Counted] | None:
+    def _chosen(self, fits: DataFrame, asked: count_rows.Owed) -> dict[str, count_rows.RowCounts] | None:
         """None if the sink's own condition cannot be evaluated, or fails on some row."""
         if asked.where is not None and not _fits(fits, asked.where):
             return None
@@ -113,7 +115,7 @@ class SinkSearch:
             return None
 
     def _owed(
-        self, fits: DataFrame, record: SinkRecord, standings: Sequence[Standing], sealed: Seq
+        self, fits: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], sealed: Seq
     ) -> tuple[NewLoss, ...]:
         lanes = {s.partition: owed(s, sealed) for s in standings}
         others = range_or_none(int(record.planned or 0), int(sealed))
@@ -139,7 +141,7 @@ def _fits(df: DataFrame, where: str) -> bool:
         return False
 
 
-def _without_refused(finding: Finding, aside: Sequence[Refused]) -> Finding:
+def _without_refused(finding: SinkExposure, aside: Sequence[QuarantinedMatch]) -> SinkExposure:
     """The watermark is above quarantined rows, but the sink does not have them."""
     marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
     own = [r for r in aside if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
@@ -149,5 +151,5 @@ def _without_refused(finding: Finding, aside: Sequence[Refused]) -> Finding:
     return replace(finding, sent=max(0, finding.sent - passed), may=finding.may + again, why=why)
 
 
-def _with_floor(finding: Finding, floor: Seq | None) -> Finding:
+def _with_floor(finding: SinkExposure, floor: Seq | None) -> SinkExposure:
     return replace(finding, why=(*finding.why, RETAINED)) if began_below(finding.holder, floor) else finding

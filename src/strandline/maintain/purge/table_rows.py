@@ -20,7 +20,7 @@ from strandline.iceberg.spark.tables import explain
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, sequence
 from strandline.maintain.context import MaintainContext
-from strandline.maintain.purge.plan import OUT_OF_REACH, Fitting
+from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
 
 
@@ -40,7 +40,7 @@ class RowSearch:
         """The whole table: foreign rows are about persons, too."""
         return self.context.tables().spark.table(in_spark(self.dataset.name))
 
-    def look(self, sealed: Seq | None) -> Fitting:
+    def look(self, sealed: Seq | None) -> MatchingRows:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
         fitting = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
@@ -60,7 +60,7 @@ class RowSearch:
                 F.max(F.when(beyond <= counter + OUT_OF_REACH, beyond)).alias("near"),
             ).collect()[0]  # fmt: skip
         within = None if found["first"] is None else SeqRange(Seq(found["first"]), Seq(found["last"]))
-        return Fitting(
+        return MatchingRows(
             sealed, within, found["rows"], self._ours(within, sealed, found["rows"]), found["below"],
             found["unnumbered"], found["waiting"], found["beyond"], found["near"] or 0, counter + OUT_OF_REACH,
         )  # fmt: skip

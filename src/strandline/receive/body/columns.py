@@ -35,7 +35,7 @@ _ARROW: dict[str, Any] = {
 }
 
 
-class Misfit(Exception):
+class BodyMisfit(Exception):
     """A value that its column cannot hold: the row's index in the array, and why."""
 
     def __init__(self, row: int, why: str) -> None:
@@ -91,8 +91,8 @@ def check(rows: pa.Table, columns: Sequence[Column]) -> None:
             try:
                 _check_required(chunk, None, column.required, column.name)
                 _check(chunk, column.type, column.name)
-            except Misfit as e:
-                raise Misfit(before + e.row, e.why) from e
+            except BodyMisfit as e:
+                raise BodyMisfit(before + e.row, e.why) from e
             before += len(chunk)
 
 
@@ -146,9 +146,9 @@ def _owners(array: Array) -> Iterator[None]:
     """Translates the index of a list element into the index of its list."""
     try:
         yield
-    except Misfit as e:
+    except BodyMisfit as e:
         parents = pc.list_parent_indices(_as_list(array))
-        raise Misfit(parents[e.row].as_py(), e.why) from e
+        raise BodyMisfit(parents[e.row].as_py(), e.why) from e
 
 
 def _as_list(array: Array) -> Array:
@@ -172,4 +172,4 @@ def _check_required(array: Array, owner: Array | None, required: bool, path: str
 
 def _demand(fits: Array, why: str) -> None:
     if pc.all(fits).as_py() is False:
-        raise Misfit(pc.index(fits, False).as_py(), why)
+        raise BodyMisfit(pc.index(fits, False).as_py(), why)

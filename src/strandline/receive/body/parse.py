@@ -14,7 +14,7 @@ from strandline.core.types import SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.receive.body.arrow import read_arrow
-from strandline.receive.body.columns import Misfit, arrow_schema, check, width_bytes
+from strandline.receive.body.columns import BodyMisfit, arrow_schema, check, width_bytes
 from strandline.receive.body.decompress import TooLarge, unpack, unpack_pieces
 from strandline.receive.body.json_lines import ReadLines, read_json
 
@@ -49,7 +49,7 @@ def read_body(body: Packed, columns: tuple[Column, ...], bytes_max: int, read_li
             raise TypeError("the rows do not have the columns of their table")
         try:
             check(part, columns)
-        except Misfit as e:
+        except BodyMisfit as e:
             raise BadRow(e.row + 1 if lines is None else int(lines[e.row]), e.why) from e
         parts.append(part)
     if body.numbers is not None and after is None:

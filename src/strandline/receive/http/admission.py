@@ -19,7 +19,7 @@ GAUGE_SECONDS = 1.0  # how long a measurement of the waiting bytes is used; byte
 INSPECTIONS_AT_ONCE_MAX = 8
 
 
-class Gate:
+class AdmissionGate:
     def __init__(self, settings: ReceiveSettings) -> None:
         self._settings = settings
         self._inside = 0

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from strandline.core.forward_protocol import Answer
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.owners import NotClaimed, NotOwner
-from strandline.ledger.receive.received import Decision, Gone, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
             return Reply(409, Answer.CONFLICT, why, {"held": _pairs(held)})
         case OtherBody(stored):
             return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
-        case Gone(what):
+        case BodyGone(what):
             return no_token() if what == "token" else no_dataset()
         case OnHold():
             return on_hold()
@@ -88,7 +88,7 @@ def on_hold() -> Reply:
 def behind(retry_after_seconds: int) -> Reply:
     why = (
         "the receiver's ledger was restored, or a writer died, and the ledger is not opened yet: an ingesting receiver "
-        "or `strandline ledger open` does that. Nothing was taken; send the same request again later"
+        "or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
     )
     return busy(why, retry_after_seconds, status=503)
 

@@ -18,7 +18,7 @@ from strandline.core import forward_protocol
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers, questions
 from strandline.receive.http.answers import Reply, Turned
-from strandline.receive.http.request_handler import Taking
+from strandline.receive.http.request_handler import RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ _SECURITY: list[dict[str, list[str]]] = [{"token": []}]
 
 
 def create_app(parts: ReceiverContext) -> FastAPI:
-    state: dict[str, Taking] = {}
+    state: dict[str, RequestHandler] = {}
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        state["taking"] = Taking(parts)
+        state["taking"] = RequestHandler(parts)
         try:
             yield
         finally:
@@ -70,7 +70,7 @@ def create_app(parts: ReceiverContext) -> FastAPI:
     return app
 
 
-def _add_rows(app: FastAPI, state: Mapping[str, Taking]) -> None:
+def _add_rows(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
     @app.post(
         _ROWS,
         status_code=202,
@@ -84,7 +84,7 @@ def _add_rows(app: FastAPI, state: Mapping[str, Taking]) -> None:
         return _response(await state["taking"].take(request, dataset))
 
 
-def _add_questions(app: FastAPI, state: Mapping[str, Taking]) -> None:
+def _add_questions(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
     @app.post(f"{_ROWS}/claimed", **_question("Which sink feeds this dataset", questions.ClaimedQuestion))
     async def claimed(request: Request, dataset: str) -> JSONResponse:
         return _response(await questions.claimed(state["taking"], request, dataset))

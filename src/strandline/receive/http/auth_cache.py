@@ -25,7 +25,7 @@ class Caller:
     mark: TokenMark  # of the token's owner, for the note in the spool
 
 
-class Callers:
+class AuthCache:
     """Used from one event loop only, so it needs no locks."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.http import answers
 from strandline.receive.http.answers import Reply, Turned
 from strandline.receive.http.auth_cache import Caller
-from strandline.receive.http.request_handler import Taking
+from strandline.receive.http.request_handler import RequestHandler
 
 
 def _storable(bytes_max: int) -> AfterValidator:
@@ -86,14 +86,14 @@ class InspectQuestion(_Sender):
     hi: Number
 
 
-_Ask = Callable[[Taking, Request, str], Awaitable[Reply]]
+_Ask = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
 
 
 def _through_the_gate(ask: _Ask) -> _Ask:
     """Counts a question like a body, except that waiting rows do not hold it up."""
 
     @wraps(ask)
-    async def asked(taking: Taking, request: Request, name: str) -> Reply:
+    async def asked(taking: RequestHandler, request: Request, name: str) -> Reply:
         with taking.gate.entered():
             return await ask(taking, request, name)
 
@@ -101,7 +101,7 @@ def _through_the_gate(ask: _Ask) -> _Ask:
 
 
 @_through_the_gate
-async def claimed(taking: Taking, request: Request, name: str) -> Reply:
+async def claimed(taking: RequestHandler, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimedQuestion)
 
@@ -116,7 +116,7 @@ async def claimed(taking: Taking, request: Request, name: str) -> Reply:
 
 
 @_through_the_gate
-async def claim(taking: Taking, request: Request, name: str) -> Reply:
+async def claim(taking: RequestHandler, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, ClaimQuestion)
 
@@ -161,7 +161,7 @@ def _claim_reply(record: SourceRecord) -> Reply:
 
 
 @_through_the_gate
-async def held(taking: Taking, request: Request, name: str) -> Reply:
+async def held(taking: RequestHandler, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, HeldQuestion)
     lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
@@ -181,7 +181,7 @@ async def held(taking: Taking, request: Request, name: str) -> Reply:
 
 
 @_through_the_gate
-async def inspect(taking: Taking, request: Request, name: str) -> Reply:
+async def inspect(taking: RequestHandler, request: Request, name: str) -> Reply:
     caller = await taking.caller(request, name)
     asked = await _read(taking, request, InspectQuestion)
     if asked.lo > asked.hi:
@@ -208,7 +208,7 @@ def _told(more: dict[str, Any]) -> Reply:
     return Reply(200, Answer.ACCEPTED, None, more)
 
 
-async def _read(taking: Taking, request: Request, kind: type[_Asked]) -> _Asked:
+async def _read(taking: RequestHandler, request: Request, kind: type[_Asked]) -> _Asked:
     data = await taking.read(request, min(QUESTION_BYTES_MAX, taking.settings.body_bytes_max))
     return await taking.look(lambda: _parsed(data, kind))
 

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from strandline.core import failpoints, forward_protocol
 from strandline.core.bounded_text import check_text
-from strandline.core.errors import BadRow, NoSuchDataset, OpeningNeeded, SchemaError, StrandlineError, UsageError
+from strandline.core.errors import BadRow, NoSuchDataset, ResyncNeeded, SchemaError, StrandlineError, UsageError
 from strandline.core.types import Dataset, DatasetId
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
@@ -32,13 +32,13 @@ from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.committer import Committer
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers
-from strandline.receive.http.admission import Gate
+from strandline.receive.http.admission import AdmissionGate
 from strandline.receive.http.answers import Reply, Turned
-from strandline.receive.http.auth_cache import Caller, Callers
+from strandline.receive.http.auth_cache import AuthCache, Caller
 from strandline.receive.ledger_watch import LedgerWatch
-from strandline.receive.record_found import Adoption
-from strandline.receive.schema_cache import Target, Targets
-from strandline.receive.sqlite_lock import Turns
+from strandline.receive.record_found import FoundBodies
+from strandline.receive.schema_cache import DatasetSchema, SchemaCache
+from strandline.receive.sqlite_lock import LedgerAccess
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,16 +63,16 @@ class Arrival:
     digest_header: str | None
 
 
-class Taking:
+class RequestHandler:
     def __init__(self, parts: ReceiverContext) -> None:
         self.parts = parts
         self.settings = parts.config.settings.receive
-        self.gate = Gate(self.settings)
-        self.ledger = Turns(parts.ledger)
+        self.gate = AdmissionGate(self.settings)
+        self.ledger = LedgerAccess(parts.ledger)
         self.committer = Committer(self.ledger, parts.spool)
-        self._targets = Targets(parts.schema_of)
-        self._callers = Callers()
-        adoption = Adoption(parts.ledger, parts.spool, parts.receipts)
+        self._targets = SchemaCache(parts.schema_of)
+        self._callers = AuthCache()
+        adoption = FoundBodies(parts.ledger, parts.spool, parts.receipts)
         self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
@@ -118,7 +118,7 @@ class Taking:
             dataset = datasets.find(connection, full)
             if dataset is None:
                 raise Turned(answers.no_dataset())
-            if dataset.id in receive_holds.every(connection):
+            if dataset.id in receive_holds.list_holds(connection):
                 raise Turned(answers.on_hold())
             caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
             return caller, received.waiting_bytes(connection) if measure else None
@@ -126,7 +126,7 @@ class Taking:
     def _check_ledger(self) -> None:
         try:
             self.watch.check()
-        except OpeningNeeded as e:
+        except ResyncNeeded as e:
             log.warning("a request is asked to come again: %s", e.message)
             raise Turned(answers.behind(self.settings.retry_after_seconds)) from e
 
@@ -240,7 +240,7 @@ class Taking:
                 raise
         return self._read(arrival.packed, newer), newer.dataset
 
-    def _read(self, packed: Packed, target: Target) -> pa.Table:
+    def _read(self, packed: Packed, target: DatasetSchema) -> pa.Table:
         return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
 
     async def _recorded(self, body: Body, caller: Caller) -> Reply:
@@ -250,7 +250,7 @@ class Taking:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):
             self.gate.added(body.dataset, body.spool_bytes)
-        elif isinstance(decision, received.Gone | received.OnHold):
+        elif isinstance(decision, received.BodyGone | received.OnHold):
             self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)
 

@@ -14,9 +14,9 @@ from itertools import chain
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.wording import plural
 from strandline.reconcile.compare import guard
-from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, compare
+from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, compare
 from strandline.reconcile.compare.findings import Gather, Judged, gathered
-from strandline.reconcile.compare.judge import Ground, Judge, missing_finding, shared_keys
+from strandline.reconcile.compare.judge import Judge, RunPlaces, missing_finding, shared_keys
 from strandline.reconcile.compare.places import Places
 from strandline.reconcile.model import (
     Content,
@@ -50,7 +50,7 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class CompareBounds:
     shrink_max: float
     looks_at_once: int
 
@@ -73,11 +73,11 @@ def compared(
     references: LakeReferences,
     ledger_context: LedgerContext,
     ways: Ways,
-    bounds: Bounds,
+    bounds: CompareBounds,
     places: Places = NO_PLACES,
 ) -> Survey:
     tables = {
-        name: Reach(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
+        name: TableKeys(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
         for name, t in references.by_name.items()
     }
     difference = compare(listing, tables, references.also)
@@ -93,13 +93,13 @@ def surveyed(
     references: LakeReferences,
     ledger_context: LedgerContext,
     ways: Ways,
-    bounds: Bounds,
+    bounds: CompareBounds,
     places: Places = NO_PLACES,
     gather: Gather = gathered,
 ) -> Survey:
     """Checks and judges all differences. `sought` is in the order of tables."""
     stopped = stops(references, difference, ledger_context, bounds.shrink_max, places)
-    ground = Ground(
+    ground = RunPlaces(
         warehouse.rstrip("/"),
         {name: table.folders[0] for name, table in references.by_name.items()},
         stopped,
@@ -203,7 +203,7 @@ def stops(
 
 
 def _orphans(
-    files: Iterable[Unreferenced], ground: Ground, ledger_context: LedgerContext, ways: Ways
+    files: Iterable[Unreferenced], ground: RunPlaces, ledger_context: LedgerContext, ways: Ways
 ) -> Iterator[Judged]:
     judge = Judge(ground, ledger_context)
     for n, file in enumerate(files):
@@ -237,10 +237,10 @@ def _sought(references: LakeReferences, difference: Difference) -> Iterator[Soug
 def _missing(
     sought: Iterable[Sought],
     difference: Difference,
-    ground: Ground,
+    ground: RunPlaces,
     ledger_context: LedgerContext,
     ways: Ways,
-    bounds: Bounds,
+    bounds: CompareBounds,
     failures: list[PrefixFailure],
     unshown: Unshown,
 ) -> Iterator[Finding]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from strandline.reconcile.paths import Room, Roots, checksum_of, is_metadata_file, key, room_of_folder
-from strandline.reconcile.storage.listing import Folder, Listing
+from strandline.reconcile.storage.listing import ListedFolder, Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class TableKeys:
     """One table, as far as comparing needs it."""
 
     folders: Sequence[str]  # keys of its location, and of other places that it writes to
@@ -38,7 +38,7 @@ class Difference:
     vanished: Set[str] = frozenset()  # keys of folders that no table owns, and that contain a table's metadata
 
 
-def compare(listing: Listing, tables: Mapping[str, Reach], also: Set[str] = frozenset()) -> Difference:
+def compare(listing: Listing, tables: Mapping[str, TableKeys], also: Set[str] = frozenset()) -> Difference:
     """`also`: further referenced keys, of no particular table."""
     names = sorted(tables)
     reached: Set[str] = tables[names[0]].keys if len(names) == 1 else set().union(*(tables[n].keys for n in names))
@@ -79,7 +79,7 @@ def table_folder(folder: str) -> str:
     return outer if name == Room.METADATA else folder
 
 
-def is_metadata(folder: str, root: str, table: Reach) -> bool:
+def is_metadata(folder: str, root: str, table: TableKeys) -> bool:
     return folder == table.metadata_folder or room_of_folder(folder, root) is Room.METADATA
 
 
@@ -92,7 +92,7 @@ def _keys(path: str, names: Sequence[str]) -> tuple[bool, Sequence[str]]:
 
 
 def _extra(
-    path: str, folder: Folder, whole: Sequence[str], unreached: Set[str], reached: Set[str], also: Set[str]
+    path: str, folder: ListedFolder, whole: Sequence[str], unreached: Set[str], reached: Set[str], also: Set[str]
 ) -> tuple[list[tuple[str, int | None, int | None]], int]:
     """The unreferenced files of a folder, and how many of all are checksums. A checksum file shares the fate of its
     file; while that exists, it is not reported."""
@@ -135,7 +135,7 @@ def _once(extra: list[tuple[str, int | None, int | None]]) -> list[tuple[str, in
 
 
 def _attributed(
-    pending: set[str], listing: Listing, tables: Mapping[str, Reach]
+    pending: set[str], listing: Listing, tables: Mapping[str, TableKeys]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     if not pending:
         return {}, {}

@@ -33,7 +33,7 @@ _CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class RunPlaces:
     """The places of one run, as far as they are known."""
 
     warehouse: str  # canonical
@@ -60,7 +60,7 @@ class _Place:
 class Judge:
     """Judges unreferenced files. It judges a folder once, because a folder may have a million of them."""
 
-    def __init__(self, ground: Ground, ledger_context: LedgerContext) -> None:
+    def __init__(self, ground: RunPlaces, ledger_context: LedgerContext) -> None:
         self._ground = ground
         self._context = ledger_context
         self._places: dict[tuple[str, str | None], _Place | None] = {}
@@ -153,7 +153,13 @@ def is_superseded(path: str, current: str) -> bool:
 
 
 def missing_finding(
-    table: str, entry: Entry, ground: Ground, ledger_context: LedgerContext, *, shared: bool, stopped: Protection | None
+    table: str,
+    entry: Entry,
+    ground: RunPlaces,
+    ledger_context: LedgerContext,
+    *,
+    shared: bool,
+    stopped: Protection | None,
 ) -> Finding:
     seal = ledger_context.seals.get(table)
     holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import StorageError
 from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
-from strandline.reconcile.compare.diff import Difference, Reach, Unreferenced, is_metadata, table_folder
+from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, is_metadata, table_folder
 from strandline.reconcile.model import Content, PrefixFailure
 from strandline.reconcile.on_spark.listing import pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
@@ -46,12 +46,12 @@ Locate = Callable[[Sequence[str]], DataFrame]
 class Owning:
     """Finds the table that owns a folder. Runs on the executors."""
 
-    tables: Mapping[str, Reach]  # without their keys
+    tables: Mapping[str, TableKeys]  # without their keys
 
     @classmethod
     def of(cls, references: SparkReferences) -> Owning:
         found = references.by_name.items()
-        return cls({name: Reach(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
+        return cls({name: TableKeys(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
 
     def owner_of(self) -> Callable[[str], tuple[str | None, bool]]:
         """Given a folder's key: the table, and whether the table's metadata is there."""

@@ -23,7 +23,7 @@ from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.storage.inventory import list_local, list_local_level
 from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows
-from strandline.reconcile.storage.listing import Folder, Listing
+from strandline.reconcile.storage.listing import ListedFolder, Listing
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
 from strandline.storage.s3_listing import Bucket
@@ -183,7 +183,7 @@ class _Rows:
         for column, value in zip(self._columns, (kind, path, "", "", None, None, None, None, told), strict=True):
             column.append(value)
 
-    def add_files(self, path: str, folder: Folder, which: slice) -> None:
+    def add_files(self, path: str, folder: ListedFolder, which: slice) -> None:
         names = folder.names[which]
         count = len(names)
         whole = [f"{path}/{name}" for name in names]

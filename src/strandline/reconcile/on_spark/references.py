@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import SparkTables
 
 TABLES_AT_ONCE = 50  # more would make one query plan too large
@@ -101,7 +101,7 @@ class _Read:
 class SparkReferenceReader(ReferenceReader):
     def __init__(
         self,
-        catalog: LightCatalog,
+        catalog: PyIcebergCatalog,
         reading: ManifestReading,
         tables: SparkTables,
         *,

@@ -41,7 +41,7 @@ class AvroUnknown(AvroUnreadable):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedFields:
     """The fields to read, by Iceberg's ids, and what to make of them. The expressions are ours, never from a file."""
 
     fields: Mapping[int, str]  # from field id to the name of a variable
@@ -55,7 +55,7 @@ class Wanted:
 _readers: dict[tuple[str, int], ReadBlock] = {}
 
 
-def read_records(content: bytes, wanted: Wanted) -> Iterator[list[Any]]:
+def read_records(content: bytes, wanted: WantedFields) -> Iterator[list[Any]]:
     if (compiled := compiled_decoder()) is None:
         raise AvroUnknown("PyIceberg has no compiled decoder here")
     try:
@@ -119,7 +119,7 @@ def _unpacked(block: bytes, codec: str) -> bytes:
     return zstandard.ZstdDecompressor().decompressobj().decompress(block)
 
 
-def _reader(schema: str, wanted: Wanted) -> ReadBlock:
+def _reader(schema: str, wanted: WantedFields) -> ReadBlock:
     known = (schema, id(wanted))
     if known not in _readers:
         made: dict[str, Any] = {}
@@ -148,7 +148,7 @@ _METHODS = (
 class _Source:
     """The source of a reader. It contains only numbers and names made here, nothing from the file."""
 
-    def __init__(self, schema: Any, wanted: Wanted) -> None:
+    def __init__(self, schema: Any, wanted: WantedFields) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise AvroUnknown("its schema is not a record")
         self._schema = schema

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from strandline.iceberg.pyiceberg.catalog import LightCatalog
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 
 FORMAT_VERSIONS = (1, 2, 3)
 ATTEMPTS_MAX = 4
@@ -128,7 +128,7 @@ def references_of(
 class ReferenceReader:
     def __init__(
         self,
-        catalog: LightCatalog,
+        catalog: PyIcebergCatalog,
         reading: ManifestReading,
         *,
         references_max: int,

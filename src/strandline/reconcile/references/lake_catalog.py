@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import NoSuchDataset, StorageError
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
-from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, LightCatalog
+from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, PyIcebergCatalog
 from strandline.reconcile.model import LedgerContext, References, Survey, Watch
 from strandline.reconcile.paths import key
 from strandline.reconcile.references.collect import LakeReferences
@@ -19,7 +19,7 @@ ReadReferences = Callable[[LakeReferences | None, Watch], LakeReferences]
 
 
 class LakeCatalog:
-    def __init__(self, catalog: LightCatalog, read: ReadReferences, spark: Callable[[], SparkTables]) -> None:
+    def __init__(self, catalog: PyIcebergCatalog, read: ReadReferences, spark: Callable[[], SparkTables]) -> None:
         self._catalog = catalog
         self._read = read
         self._spark = spark

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strandline.reconcile.paths import first_that_is_no_text, keys
-from strandline.reconcile.references.avro_reader import AvroUnknown, AvroUnreadable, Wanted, read_records
+from strandline.reconcile.references.avro_reader import AvroUnknown, AvroUnreadable, WantedFields, read_records
 
 _DELETED = 2
 _SHARED_FORM = "PUFFIN"
-_ENTRY = Wanted(
+_ENTRY = WantedFields(
     fields={0: "status", 134: "content", 100: "path", 101: "form"},
     texts=frozenset((100, 101)),
     inside=frozenset((2,)),
@@ -22,7 +22,7 @@ _ENTRY = Wanted(
     defaults="content, form = 0, ''",
     keep="(content or 0, form, path, status)",
 )
-_LISTED = Wanted(
+_LISTED = WantedFields(
     fields={500: "path", 501: "length", 502: "spec", 503: "snapshot", 504: "added", 505: "existing"},
     texts=frozenset((500,)),
     inside=frozenset(),

@@ -15,7 +15,7 @@ OnFound = Callable[[int], None]  # called with the number of further files
 
 
 @dataclass(slots=True)
-class Folder:
+class ListedFolder:
     names: list[str] = field(default_factory=list)
     # None, like `modified_ns`, if the listing has no sizes. A local listing has none: candidates are checked.
     sizes: array[int] | None = None
@@ -34,7 +34,7 @@ class Listing:
     """Complete below `roots`, except for `failures`."""
 
     roots: tuple[str, ...]
-    folders: dict[str, Folder] = field(default_factory=dict)  # by canonical path, without a trailing slash
+    folders: dict[str, ListedFolder] = field(default_factory=dict)  # by canonical path, without a trailing slash
     failures: list[PrefixFailure] = field(default_factory=list)
     # symbolic links, and whatever else is neither file nor folder; never followed, never touched
     links: list[str] = field(default_factory=list)
@@ -57,13 +57,13 @@ class Listing:
     def __len__(self) -> int:
         return sum(len(folder.names) for folder in self.folders.values())
 
-    def folder(self, path: str) -> Folder:
+    def folder(self, path: str) -> ListedFolder:
         found = self.folders.get(path)
         if found is None:
-            found = self.folders[path] = Folder()
+            found = self.folders[path] = ListedFolder()
         return found
 
-    def sorted_folders(self) -> Iterator[tuple[str, Folder]]:
+    def sorted_folders(self) -> Iterator[tuple[str, ListedFolder]]:
         for path in sorted(self.folders):
             yield path, self.folders[path]
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from strandline.reconcile.storage.listing import Folder, Listing, OnFound
+from strandline.reconcile.storage.listing import ListedFolder, Listing, OnFound
 from strandline.storage.s3_listing import Allowance, Bucket, Check, Found, PagesEnd
 
 PREFIXES_AT_ONCE = 8
@@ -131,7 +131,7 @@ def _read(bucket: Bucket, prefix: str, allowed: Allowance, *, is_level: bool, fo
     return part
 
 
-def _keep(folder_of: Callable[[str], Folder], base: str, objects: Iterable[Found]) -> None:
+def _keep(folder_of: Callable[[str], ListedFolder], base: str, objects: Iterable[Found]) -> None:
     for key, size, modified_ns in objects:
         folder, slash, name = key.rpartition("/")
         if name:  # otherwise it is a placeholder for a folder, and not a table's file

@@ -64,7 +64,7 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LaneListing:
     """The watermark and the objects of a lane at one moment."""
 
     mark: Seq | None
@@ -82,18 +82,18 @@ class Look:
         found = tuple(overlapping(self.held(), rows))
         return Conflict(found) if found else None
 
-    def beyond_mark(self) -> Look:
+    def beyond_mark(self) -> LaneListing:
         """Without the objects that the watermark covers anyway."""
-        return Look(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
+        return LaneListing(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
 
     def exactly(self, rows: SeqRange) -> Object | None:
         return next((o for o in self.objects if o.rows == rows), None)
 
 
-class Place(Protocol):
+class BlobStore(Protocol):
     """A folder or a bucket; names are relative to the sink's path or prefix. Methods raise `StorageError`."""
 
-    def look(self, lane: str, after: Seq | None) -> Look:
+    def look(self, lane: str, after: Seq | None) -> LaneListing:
         """The lane's watermark, and its objects: at least those that begin beyond `after` and beyond the watermark."""
 
     def names(self, folder: str) -> list[str]:
@@ -127,7 +127,7 @@ def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out
 class ObjectSink(ABC):
     """The part on the driver. Folders and buckets differ in the place and in the sender."""
 
-    def __init__(self, place: Place, *, dataset: str, generation: int, how: Format, destination: str) -> None:
+    def __init__(self, place: BlobStore, *, dataset: str, generation: int, how: Format, destination: str) -> None:
         self.form = how.form
         self.keeps_marks = True
         self.destination = destination
@@ -214,7 +214,7 @@ class ObjectSink(ABC):
                 )
         return Held(look.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
 
-    def _look(self, lane: str, after: Seq | None) -> Look:
+    def _look(self, lane: str, after: Seq | None) -> LaneListing:
         return self._place.look(lane, after)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
@@ -268,8 +268,8 @@ class ObjectSink(ABC):
         return None
 
 
-def looked(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) -> Look:
+def lane_listing(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) -> LaneListing:
     """Ignores names that are not ours."""
     objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
     mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
-    return Look(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))
+    return LaneListing(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))

@@ -20,7 +20,7 @@ from strandline.deliver.sinks.blobs.encode import Format, encode, identity_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from strandline.deliver.sinks.blobs.blob_sink import Place
+    from strandline.deliver.sinks.blobs.blob_sink import BlobStore
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class ObjectRehearsal:
 class ObjectComparison:
     """Encodes both sides again, with the libraries of today."""
 
-    place: Place
+    place: BlobStore
     how: Format
     header: tuple[str, ...]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from strandline.core.errors import StorageError
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, Look, looked
+from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, LaneListing, lane_listing
 from strandline.storage.durable import describe, link_new, make_folders, make_folders_in, new_file, sync_folder
 
 TEMPORARY = "_tmp"
@@ -35,14 +35,14 @@ class Folder:
         """Only `fence` makes this folder: a deliverer whose folder is gone has been superseded."""
         return Path(self.base, self.home, TEMPORARY, token)
 
-    def look(self, lane: str, after: Seq | None) -> Look:
+    def look(self, lane: str, after: Seq | None) -> LaneListing:
         there = self.names(lane)
         # after the objects: one that is removed in between is below a watermark
         marks = self.names(f"{lane}/{names.MARKS}")
-        mark = looked((), marks).mark
+        mark = lane_listing((), marks).mark
         if after is not None and mark is not None:
             there = [name for name in there if names.ends_beyond(name, mark)]
-        look = looked(((name, None) for name in there), marks)
+        look = lane_listing(((name, None) for name in there), marks)
         if look.objects:
             # The deliverer that linked them may have died before it synced the folder.
             with _told(self.path(lane)):

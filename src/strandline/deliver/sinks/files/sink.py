@@ -34,7 +34,7 @@ from strandline.deliver.sinks.blobs import decode, names
 from strandline.deliver.sinks.blobs.blob_sink import (
     FORMAT_OPTIONS,
     SUPERSEDED,
-    Look,
+    LaneListing,
     Object,
     ObjectSink,
     check_parcel,
@@ -57,7 +57,7 @@ class FilesSink(ObjectSink):
         self._local = folder
         # What each lane that was asked for since the fence has beyond its watermark. The senders of one token get it,
         # so that not each of them lists the lane.
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, LaneListing] = {}
         self._token: str | None = None
 
     def fence(self, token: str) -> None:
@@ -68,7 +68,7 @@ class FilesSink(ObjectSink):
         self._forget_unless(None)
         return super().held(lanes)
 
-    def _look(self, lane: str, after: Seq | None) -> Look:
+    def _look(self, lane: str, after: Seq | None) -> LaneListing:
         look = super()._look(lane, after)
         self._looks[lane] = look.beyond_mark()
         return look
@@ -95,7 +95,7 @@ class FilesSender:
     token: str
     # What each lane has beyond its watermark, as the driver or this sender listed it. Nobody else adds to it while this
     # deliverer's temporary folder exists.
-    _lanes: dict[str, Look] = field(default_factory=dict, repr=False)
+    _lanes: dict[str, LaneListing] = field(default_factory=dict, repr=False)
     _made: set[str] = field(default_factory=set, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
@@ -130,7 +130,7 @@ class FilesSender:
             return conflict
         name = names.object_name(parcel.range, self.how.extension)
         encoded = self._write(self.folder.path(f"{lane}/{name}"), parcel)
-        look = Look(look.mark, (*look.objects, Object(parcel.range, name)))
+        look = LaneListing(look.mark, (*look.objects, Object(parcel.range, name)))
         self._lanes[lane] = look
         if encoded is None:
             return self._repeat(lane, parcel, look)
@@ -149,7 +149,7 @@ class FilesSender:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _repeat(self, lane: str, parcel: Parcel, look: Look) -> Landed:
+    def _repeat(self, lane: str, parcel: Parcel, look: LaneListing) -> Landed:
         """Reports what landed under the range: that is the delivery."""
         there = look.exactly(parcel.range)
         known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)

@@ -49,7 +49,7 @@ class BodyFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     content: bytes = field(repr=False)
     rows: int
     digest: str  # of the content, as the receiver spells it: `sha256:` and hex
@@ -69,12 +69,12 @@ def choose_body_format(name: str, compression: str) -> BodyFormat:
     return BodyFormat(name, compression)
 
 
-def encode_body(parcel: Parcel, how: BodyFormat) -> Body:
+def encode_body(parcel: Parcel, how: BodyFormat) -> RequestBody:
     _check(parcel)
     plain = _arrow(parcel.rows) if how.name == "arrow" else _lines(parcel.rows)
     content = _compressed(plain, how.compression)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return Body(content, parcel.rows.num_rows, digest, encoder_of(how))
+    return RequestBody(content, parcel.rows.num_rows, digest, encoder_of(how))
 
 
 @cache

@@ -28,7 +28,7 @@ KEPT_MAX = 8  # pools of this process that wait for their next sender
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ConnectionRules:
     """How a server is reached. It is pickled with a sender."""
 
     allow: AllowList
@@ -181,11 +181,11 @@ def _tls_words(error: OSError) -> str:
 
 # --- keeping connections ---
 
-_kept: list[tuple[int, Reach, bytes, httpcore.ConnectionPool]] = []
+_kept: list[tuple[int, ConnectionRules, bytes, httpcore.ConnectionPool]] = []
 _lock = threading.Lock()
 
 
-def take_pool(reach: Reach, origin: bytes) -> httpcore.ConnectionPool:
+def take_pool(reach: ConnectionRules, origin: bytes) -> httpcore.ConnectionPool:
     """A pool that an earlier sender of this process left, or a new one. Each task has its own sender, and a task is
     short: without this, every chunk would cost a connection and a handshake."""
     with _lock:
@@ -201,7 +201,7 @@ def take_pool(reach: Reach, origin: bytes) -> httpcore.ConnectionPool:
     )
 
 
-def leave_pool(reach: Reach, origin: bytes, pool: httpcore.ConnectionPool) -> None:
+def leave_pool(reach: ConnectionRules, origin: bytes, pool: httpcore.ConnectionPool) -> None:
     surplus = None
     with _lock:
         _kept.append((os.getpid(), reach, origin, pool))

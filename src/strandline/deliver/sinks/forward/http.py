@@ -16,7 +16,7 @@ from strandline.core import forward_protocol
 from strandline.core.errors import ConfigError, UsageError
 from strandline.core.settings import read_secret
 from strandline.deliver.sinks.forward import connections
-from strandline.deliver.sinks.forward.connections import Reach
+from strandline.deliver.sinks.forward.connections import ConnectionRules
 
 ANSWER_BYTES_MAX = 1 << 20  # a longer response to a body is cut off, and its connection closed
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -29,7 +29,7 @@ _ASKED_AGAIN = (401, 403, 404)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Url:
     """A URL, as it is requested and as it is stored."""
 
     scheme: str
@@ -66,7 +66,7 @@ class Place:
         )
 
 
-def parse_place(url: str) -> Place:
+def parse_place(url: str) -> Url:
     """Raises UsageError, which never repeats the input: it may hold a secret."""
     hint = "http://HOST:PORT/v1/datasets/DATASET/rows of a receiver, or any URL that takes a POST."
     try:
@@ -85,7 +85,7 @@ def parse_place(url: str) -> Place:
     host = parsed.raw_host.decode("ascii").lower().rstrip(".")
     if not _HOST.fullmatch(host) or (parsed.port is not None and not 1 <= parsed.port <= 65_535):
         raise UsageError("option url has a host or a port that cannot be", hint=hint)
-    return Place(
+    return Url(
         parsed.scheme,
         host,
         parsed.port or _DEFAULT_PORTS[parsed.scheme],
@@ -107,7 +107,7 @@ def hide(text: str, secrets: Iterable[str | None]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class BearerToken:
     """The secret, and where it was read from, so that it can be read again after a change."""
 
     value: str | None = field(repr=False, default=None)
@@ -120,12 +120,12 @@ class Token:
                 hint="A token is one word of plain characters; look for a line's end or a space in it.",
             )
 
-    def read_again(self) -> Token | None:
+    def read_again(self) -> BearerToken | None:
         """The token if it has changed since; None if not."""
         if self.source is None:
             return None
         try:
-            found = Token(read_secret(self.source), self.source)
+            found = BearerToken(read_secret(self.source), self.source)
         except (ConfigError, UsageError):
             return None  # this machine does not have it; the driver reads it before the next attempt
         return None if found.value == self.value else found
@@ -138,7 +138,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]  # names in lower case
     content: bytes = b""
@@ -172,7 +172,7 @@ class AnswerLate(AnswerLost):
 class Conversation:
     """Requests to one server. Connects on first use, and keeps the connection; it is pickled without."""
 
-    def __init__(self, place: Place, token: Token, reach: Reach) -> None:
+    def __init__(self, place: Url, token: BearerToken, reach: ConnectionRules) -> None:
         self.place = place
         self.token = token
         self.reach = reach
@@ -201,7 +201,7 @@ class Conversation:
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
         bytes_max: int = ANSWER_BYTES_MAX,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """If the server rejects the token, it is read again once and the request is repeated as it is. Raises
         AddressRefused, NotSent or AnswerLost."""
         answer = self._request(method, under, headers or {}, content, bytes_max)
@@ -210,7 +210,9 @@ class Conversation:
             answer = self._request(method, under, headers or {}, content, bytes_max)
         return answer
 
-    def _request(self, method: str, under: str, headers: Mapping[str, str], content: bytes, bytes_max: int) -> Answer:
+    def _request(
+        self, method: str, under: str, headers: Mapping[str, str], content: bytes, bytes_max: int
+    ) -> HttpAnswer:
         if self._pool is None:
             self._pool = connections.take_pool(self.reach, self.place.origin)
         sent = {"Host": self.place.netloc, "User-Agent": "strandline", "Accept": "application/json", **headers}
@@ -240,7 +242,7 @@ class Conversation:
             raise AnswerLost(str(e) or type(e).__name__) from None
 
 
-def _read(answer: httpcore.Response, bytes_max: int) -> Answer:
+def _read(answer: httpcore.Response, bytes_max: int) -> HttpAnswer:
     """Reads to the end, so that the connection can be used again; a response that is too long is cut off and closes
     it."""
     parts, size = [], 0
@@ -250,4 +252,4 @@ def _read(answer: httpcore.Response, bytes_max: int) -> Answer:
         if size > bytes_max:
             break
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
-    return Answer(answer.status, headers, b"".join(parts)[: bytes_max + 1])
+    return HttpAnswer(answer.status, headers, b"".join(parts)[: bytes_max + 1])

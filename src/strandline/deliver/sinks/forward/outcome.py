@@ -14,8 +14,8 @@ from strandline.core import forward_protocol
 from strandline.core.types import Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, TryLater, Unknown
-from strandline.deliver.sinks.forward.body import Body
-from strandline.deliver.sinks.forward.http import Answer
+from strandline.deliver.sinks.forward.body import RequestBody
+from strandline.deliver.sinks.forward.http import HttpAnswer
 from strandline.deliver.sinks.forward.success import Success
 
 NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between gave it"
@@ -27,7 +27,13 @@ _WORDS_MAX = 300
 
 
 def outcome_of(
-    answer: Answer, rows: SeqRange, body: Body, *, success: Success | None, wait_seconds_max: float, now: datetime
+    answer: HttpAnswer,
+    rows: SeqRange,
+    body: RequestBody,
+    *,
+    success: Success | None,
+    wait_seconds_max: float,
+    now: datetime,
 ) -> Outcome:
     """`success` says what the responses of a peer mean that is no receiver. It is None if the destination is a
     receiver: then a response without its header comes from something in between, and says nothing about rows."""
@@ -49,7 +55,7 @@ def outcome_of(
     return Refused(words) if answer.status in _REFUSALS else TryLater(words, wait)
 
 
-def _of_receiver(answer: Answer, rows: SeqRange, body: Body, words: str) -> Outcome | None:
+def _of_receiver(answer: HttpAnswer, rows: SeqRange, body: RequestBody, words: str) -> Outcome | None:
     """None: try later."""
     if 200 <= answer.status < 300:
         return _accepted(answer.fields, body, words)
@@ -62,7 +68,7 @@ def _of_receiver(answer: Answer, rows: SeqRange, body: Body, words: str) -> Outc
     return None
 
 
-def after_uncertainty(outcome: Outcome, answer: Answer, first: str) -> Outcome:
+def after_uncertainty(outcome: Outcome, answer: HttpAnswer, first: str) -> Outcome:
     """The outcome of a retry after a first attempt of unknown outcome. A receiver knows ranges, so it has not taken
     before what it refuses now. Any other server may have, and splitting would send the rows under other keys."""
     if isinstance(outcome, Refused) and not answer.from_receiver:
@@ -70,7 +76,7 @@ def after_uncertainty(outcome: Outcome, answer: Answer, first: str) -> Outcome:
     return outcome
 
 
-def _accepted(fields: Mapping[str, Any], body: Body, words: str) -> Outcome:
+def _accepted(fields: Mapping[str, Any], body: RequestBody, words: str) -> Outcome:
     if fields.get("outcome") != forward_protocol.Answer.ACCEPTED:
         return Unknown(f"{words}: the answer cannot be read")
     count, digest, size = fields.get("rows"), fields.get("digest"), len(body.content)
@@ -103,7 +109,7 @@ def ranges_of(value: object) -> list[SeqRange]:
     return sorted(found)
 
 
-def explain(answer: Answer) -> str:
+def explain(answer: HttpAnswer) -> str:
     """One line: the status, and the server's message."""
     try:
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"

@@ -15,7 +15,7 @@ from strandline.core.errors import StorageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward.address import AddressRefused
-from strandline.deliver.sinks.forward.http import Answer, AnswerLate, AnswerLost, Conversation, NotSent, Token
+from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, BearerToken, Conversation, HttpAnswer, NotSent
 from strandline.deliver.sinks.forward.outcome import NOT_THE_RECEIVER, explain
 
 LANES_AT_ONCE_MAX = 1000  # in one request
@@ -41,7 +41,7 @@ class Peer:
         self._conversation.close()
 
     @property
-    def token(self) -> Token:
+    def token(self) -> BearerToken:
         return self._conversation.token
 
     @property
@@ -163,7 +163,7 @@ class Peer:
     def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
         return self._told(self._request("POST", what, question))
 
-    def _told(self, answer: Answer) -> dict[str, Any]:
+    def _told(self, answer: HttpAnswer) -> dict[str, Any]:
         if not answer.from_receiver or not 200 <= answer.status < 300:
             raise self._error(explain(answer))
         self._check_version(answer)
@@ -171,7 +171,7 @@ class Peer:
             raise self._error(f"its answer is longer than {RECORD_BYTES_MAX >> 20} MiB")
         return answer.fields
 
-    def _request(self, method: str, under: str, question: Mapping[str, object]) -> Answer:
+    def _request(self, method: str, under: str, question: Mapping[str, object]) -> HttpAnswer:
         content = json.dumps(question, separators=(",", ":")).encode() if method == "POST" else b""
         headers = {"Content-Type": "application/json"} if content else {}
         lost = ""
@@ -188,7 +188,7 @@ class Peer:
                 lost = str(e)
         raise self._error(lost)
 
-    def _check_version(self, answer: Answer) -> None:
+    def _check_version(self, answer: HttpAnswer) -> None:
         version = answer.headers[forward_protocol.RECEIVER.lower()]
         if version != forward_protocol.VERSION:
             raise self._error(

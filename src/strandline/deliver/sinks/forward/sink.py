@@ -16,8 +16,8 @@ from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
 from strandline.deliver.sinks.forward.address import literal, parse_allow, refusal
 from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format
-from strandline.deliver.sinks.forward.connections import Reach
-from strandline.deliver.sinks.forward.http import Conversation, Place, Token, parse_place
+from strandline.deliver.sinks.forward.connections import ConnectionRules
+from strandline.deliver.sinks.forward.http import BearerToken, Conversation, Url, parse_place
 from strandline.deliver.sinks.forward.inspect_ranges import ForwardInspector
 from strandline.deliver.sinks.forward.peer import Peer
 from strandline.deliver.sinks.forward.send import ForwardSender
@@ -60,9 +60,9 @@ class ForwardSink:
     def __init__(
         self,
         context: SinkContext,
-        place: Place,
-        token: Token,
-        reach: Reach,
+        place: Url,
+        token: BearerToken,
+        reach: ConnectionRules,
         ca: _Ca,
         how: BodyFormat,
         success: Success | None,
@@ -192,8 +192,8 @@ def open_sink(context: SinkContext) -> ForwardSink:
     return ForwardSink(
         context,
         place,
-        Token(options.get("token"), context.given.get("token")),
-        Reach(allow, settings.connect_seconds_max, settings.answer_seconds_max),
+        BearerToken(options.get("token"), context.given.get("token")),
+        ConnectionRules(allow, settings.connect_seconds_max, settings.answer_seconds_max),
         _Ca((context.home / ca).resolve() if ca else None),
         choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd"),
         parse_success(options),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.core.errors import UsageError
-from strandline.deliver.sinks.forward.http import Answer
+from strandline.deliver.sinks.forward.http import HttpAnswer
 
 STATUS, HEADER, FIELD = "success_status", "success_header", "success_json"
 _ALREADY_THERE = 409  # what some servers answer to a key that they know
@@ -26,7 +26,7 @@ class Success:
     # the path of a field in a JSON response, and its value if that counts, too
     field: tuple[tuple[str, ...], str | None] | None = None
 
-    def lacking(self, answer: Answer) -> str | None:
+    def lacking(self, answer: HttpAnswer) -> str | None:
         """What a response with a status of success still lacks; None if nothing."""
         if self.header is not None:
             name, wanted = self.header
@@ -95,7 +95,7 @@ def _field(given: str) -> tuple[tuple[str, ...], str | None]:
     return path, value.strip() if equals else None
 
 
-def _value(answer: Answer, path: tuple[str, ...]) -> str | None:
+def _value(answer: HttpAnswer, path: tuple[str, ...]) -> str | None:
     """A string as it is, any other plain value as JSON spells it; None if the field is missing, null or false."""
     value: object = answer.fields
     for part in path:

@@ -42,7 +42,7 @@ BEGIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PostgresServer:
     """It is pickled and sent to the executors, so it includes what the driver's environment says."""
 
     parameters: dict[str, str | int] = field(repr=False)
@@ -84,7 +84,7 @@ def check_dsn(given: str) -> None:
         )
 
 
-def parse_server(dsn: str) -> Server:
+def parse_server(dsn: str) -> PostgresServer:
     parameters: dict[str, str | int] = {k: v for k, v in _parse(dsn).items() if v is not None and v != ""}
     if "service" in parameters:
         address = f"service={parameters['service']}/{parameters.get('dbname', '')}"
@@ -94,7 +94,7 @@ def parse_server(dsn: str) -> Server:
         database = str(parameters.get("dbname") or parameters.get("user") or "")
         where = url_quote(host, safe=",:[]"), parameters.get("port", 5432), url_quote(database, safe="")
         address = "{}:{}/{}".format(*where)
-    return Server(_DEFAULTS | parameters, address)
+    return PostgresServer(_DEFAULTS | parameters, address)
 
 
 def _environment() -> dict[str, str | int]:

@@ -13,7 +13,7 @@ from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.sink import Address, Inspected, covers
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, quote
-from strandline.deliver.sinks.postgres.connect import Server
+from strandline.deliver.sinks.postgres.connect import PostgresServer
 from strandline.deliver.sinks.postgres.record import Record, clip, numbers_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class PostgresInspector:
     """The record says which sequence numbers of a range were delivered, so each of them is looked up. A count alone
     would not do: rows of other lanes have numbers in the same range."""
 
-    def __init__(self, server: Server, table: TableName) -> None:
+    def __init__(self, server: PostgresServer, table: TableName) -> None:
         self._server = server
         self._table = table
         self._record = Record(table)

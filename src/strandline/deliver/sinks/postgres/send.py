@@ -20,7 +20,7 @@ from strandline.core.wording import part
 from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
-from strandline.deliver.sinks.postgres.connect import BEGIN, Server
+from strandline.deliver.sinks.postgres.connect import BEGIN, PostgresServer
 from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
 from strandline.deliver.sinks.postgres.table_identity import is_another_table
 from strandline.iceberg.schema.columns import Column
@@ -108,7 +108,7 @@ class CopyRehearsal:
 class PostgresSender:
     """Connects on first use, and keeps the connection."""
 
-    def __init__(self, server: Server, table: TableName, columns: tuple[Column, ...], application: str) -> None:
+    def __init__(self, server: PostgresServer, table: TableName, columns: tuple[Column, ...], application: str) -> None:
         self._server = server
         self._table = table
         self._columns = columns

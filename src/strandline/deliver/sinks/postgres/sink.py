@@ -29,7 +29,7 @@ from strandline.deliver.sink import (
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import (
     NAME_BYTES_MAX,
-    Misfit,
+    ColumnMisfit,
     TableName,
     add_columns,
     check_names,
@@ -41,7 +41,7 @@ from strandline.deliver.sinks.postgres.columns import (
     quote,
     read_shape,
 )
-from strandline.deliver.sinks.postgres.connect import Server, check_dsn, parse_server
+from strandline.deliver.sinks.postgres.connect import PostgresServer, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
 from strandline.deliver.sinks.postgres.send import CopyRehearsal, PostgresSender
@@ -60,7 +60,7 @@ class PostgresSink:
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresServer,
         table: TableName,
         *,
         create: bool,
@@ -125,7 +125,7 @@ class PostgresSink:
             )
         self._execute(connection, f"{statement}; {create_index(self._table)}")
 
-    def _refuse_if(self, found: Sequence[Misfit]) -> None:
+    def _refuse_if(self, found: Sequence[ColumnMisfit]) -> None:
         if found:
             raise SchemaError(
                 f"{self._table.plain} does not fit: {'; '.join(m.what for m in found)}",

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.blobs.blob_sink import Look, looked
+from strandline.deliver.sinks.blobs.blob_sink import LaneListing, lane_listing
 from strandline.storage.s3_client import Failure, RequestFailed, S3Client
 from strandline.storage.s3_settings import SINK_LIMITS, RequestLimits, S3Settings
 
@@ -45,7 +45,7 @@ class Bucket:
     def _client(self) -> S3Client:
         return S3Client(self.settings, self.limits)
 
-    def look(self, lane: str, after: Seq | None) -> Look:
+    def look(self, lane: str, after: Seq | None) -> LaneListing:
         """One listing is enough: `_marks/` sorts after all numbers."""
         objects: list[tuple[str, int | None]] = []
         marks: list[str] = []
@@ -55,7 +55,7 @@ class Bucket:
                 marks.append(last)
             elif not folder:
                 objects.append((last, entry.size))
-        return looked(objects, marks)
+        return lane_listing(objects, marks)
 
     def mark(self, lane: str) -> tuple[Seq, datetime] | None:
         """The lane's watermark, and when it was written by the store's clock."""

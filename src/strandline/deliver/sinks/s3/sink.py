@@ -42,7 +42,7 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     FORMAT_OPTIONS,
     RECORD_VERSION,
     SUPERSEDED,
-    Look,
+    LaneListing,
     ObjectSink,
     check_parcel,
     gone,
@@ -176,7 +176,7 @@ class S3Sender:
             return Unknown(failed.message)
         return TryLater(failed.message, failed.wait_seconds)
 
-    def look(self, lane: str) -> Look:
+    def look(self, lane: str) -> LaneListing:
         """What is held beyond the watermark. The listing begins there, so its length does not depend on history."""
         if lane not in self._marks:
             found = self.bucket.mark(lane)
@@ -184,7 +184,7 @@ class S3Sender:
         look = self.bucket.look(lane, self._marks[lane])
         mark = max((m for m in (look.mark, self._marks[lane]) if m is not None), default=None)
         self._marks[lane] = mark
-        return Look(mark, look.objects)
+        return LaneListing(mark, look.objects)
 
     def close(self) -> None:
         self._marks.clear()
