@@ -1,1 +1,1 @@
-"""The command line: one module per group of commands, rendering apart, errors turned into exit codes in `main`."""
+"""The command line: one module per group of commands, rendering apart; `main` turns errors into exit codes."""

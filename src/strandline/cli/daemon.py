@@ -1,4 +1,4 @@
-"""What commands that run until they are stopped have in common: their log, and how they end."""
+"""What long-running commands share: their log, and how they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 class EventLog:
-    """A line for each event on standard output: JSON, or `key=value` for people."""
+    """Writes one line per event to standard output: JSON, or `key=value` for people."""
 
     def __init__(self, *, as_json: bool) -> None:
         import structlog
@@ -43,7 +43,7 @@ def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> M
 
 
 def wait_for(stopping: threading.Event, *loops: Future[None]) -> None:
-    """Until one of them ends, which asks the others to; then until all have."""
+    """Waits until one loop ends, asks the others to stop, and waits for all."""
     try:
         while not any(loop.done() for loop in loops):
             time.sleep(0.1)
@@ -57,7 +57,7 @@ def wait_for(stopping: threading.Event, *loops: Future[None]) -> None:
 def stopped_by_signals(stopping: threading.Event, journal: EventLog) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set() and number == signal.SIGINT:
-            # Asked twice. Nothing is lost: whoever comes next goes on where this ends.
+            # Asked twice. Nothing is lost: the next process continues from here.
             os._exit(INTERRUPTED)
         stopping.set()
         journal.write("stopping", signal=signal.Signals(number).name)

@@ -1,4 +1,4 @@
-"""What `doctor` looks at: the machine, and the lake if there is one."""
+"""The checks of `doctor`: the machine, and the lake if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_checks(config: Path | None) -> list[Check]:
 
 
 def is_s3(config: Path | None) -> bool:
-    """What the lake needs, where its settings can be read; the checks say so if they cannot."""
+    """False if the settings cannot be read; the checks report that."""
     try:
         found = _config(config)
     except StrandlineError:
@@ -26,7 +26,7 @@ def is_s3(config: Path | None) -> bool:
 
 
 def _config(named: Path | None) -> LakeConfig | None:
-    """None where no lake was named and there is none here: that is nothing to complain about."""
+    """None if no lake was named and there is none here: that is no error."""
     try:
         path = find_config(named, os.environ, Path.cwd())
     except ConfigError:

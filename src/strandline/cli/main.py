@@ -84,7 +84,7 @@ def root(
 
 
 def main() -> None:
-    # Times are UTC everywhere. Spark hands timestamps to Python in the process's zone, where some do not exist.
+    # Times are UTC everywhere. Spark passes timestamps to Python in the process's time zone, where some do not exist.
     os.environ["TZ"] = "UTC"
     if hasattr(time, "tzset"):
         time.tzset()
@@ -153,7 +153,7 @@ def _wrong_usage(error: typer.TyperException) -> StrandlineError:
 
 
 class UnexpectedError(StrandlineError):
-    """Nobody raised this on purpose: a fault of the program."""
+    """Nobody raised this on purpose: a bug of the program."""
 
 
 def _unexpected(error: Exception) -> StrandlineError:

@@ -1,4 +1,4 @@
-"""What every command takes, and how it gets its lake."""
+"""Options that all commands share, and how a command opens its lake."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from strandline.cli.output import Output
 from strandline.core.errors import RefusedError
 from strandline.lake import Lake, open_lake
 
-START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"
-"""The groups that `strandline --help` shows."""
+START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"  # the groups that `strandline --help` shows
 
 ConfigOption = Annotated[
     Path | None,
@@ -48,7 +47,7 @@ def opened_with_spark(config: Path | None, out: Output, doing: str) -> Iterator[
 
 
 def confirm(out: Output, *, yes: bool, question: str, refusal: str) -> None:
-    """Ask where there is someone to ask; elsewhere only --yes is an answer."""
+    """Asks if a person is there; otherwise only --yes is an answer. Raises RefusedError."""
     if yes:
         return
     if not out.can_ask:

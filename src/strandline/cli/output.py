@@ -1,7 +1,7 @@
-"""Where output goes: results on standard output, everything else on standard error.
+"""Where output goes: results to standard output, everything else to standard error.
 
-With --json there is one document on standard output and nothing else on it. Colour, spinners and bars are for
-terminals; in a pipe the same words come plain, and progress is silent.
+With --json there is one document on standard output and nothing else. Colour, spinners and bars are for terminals; in a
+pipe the same words come plain, without progress.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from rich.text import Text
 
 from strandline.core.documents import json_text
 
-PIPE_WIDTH = 200
-"""A pipe has no width of its own, and a table must not be cut to that of a terminal that is not there."""
+PIPE_WIDTH = 200  # a pipe has no width, and a table must not be cut to the width of a terminal that does not exist
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process with an exit code of its own; `main` knows what to do."""
+        """Rich would end the process with an exit code of its own; `main` handles it."""
         raise BrokenPipeError
 
 
@@ -52,7 +51,7 @@ class Output:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a person to show progress to."""
+        """Whether a person sees the progress."""
         return self.err.is_terminal and not self.as_json
 
     @property
@@ -60,12 +59,12 @@ class Output:
         return self.is_live and sys.stdin.isatty()
 
     def show(self, document: dict[str, Any], *renderables: RenderableType) -> None:
-        """The result: the document with --json, else what people read."""
+        """The result: the document with --json, otherwise the text for people."""
         if self.as_json:
             print(dumps(document))
             return
         for renderable in renderables:
-            # Lines are left to the terminal to wrap, so that a path in one can be copied whole.
+            # The terminal wraps lines of text, so that a path in one can be copied whole.
             self.out.print(renderable, soft_wrap=isinstance(renderable, Text))
 
     def note(self, text: str, style: str = "dim") -> None:
@@ -74,20 +73,20 @@ class Output:
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """A spinner on a terminal; what is given to the function that it yields replaces the words."""
+        """A spinner on a terminal; the yielded function changes its text."""
         if not self.is_live:
             yield lambda _: None
             return
         with (
             self.warnings_after(),
-            # Where both are the terminal, what is printed must pass through the console that draws the spinner.
+            # If both are the terminal, everything must be printed through the console that draws the spinner.
             (self.out if self.out.is_terminal else self.err).status(Text(text, "dim")) as status,
         ):
             yield lambda words: status.update(Text(words, "dim"))
 
     @contextmanager
     def warnings_after(self) -> Iterator[None]:
-        """What is logged meanwhile is shown when the spinner is gone, not in the midst of it."""
+        """Shows log messages after the spinner is gone, not in the midst of it."""
         kept = _Kept()
         ours = logging.getLogger("strandline")
         ours.addHandler(kept)
@@ -104,13 +103,13 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
 
 
 def printable(text: str) -> str:
-    """The same JSON, escaped for terminals and pipes that could not hold its characters."""
+    """The same JSON, escaped for terminals and pipes whose encoding lacks its characters."""
     if text.isascii() or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
         return text
     return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
 
 
 def shown(path: Path) -> str:
-    """As a person here would type it."""
+    """As a person in this folder would type it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)

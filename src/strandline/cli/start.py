@@ -1,11 +1,11 @@
-"""What the shell calls: it sets the house in order before everything is imported, which is most of a short command."""
+"""The shell command's entry point: it tunes the garbage collector before the imports, most of a short command."""
 
 from __future__ import annotations
 
 import gc
 
+# modules are not garbage, but by default Python searches them every 700 objects: a tenth of a start
 OBJECTS_BEFORE_A_SEARCH = 100_000
-"""Modules are no garbage. By default Python looks for some among them every 700 objects: a tenth of a start."""
 
 
 def main() -> None:

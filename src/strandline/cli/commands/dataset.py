@@ -177,7 +177,7 @@ def alter(
 
 
 def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list[str]) -> list[Alteration]:
-    """Dropped first, added last: so that a column can be replaced by another of its name."""
+    """Drops first and adds last, so that a column can be replaced by another of its name."""
     from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
     from strandline.iceberg.schema.schema_file import parse_type
 

@@ -79,7 +79,7 @@ def _preview(out: Output, lake: Lake, only: str | None) -> None:
 
 
 def _preview_one(lake: Lake, record: SinkRecord) -> SinkPreview:
-    """A sink that cannot be asked does not keep the others from being shown."""
+    """A sink that does not answer does not keep the others from being shown."""
     from strandline.deliver.plan.preview import SinkPreview
 
     try:
@@ -108,7 +108,7 @@ def run(
         lake.on_start = lambda words: journal.write("starting", what=words)
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
             journal.serving([s.name for s in lake.delivery.every()])
-            # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
+            # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
             loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble, journal.well)]
             if lake.maintenance.is_scheduled:
                 journal.scheduled(lake)
@@ -123,7 +123,7 @@ def run(
 
 
 class DeliverLog(EventLog):
-    """What the daemon tells. What stays as it is, is told once."""
+    """The daemon's log. It writes a state once, not again while it lasts."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(as_json=as_json)
@@ -192,7 +192,7 @@ class DeliverLog(EventLog):
     def maintenance_trouble(self, error: StrandlineError) -> None:
         self.write("maintenance_failed", reason=error.message, hint=error.hint)
 
-    # The reconciler, from another one.
+    # The reconciler, from another thread.
 
     def sweep_scheduled(self, lake: Lake) -> None:
         s = lake.config.settings.reconcile

@@ -118,7 +118,7 @@ def status(
         from rich.live import Live
 
         with (
-            suppress(KeyboardInterrupt),  # this is how a watch ends
+            suppress(KeyboardInterrupt),  # Ctrl-C ends the watch
             Live(render_status.status(lake.status()), console=out.out, auto_refresh=False) as live,
         ):
             while True:

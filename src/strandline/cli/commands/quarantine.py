@@ -24,7 +24,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="Every row that the sink 
 
 
 def _chosen(numbers: list[int] | None, *, everything: bool) -> list[int] | None:
-    """None: all of them, and only where someone said so."""
+    """None: all of them, only with --all."""
     if bool(numbers) == everything:
         raise UsageError("which rows?", hint="Say their numbers, or --all.")
     return numbers or None

@@ -79,7 +79,7 @@ def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> str | None:
 
 
 def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[], None]) -> int:
-    """A reader that is cut off gets the token behind the last row that it was given."""
+    """If reading fails or is interrupted, prints the token of the last printed row."""
     behind = since
     try:
         for line, token in rows.lines():
@@ -102,7 +102,7 @@ def _print_lines(out: Output, rows: Rows, since: str | None, ready: Callable[[],
 
 
 def _print_document(rows: Rows, ready: Callable[[], None]) -> int:
-    """Streamed, and a whole document also where reading fails on the way: it says so, and where to go on."""
+    """Streams the document, and completes it even if reading fails: then it has the error, and where to continue."""
     write = sys.stdout.write
     write('{"rows": [')
     tail: dict[str, Any] = {}

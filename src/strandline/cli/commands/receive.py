@@ -63,13 +63,13 @@ def receive(
             lake.receiver.serve(stopping, journal, host=host, port=port, ingest=ingest)
 
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(1, "strandline-receive") as pool:
-            # Not in the main thread, where PySpark would put a handler of its own for Ctrl-C in place of ours.
+            # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
             wait_for(stopping, pool.submit(serve))
         journal.write("stopped")
 
 
 class ReceiveLog(EventLog):
-    """What the receiver tells. What stays as it is, is told once."""
+    """The receiver's log. It writes a state once, not again while it lasts."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(as_json=as_json)

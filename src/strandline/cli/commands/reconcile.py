@@ -19,8 +19,7 @@ from strandline.status import documents
 
 app = typer.Typer(invoke_without_command=True)
 
-DOUBTFUL_EXIT_CODE = 4
-"""The run went through, and somebody should look."""
+DOUBTFUL_EXIT_CODE = 4  # the run completed, and somebody should look
 
 RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", show_default=False, min=1)]
 

@@ -247,7 +247,7 @@ def kinds(
 
 
 def _options_of(kind: str) -> Sequence[Option] | str:
-    """Or what is wrong with the package that brings it: the other kinds are shown all the same."""
+    """The options, or what is wrong with the package of the kind: the other kinds are still shown."""
     from strandline.deliver.sink_kinds import find_kind
 
     try:

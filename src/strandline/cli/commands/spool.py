@@ -29,8 +29,7 @@ app = typer.Typer(
     help="Bodies that were received and could not be ingested: look at them, try them again, give them up."
 )
 
-LINES_MAX = 20
-"""Bodies in the text; --json has them all."""
+LINES_MAX = 20  # bodies in the text; --json has all
 
 BodiesArgument = Annotated[
     list[int] | None,
@@ -44,7 +43,7 @@ DatasetOption = Annotated[
 
 
 def _chosen(bodies: list[int] | None, *, everything: bool, dataset: str | None) -> list[int] | None:
-    """None: all of them, and only where someone said so."""
+    """None: all of them, only with --all."""
     if bool(bodies) == everything:
         raise UsageError("which bodies?", hint="Say their numbers, or --all.")
     if dataset is not None and not everything:

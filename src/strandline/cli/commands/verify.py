@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 
-SHOWN_MAX = 20
-"""Findings of one kind in the text; --json has them all."""
+SHOWN_MAX = 20  # findings of one kind in the text; --json has all
 _NOTED = ("!", "yellow")
 
 
@@ -48,7 +47,7 @@ def verify(
     out = Output(as_json=json)
     with opened(config) as lake:
         if sink is not None:
-            lake.delivery.get(sink)  # a wrong name is told before Spark starts
+            lake.delivery.get(sink)  # reports a wrong name before Spark starts
         with one_bar(out, "starting Spark") as bar:
             lake.on_start = bar.say
             report = lake.delivery.verify(
@@ -59,9 +58,6 @@ def verify(
     out.show(documents.verify(report), *rendered(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
-
-
-# --- what it says ----------------------------------------------------------------------------------------------------
 
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:

@@ -1,4 +1,4 @@
-"""The second half of `strandline demo`: two sinks, a deliverer that is killed on the way, and the proof."""
+"""The second part of `strandline demo`: two sinks, a deliverer that is killed on the way, and the proof."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from strandline.core.wording import plural
 SINKS = {"archive": "parquet", "partner": "jsonl"}
 FOLDER = "delivered"
 CHUNK_ROWS, THURSDAY_ROWS, THURSDAY_ID = 500, 250, 100_001
-LEASE_SECONDS = 3
-"""Of the deliverer that is killed: the next one need not wait for a minute."""
+LEASE_SECONDS = 3  # of the deliverer that is killed: the next one must not have to wait for a minute
 GO_ON_SECONDS_MAX = 180
 
 _OBJECT = re.compile(r"(\d{19})-(\d{19})\.\w+")
 
 
-# As a consumer sees a sink: folders, names and files, and nothing of Strandline's code.
+# A sink as a consumer sees it: folders, names and files, without Strandline's code.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,11 @@ def _mark(demo: Demo, sink: str) -> int:
 
 
 def consumed(demo: Demo, sink: str) -> Iterator[int]:
-    """What a consumer reads: objects at or below the mark."""
+    """What a consumer reads: objects at or below the watermark."""
     mark = _mark(demo, sink)
     for one in _objects(demo, sink):
         if one.hi <= mark:
             yield from one.ids()
-
-
-# The steps.
 
 
 def add_sinks(demo: Demo) -> None:
@@ -133,7 +129,7 @@ def go_on_delivering(demo: Demo) -> None:
 
 
 def deliver(demo: Demo) -> None:
-    """The one that was killed holds its leases a moment longer: until then its sinks are busy."""
+    """The killed deliverer holds its leases a moment longer: until then its sinks are busy."""
     deadline, told = time.monotonic() + GO_ON_SECONDS_MAX, set()
     while True:
         report = demo.lake.tick()

@@ -1,5 +1,4 @@
-"""The last part of `strandline demo`: a second lake that receives over HTTP, and a connection that breaks at the worst
-moment."""
+"""The last part of `strandline demo`: a second lake that receives over HTTP, and a connection that breaks midway."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def _set_up(demo: Demo, collector: Lake) -> None:
 
 
 def _break_the_connection(demo: Demo, collector: Lake) -> int:
-    """The port, which the next receiver takes over."""
+    """Returns the port, which the next receiver uses again."""
     with demo.step("Forward, and break the connection when the other end has committed and not answered"):
         demo.say("Starting a receiver that is about to die")
         child, port = _doomed_receiver(collector.config.home)
@@ -108,7 +107,7 @@ def _verify(demo: Demo, collector: Lake) -> None:
 
 
 def _meant_for_it(demo: Demo) -> int:
-    """It was added after old rows were deleted, and begins above them."""
+    """Rows for a sink that was added after old rows were deleted: it begins above those."""
     start = demo.lake.delivery.get(SINK).start or 0
     return demo.lake.read_since(DATASET, internal=True).df.where(f"{SEQ_COLUMN} > {start}").count()
 
@@ -126,11 +125,8 @@ def _count(collector: Lake) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-# Receivers.
-
-
 def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:
-    """A process of its own, killed for real when it has committed the first rows."""
+    """A process of its own, killed for real after it has committed the first rows."""
     command = [sys.executable, "-m", "strandline.cli.main", "receive", "--no-ingest", "--port", "0", "--json"]
     child = subprocess.Popen(
         [*command, "--config", str(home / CONFIG_NAME)],
@@ -146,7 +142,7 @@ def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 class _Told:
-    """Who hears of what the receiver does."""
+    """Gets the events of the receiver."""
 
     def __init__(self, demo: Demo) -> None:
         self._demo = demo

@@ -1,7 +1,7 @@
-"""`strandline demo`: the main job end to end, on a lake of its own, and every claim checked.
+"""`strandline demo`: the main job end to end, on a lake of its own, with every claim checked.
 
-Each step is a function that does something and says what it proves. A claim that does not hold is shown, and the
-demo ends with exit code 1.
+Each step is a function that does something and says what it proves. A claim that does not hold is shown, and the demo
+ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
 
 
 def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
-    """Whether every claim held."""
+    """Returns whether every claim held."""
     began = time.monotonic()
     home = _home(folder)
     before = dict(os.environ)
-    os.environ.update(SETTINGS)  # as both lakes' settings files would have it
+    os.environ.update(SETTINGS)  # as the settings files of both lakes would have it
     try:
         with out.working("Making a lake") as say:
             _head(out, home)
@@ -86,9 +86,6 @@ def _verdict(demo: Demo, seconds: float, *, kept: bool) -> None:
         )
     where = Text(f"Look around: strandline status --config {demo.home}", "dim")
     demo.out.show(document, verdict, *([where] if kept else []))
-
-
-# The steps.
 
 
 def make_dataset(demo: Demo) -> None:

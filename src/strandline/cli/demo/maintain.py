@@ -1,5 +1,6 @@
-"""The part of `strandline demo` that looks after the table while rows are on their way: compaction, retention and
-expiry between ticks, with a sink that is paused."""
+"""The part of `strandline demo` that maintains the table during delivery: compaction, retention and expiry between
+ticks, with a paused sink.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,8 @@ from strandline.ledger.maintain.runs import Run
 PAUSED = "partner"
 LATE_FILES, LATE_ROWS_EACH, LATE_ID = 6, 50, 400_001
 LATE_ROWS = LATE_FILES * LATE_ROWS_EACH
-OLD_IDS = 1_000
-"""The first so many events are older than the bound of retention."""
-OLD_ROWS = OLD_IDS - 1
-"""One of them never came in: its line was broken."""
+OLD_IDS = 1_000  # the first so many events are older than the limit of retention
+OLD_ROWS = OLD_IDS - 1  # one of them was not ingested: its line was broken
 SUNDAY_ROWS, SUNDAY_ID = 200, 300_001
 BOUND = datetime(2026, 1, 5, 8, 0, tzinfo=UTC) + timedelta(seconds=7 * OLD_IDS, milliseconds=1)
 

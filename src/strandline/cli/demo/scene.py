@@ -1,4 +1,4 @@
-"""The stage of `strandline demo`: what its steps share, and what they claimed."""
+"""What the steps of `strandline demo` share, and what they claimed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ingest(demo: Demo, name: str) -> FileOutcome:
 
 
 def count(demo: Demo) -> tuple[int, int]:
-    """Rows that a reader gets, and how many different ids are among them."""
+    """Rows that a reader gets, and how many distinct ids they have."""
     found = demo.lake.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
     return int(found[0]), int(found[1])
 
@@ -99,7 +99,7 @@ class Died:
 
 
 def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> Died:
-    """A process of its own, killed for real where the failpoint says."""
+    """A process of its own, killed for real at the failpoint."""
     child = subprocess.Popen(
         [sys.executable, "-m", "strandline.cli.main", *words, "--config", str(home / CONFIG_NAME)],
         env={**os.environ, **(settings or {}), "STRANDLINE_FAILPOINT": failpoint},

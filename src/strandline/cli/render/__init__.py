@@ -1,1 +1,1 @@
-"""What people and programs are shown: values in, text and JSON out."""
+"""Renders values as text for people, and as JSON for programs."""

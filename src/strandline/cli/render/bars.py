@@ -1,4 +1,4 @@
-"""The bars of everything that takes long: what, how far, how many, a note, since when, and how much longer."""
+"""Progress bars: description, bar, count, a note, elapsed and remaining time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OneBar:
-    say: Callable[[str], None]
-    """What is being done, of which nobody knows how far it is."""
-    step: Callable[[str, int, int | None], None]
-    """What, how much of it is done, and of how much, where that is known."""
+    say: Callable[[str], None]  # sets the description, for work of unknown length
+    step: Callable[[str, int, int | None], None]  # description, how much is done, and of how much if that is known
 
 
 @contextmanager
 def one_bar(out: Output, words: str) -> Iterator[OneBar]:
-    """A bar on a terminal; nothing elsewhere. What is logged meanwhile is shown when it is gone."""
+    """A bar on a terminal; nothing elsewhere. Log messages are shown after it is gone."""
     if not out.is_live:
         yield OneBar(lambda _: None, lambda *_: None)
         return
@@ -32,7 +30,7 @@ def one_bar(out: Output, words: str) -> Iterator[OneBar]:
         before = [words]
 
         def step(what: str, done: int, total: int | None) -> None:
-            if what != before[0]:  # another thing begins, and with it its time
+            if what != before[0]:  # another step begins, and its time starts anew
                 bars.reset(line, total=total or None, description=what)
                 before[0] = what
             count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
@@ -63,7 +61,7 @@ def bars_on(out: Output) -> Progress:
 
 
 def how_far(done: float, total: float | None, seconds_left: float | None) -> str:
-    """The share that is done and how much longer it takes, where that is known."""
+    """The share that is done and the remaining time, if known."""
     if not total or not done:
         return ""
     share = f"{min(100, int(100 * done / total))} %"

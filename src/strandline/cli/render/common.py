@@ -1,4 +1,4 @@
-"""What people read. Values in, renderables out; nothing here asks the lake."""
+"""Texts for people. Values in, renderables out; nothing here asks the lake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
 
 
 def grid(*headers: str, right: Iterable[str] = ()) -> Table:
-    """A table without a frame: columns, and a head that stands back."""
+    """A table without a frame, with a dim header."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
     for header in headers:
         table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
@@ -42,7 +42,7 @@ def number(value: int | None) -> str:
 
 
 def rate(rows: int, seconds: float) -> str:
-    """To be put after a time; empty where it would say nothing."""
+    """To follow a time; empty if below one row per second."""
     per_second = rows / max(seconds, 0.001)
     return f", {per_second:,.0f} rows/s" if per_second >= 1 else ""
 
@@ -76,9 +76,6 @@ def checks(found: Sequence[Check]) -> list[RenderableType]:
     failed = sum(not c.ok for c in found)
     verdict = Text("All is well.", "green") if not failed else Text(f"{plural(failed, 'check')} failed.", "bold red")
     return [table, verdict]
-
-
-# Datasets.
 
 
 def columns_table(columns: Sequence[Column]) -> Table:
@@ -156,9 +153,6 @@ def alterations(changes: Sequence[Alteration]) -> list[str]:
 
 def altered(name: str, said: Sequence[str]) -> RenderableType:
     return Group(done(f"{name} is changed"), *(Text(f"  {line}") for line in said))
-
-
-# The ledger.
 
 
 def migrated(found: Migrated | None, version: str) -> RenderableType:

@@ -1,4 +1,4 @@
-"""A dataset that was made: its columns, and what was guessed about them."""
+"""A new dataset: its columns, and what was guessed about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _doubts(made: Dataset, found: Inferred) -> Iterator[str]:
     doubted = [*(g.column for g in found.guesses), *found.empty, *found.empty_objects]
     if not doubted:
         return
-    # --types knows columns, and no fields inside them.
+    # --types takes columns, but no nested fields.
     likely = {g.column: g.likely for g in found.guesses}
     of_columns = [name for name in doubted if name in {c.name for c in found.columns}]
     chosen = "with --schema FILE"

@@ -20,8 +20,8 @@ FAILED, STOPPED = 1, 3
 
 
 def exit_code(report: TickReport) -> int:
-    """A stopped sink needs a person; one that failed is tried again, and what another deliverer is at is not there yet:
-    0 says that every sink has what was settled when the tick began."""
+    """A stopped sink needs a person. A sink that failed is retried, and rows that another deliverer is sending have not
+    arrived yet. 0 means that every sink has what was sealed when the tick began."""
     if any(s.did == "stopped" for s in report.sinks):
         return STOPPED
     return FAILED if any(s.did == "busy" or (s.did == "waiting" and s.reason) for s in report.sinks) else 0
@@ -70,9 +70,6 @@ def _said(s: SinkReport) -> Text:
             return Text(f"stopped: {reason(s.name, s.reason)}", "red")
     said = f"waits to try again: {reason(s.name, s.reason)}" if s.reason else "waits for more rows"
     return Text(f"{sent}; {said}" if s.rows or s.withheld else said, "yellow")
-
-
-# What a tick would do.
 
 
 def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:

@@ -30,14 +30,13 @@ class SilentDelivery:
 class _Line:
     task: TaskID
     began: float
-    before: int = 0
-    """Rows of the plans that came before the one under way: a sink that is far behind gets several."""
+    before: int = 0  # rows of earlier plans: a sink that is far behind gets several
     done: int = 0
     total: int = 0
 
 
 class DeliverBars(SilentDelivery):
-    """Called from the threads that deliver, one for each sink."""
+    """Called from the threads that deliver, one per sink."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

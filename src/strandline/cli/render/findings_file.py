@@ -1,4 +1,4 @@
-"""Where a run's findings are written, a JSON line each."""
+"""Writes a run's findings to a file, one JSON line each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class FindingsFile:
-    """Whole, or as it was: a file that is cut short, or empty since a run ended early, would look like a list of
-    everything."""
+    """Replaces the file completely or not at all: a truncated file, or an empty one because a run ended early, would
+    look like a complete list."""
 
     def __init__(self, path: Path, part: TextIO) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class FindingsFile:
         self._count += 1
 
     def finish(self, run: Run) -> bool:
-        """Whether it is there now: not where the run ended before it had told everything."""
+        """Returns whether the file was written: not if the run ended before it had reported everything."""
         found = run.outcome.found
         everything = has_compared(run) and self._count == found.total
         if run.aborted is not None and not everything:

@@ -1,4 +1,4 @@
-"""How an ingest went, file by file."""
+"""The result of an ingest, file by file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
 
 
 def _message(o: FileOutcome) -> str:
-    """Most begin with the path, which was just said."""
+    """Without the path at the start, which was just printed."""
     said = "" if o.error is None else o.error.message
     for start in (f"{o.path}: ", f"{o.path} "):
         said = said.removeprefix(start)

@@ -1,4 +1,4 @@
-"""Progress of an ingest on a terminal: one line for all files, one for each that is under way."""
+"""Progress of an ingest on a terminal: one line for all files, and one for each file under way."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs of maintenance for people. What is told right after a run is what is told when it is looked up later: both come
-from the stored result."""
+"""Runs of maintenance for people, always from the stored result: a run looks the same right after it and later."""
 
 from __future__ import annotations
 
@@ -42,9 +41,6 @@ def size(count: int) -> str:
 
 def _some(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
-
-
-# One run, right after it.
 
 
 def render_run(run: Run) -> Iterator[RenderableType]:
@@ -152,9 +148,6 @@ _TOLD: Mapping[Kind, Callable[[Run, Result], Iterator[RenderableType]]] = {
     Kind.PURGE: purged,
     Kind.NUMBER: _numbered,
 }
-
-
-# Runs that are stored.
 
 
 def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:

@@ -1,4 +1,4 @@
-"""A purge for people: what went, who else has such rows, and what is left to do."""
+"""A purge for people: what was deleted, who else has such rows, and what is left to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def purged(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
     else:
         yield Text.assemble(NOTHING, f" {run.dataset}: no row of the table fits")
-    if r.get("foreign"):  # runs of before did not tell
+    if r.get("foreign"):  # older runs did not record it
         yield Text(f"  {r['foreign']:,} of them had numbers that are not from here, and no sink was sent those", "dim")
     verb = "would be deleted" if run.dry_run else "deleted"
     if r["quarantined"]:
@@ -44,7 +44,7 @@ def purged(run: Run, r: Result) -> Iterator[RenderableType]:
 
 
 def _holders(r: Result) -> Iterator[str]:
-    """Whoever has such rows, or may have: what is there is theirs to delete."""
+    """Sinks that have such rows, or may have: their owners have to delete them."""
     for at in r["holding"]:
         them = "it" if at["rows"] == 1 else "them"
         yield f"{_named(at)} was sent {plural(at['rows'], 'row')}; delete {them} there: {at['destination']}"
@@ -70,7 +70,7 @@ def _same(at: Result, other: Result) -> bool:
 
 
 def _not_reached(run: Run, r: Result) -> Iterator[str]:
-    """What nobody but a person can look at."""
+    """What only a person can check."""
     if r["quarantined_not_judged"]:
         rows = plural(r["quarantined_not_judged"], "quarantined row")
         yield f"of {rows} nobody can tell whether they fit: look at them yourself (`strandline sink quarantine list`)"

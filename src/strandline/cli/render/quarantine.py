@@ -1,4 +1,4 @@
-"""Rows in quarantine, for people and as documents."""
+"""Quarantined rows, for people and as documents."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.ledger.deliver.quarantine import Quarantined
 
-LINES_MAX = 20
-"""Rows in the text; --json has them all."""
-_ROW_CHARS_MAX = 300
-"""Of one row in the text."""
+LINES_MAX = 20  # rows in the text; --json has all
+_ROW_CHARS_MAX = 300  # of one row in the text
 
 
 def listed(found: Sequence[QuarantinedRow], now: datetime | None = None) -> list[RenderableType]:

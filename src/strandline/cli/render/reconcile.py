@@ -1,4 +1,4 @@
-"""How a run of the reconciler is shown to people."""
+"""Shows a run of the reconciler to people."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ _KINDS = {
     "foreign": "foreign files",
     "superseded": "superseded metadata",
 }
-DOUBT = ("!", "bold yellow")
-"""Neither done nor failed: somebody should look."""
+DOUBT = ("!", "bold yellow")  # neither done nor failed: somebody should look
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -165,7 +164,7 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 
 
 def _one_line(path: str) -> str:
-    """A name may hold a newline; a line must not."""
+    """A file name may contain a newline; a line must not."""
     return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Sinks for people: how each one fares, what it is set to, and what kinds there are."""
+"""Sinks for people: how each one does, its options, and the kinds of sinks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.sink import Option
 
-LINES_MAX = 20
-"""What is longer is cut for people; --json has all of it."""
+LINES_MAX = 20  # longer lists are cut for people; --json has all
 _STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
 
 
@@ -34,9 +33,6 @@ def cut(lines: Sequence[RenderableType], noun: str, *, lines_max: int = LINES_MA
     if len(lines) <= lines_max:
         return list(lines)
     return [*lines[:lines_max], Text(f"  … and {plural(len(lines) - lines_max, noun)} more; --json has all", "dim")]
-
-
-# One line per sink.
 
 
 def table(found: Sequence[SinkStatus], now: datetime | None = None) -> RenderableType:
@@ -68,7 +64,7 @@ def _delivered(of_sink: Sequence[SinkStatus]) -> Text:
 
 
 def is_behind(status: SinkStatus) -> bool:
-    """Known to be. Rows that were not planned yet may belong to it, too."""
+    """Whether it is known to be behind. Rows that are not planned yet may belong to it, too."""
     return status.open_intent is not None or bool(status.lag_rows)
 
 
@@ -80,7 +76,7 @@ def lag(rows: int | None, seconds: float | None) -> Text:
 
 
 def _last_batch(of_sink: Sequence[SinkStatus], now: datetime) -> Text:
-    """Partitions that were delivered together are closed at one moment."""
+    """Partitions that were delivered together were closed at the same moment."""
     batches = [s.last_batch for s in of_sink if s.last_batch is not None]
     if not batches:
         return Text("–", "dim")
@@ -128,7 +124,7 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
 
 
 def reason(name: str, told: str | None) -> str:
-    """Most begin with the sink's name, which was just said."""
+    """Without the sink's name at the start, which was just printed."""
     return (told or "nobody wrote down why").removeprefix(f"{name}: ")
 
 
@@ -156,9 +152,6 @@ def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
             )
         ]
     return [table(found), *(Text.assemble(("! ", "yellow"), line) for line in problems(found))]
-
-
-# One sink in full.
 
 
 def detail(
@@ -217,7 +210,7 @@ def _behind(one: SinkStatus) -> Text:
 
 
 def _lanes(found: Sequence[SinkStatus], now: datetime) -> RenderableType:
-    """Those that are behind come first."""
+    """Partitions that are behind come first."""
     counts = ("delivered up to", "delivered", "withheld")
     lines = grid("partition", *counts, "behind", "last batch", right=counts)
     for s in sorted(found, key=lambda s: not is_behind(s))[:LINES_MAX]:
@@ -259,11 +252,8 @@ def _withheld(c: Chunk) -> str:
     return f", {c.withheld:,} withheld" if c.withheld else ""
 
 
-# What was done.
-
-
 def floor_note(record: SinkRecord, floor: int | None) -> Text | None:
-    """Where a sink begins above what a person asked for."""
+    """For a sink that begins above what a person asked for."""
     if floor is None or record.start != floor:
         return None
     return Text(f"  Rows up to number {floor:,} were deleted by retention: it begins above them", "yellow")
@@ -304,9 +294,6 @@ def _some(noun: str, partitions: Sequence[str]) -> str:
         return plural(len(partitions), noun)
     rest = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return f"{plural(len(partitions), noun)} ({', '.join(names[:5])}{rest})"
-
-
-# Kinds.
 
 
 def kinds(found: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""`status` for people: what is there, how far it is settled, what is open, what needs attention."""
+"""`status` for people: what exists, how far it is settled, what is open, what needs attention."""
 
 from __future__ import annotations
 
@@ -117,8 +117,7 @@ def _age(moment: datetime | None, now: datetime | None) -> str:
 
 
 _KINDS = ("compact", "retain", "expire", "purge")
-_KIND_OF_SOME = "number"
-"""Shown where it ever ran: most lakes have no table that others write to."""
+_KIND_OF_SOME = "number"  # shown only if it ever ran: most lakes have no table that others write to
 _OUTCOMES = {None: "cyan", "done": "", "skipped": "yellow"}
 
 
@@ -220,7 +219,7 @@ def _drift(found: ReconcileStatus) -> list[str]:
 
 
 def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
-    """In plain words, each with what to do where there is something to do."""
+    """In plain words, each with what to do, if there is something to do."""
     lines = [found.problem] if found.problem else []
     for d in found.datasets:
         if d.problem:
