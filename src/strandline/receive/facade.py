@@ -220,8 +220,7 @@ class Receiver:
             working.result()
 
     def _adopt_at_start(self) -> None:
-        """For receivers without an intake, which does this itself. If the ledger is behind the witness, its resync does
-        it."""
+        """For receivers without an intake, which does this itself. If the ledger needs a resync, that does it."""
         try:
             with self.context.ledger.write() as connection:
                 sequence.check(connection, self.context.witness)

@@ -79,8 +79,7 @@ class BatchDoor(Protocol):
         """Resyncs a restored ledger, before anybody asks it what is published."""
 
     def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Entered:
-        """Only the batch id decides what is a repeat. If `last_check` raises before the commit, the batch is
-        abandoned."""
+        """Only the batch id decides what is a repeat. If `last_check` raises before the commit, it is given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,7 @@ class Actor:
         """Quarantines files, or deletes them with `--delete`; returns the present references. Raises Aborted."""
         failpoints.hit("reconcile.before_files")
         new = [
-            # On record, a superseded metadata file is an orphan like any other: it can be restored, and is purged
-            # later.
+            # On record, a superseded metadata file is an orphan like others: it can be restored, and is purged later.
             NewSwept(
                 FindingKind.ORPHAN if f.kind is FindingKind.SUPERSEDED else f.kind,
                 f.table,

@@ -108,8 +108,8 @@ class LedgerContextLoader:
         for dataset in known:
             if dataset.name in tables:
                 uuid = tables[dataset.name]
-                # Damage to one table affects that table (`guard.by_identity`); a different table in its place stops the
-                # run.
+                # Damage to one table affects only that table (`guard.by_identity`); another table in its place stops
+                # the run.
                 if uuid != dataset.table_uuid and not is_one_bit_off(uuid, dataset.table_uuid):
                     return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
             elif dataset.name not in unread:

@@ -96,8 +96,7 @@ class S3Client:
             raise
 
     def delete(self, bucket: str, keys: Sequence[str]) -> dict[str, RequestFailed]:
-        """Deletes the objects; returns the keys that could not be deleted, and why. A missing object counts as
-        deleted."""
+        """Deletes the objects; returns the keys that could not be deleted, and why. Missing objects are fine."""
         failed: dict[str, RequestFailed] = {}
         for start in range(0, len(keys), _DELETES_AT_ONCE_MAX):
             some = keys[start : start + _DELETES_AT_ONCE_MAX]

@@ -1,6 +1,4 @@
-"""How to use an S3-compatible store: address, credentials, path style and time limits, for every library that needs
-them.
-"""
+"""How to use an S3-compatible store: address, credentials, path style and time limits, for every library."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ class S3Settings:
     region: str | None  # None: as in AWS's default chain
     access_key: str | None = field(repr=False, default=None)  # None, like `secret_key`: from AWS's default chain
     secret_key: str | None = field(repr=False, default=None)
-    # whether `AWS_ENDPOINT_URL` counts if there is no `endpoint`; not for a sink, which delivers to what its options
-    # say
+    # whether `AWS_ENDPOINT_URL` counts without an `endpoint`; not for a sink, which delivers to what its options say
     endpoint_from_environment: bool = False
 
     @classmethod

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from strandline.core.errors import SchemaError
 
+# the catalog's name in Spark and in the rows of the SQLite catalog: every program that opens it must use the same
 CATALOG = "lake"
-"""The catalog's name in Spark, and in the rows of the SQLite catalog: every program that opens it must say the same."""
 DEFAULT_NAMESPACE = "default"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
 _QUOTED = r"`(?:[^`]|``)+`"
@@ -41,7 +41,6 @@ def _unquoted(part: str) -> str:
 
 
 def in_spark(name: str) -> str:
-    """A table's whole name in Spark."""
     return f"{CATALOG}.{name}"
 
 
@@ -51,8 +50,7 @@ def quoted(column: str) -> str:
 
 
 def check_new_name(name: str) -> None:
-    """Raises SchemaError unless the name is plain: it becomes folders and is used in SQL. Existing names are not
-    checked."""
+    """Raises SchemaError unless the name is plain: it becomes folders and is used in SQL. For new names only."""
     for part in parse_identifier(name):
         if not _PART.fullmatch(part):
             raise SchemaError(

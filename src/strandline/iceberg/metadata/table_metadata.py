@@ -353,8 +353,7 @@ def plan_recovery(
 
 
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The range under which main already has the same batch, a part of it, or a batch that contains it, as far as
-    history tells."""
+    """The range under which main already has the same batch, a part of it, or one that contains it, by history."""
     for snapshot in view.ancestors(view.main):
         other = WapId.parse(snapshot.wap)
         if other is None or other.lake != wap.lake or other.rows == wap.rows:

@@ -113,8 +113,7 @@ def open_catalog(config: LakeConfig) -> PyIcebergCatalog:
 
 def _load(config: LakeConfig) -> Catalog:
     catalog = load_catalog(CATALOG, **_catalog_options(config))
-    # With only the heads of branches, other kept snapshots would look like garbage. Set last, so that it overrides the
-    # server's setting.
+    # With only the heads of branches, other kept snapshots look like garbage. Set last, to override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     return catalog
 

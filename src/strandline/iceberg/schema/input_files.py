@@ -36,8 +36,7 @@ def is_folder(path: Path) -> InputError:
 
 
 def unpacked(path: Path, head: bytes) -> bytes:
-    """The beginning of the text, decompressed from the beginning of the file. Damaged data gives less; reading the
-    whole file reports that."""
+    """The beginning of the text, decompressed. Damaged data gives less; reading the whole file reports that."""
     match path.suffix.lower():
         case ".gz":
             return _from_gzip(head)

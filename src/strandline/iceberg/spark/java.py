@@ -1,6 +1,6 @@
 """Iceberg's Java classes, through Spark's JVM: the only module that names them.
 
-`tests/spark/test_internals.py` says in a sentence what an upgrade of Iceberg has taken away.
+`tests/spark/test_internals.py` says in a sentence what an upgrade of Iceberg has removed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _EXCEPTIONS = "org.apache.iceberg.exceptions"
 COMMIT_FAILED = f"{_EXCEPTIONS}.CommitFailedException"
 COMMIT_UNKNOWN = f"{_EXCEPTIONS}.CommitStateUnknownException"
 NO_SUCH_TABLE = frozenset({f"{_EXCEPTIONS}.NoSuchTableException", f"{_EXCEPTIONS}.NoSuchIcebergTableException"})
-REFUSED = f"{_EXCEPTIONS}.ValidationException"
-"""The table is not as the commit was planned on it."""
+REFUSED = f"{_EXCEPTIONS}.ValidationException"  # the table has changed since the commit was planned
 NOT_LANDED = frozenset({COMMIT_FAILED, REFUSED})
 LOST_OR_UNKNOWN = frozenset(
     {
@@ -34,10 +33,8 @@ REST_AWAY = frozenset(
     f"{_EXCEPTIONS}.{name}" for name in ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 )
 REST_DENIED = frozenset({f"{_EXCEPTIONS}.NotAuthorizedException", f"{_EXCEPTIONS}.ForbiddenException"})
-_PIECE_CHARS = 4000
-"""Half of what the JVM's side buffers before it writes to the socket."""
-_PIECES_MAX = 40
-"""Beyond that the pieces cost more than the wait."""
+_PIECE_CHARS = 4000  # half of what the JVM's side buffers before it writes to the socket
+_PIECES_MAX = 40  # beyond this, the pieces cost more than the wait
 
 
 class IcebergJava:
@@ -45,8 +42,6 @@ class IcebergJava:
         self._spark = spark
         self._java: Any = jvm_of(spark).java
         self._iceberg: Any = jvm_of(spark).org.apache.iceberg
-
-    # Tables and their metadata.
 
     def load_table(self, name: str) -> Any:
         return self._iceberg.spark.Spark3Util.loadIcebergTable(java_session(self._spark), name)
@@ -68,7 +63,7 @@ class IcebergJava:
         return _in_pieces(written.getBuffer())
 
     def all_files(self, table: Any, name: str, metadata_location: str) -> DataFrame:
-        """The metadata table `all_files`, as a metadata file of the table has it."""
+        """The metadata table `all_files`, as of a metadata file of the table."""
         operations = self._iceberg.StaticTableOperations(metadata_location, table.io())
         found = self._iceberg.spark.SparkTableUtil.loadMetadataTable(
             java_session(self._spark),
@@ -77,10 +72,8 @@ class IcebergJava:
         )
         return frame_of(self._spark, found)
 
-    # Values.
-
     def long_reader(self) -> Callable[[Any], int]:
-        """Reads a bound of a column of longs. Every word with the JVM costs: what does not change is asked once."""
+        """Reads the bound of a long column. Every call to the JVM costs, so what does not change is read once."""
         kind, read = self.long_type(), self._iceberg.types.Conversions.fromByteBuffer
         return lambda bound: int(read(kind, bound))
 
@@ -94,15 +87,15 @@ class IcebergJava:
         return self._iceberg.expressions.Expressions.isNull(column)
 
     def between(self, column: str, lowest: int, highest: int) -> Any:
-        """Both included."""
+        """Both bounds included."""
         expressions = self._iceberg.expressions.Expressions
         return getattr(expressions, "and")(
             expressions.greaterThanOrEqual(column, lowest), expressions.lessThanOrEqual(column, highest)
         )
 
     def not_a_string(self, text: str) -> Any:
-        """For a string, Py4J takes the closest method of any visibility: SnapshotProducer's own `deleteFile(String)`,
-        which removes the file from storage, and no entry from the table."""
+        """With a string, Py4J would call the closest method of any visibility: SnapshotProducer's own
+        `deleteFile(String)`, which deletes the file from storage, and no entry from the table."""
         return self._java.lang.StringBuilder(text)
 
     def listed(self, items: Iterable[Any]) -> Any:
@@ -110,8 +103,6 @@ class IcebergJava:
         for item in items:
             found.add(item)
         return found
-
-    # Rewriting files, and upkeep.
 
     @property
     def table_cache(self) -> Any:
@@ -135,8 +126,8 @@ class IcebergJava:
 
 
 def _in_pieces(buffer: Any) -> str:
-    """A long text from the JVM. In one answer its second part would wait 40 ms: the socket holds it back until the
-    first is acknowledged (Nagle), and the acknowledgement is delayed."""
+    """A long text from the JVM, in pieces. In one answer, its second part would wait 40 ms: the socket holds it back
+    until the first part is acknowledged (Nagle), and the acknowledgement is delayed."""
     length = buffer.length()
     if length > _PIECE_CHARS * _PIECES_MAX:
         return str(buffer.toString())

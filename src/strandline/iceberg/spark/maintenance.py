@@ -151,7 +151,7 @@ class _Facts:
         return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
 
     def bounds(self, file: Any) -> tuple[int, int] | None:
-        """None, too, where rows have no number."""
+        """None also if rows have no sequence number."""
         return None if self._numbers.has_nulls(file) else self._numbers.of(file)
 
     def new(self, file: Any) -> NewFile:
@@ -186,7 +186,7 @@ class Rewrite:
         with ExitStack() as held:
             frames = [held.enter_context(self._reading(f"{self.id}-{n}", p)) for n, p in enumerate(self._pieces)]
             rows = reduce(DataFrame.unionAll, frames)
-            # Any of the ids names the table to write to.
+            # Any of the ids identifies the table to write to.
             self._written = write_files(self._tables, main.name, main.table, f"{self.id}-0", rows, options)
         facts = _Facts(self._tables, main.table)
         return [facts.new(file) for file in self._written]
@@ -382,7 +382,7 @@ def _done(tables: SparkTables, execute: Any, what: str) -> Any:
     try:
         return execute()
     except JAVA_ERRORS as e:
-        # Over a network what came twice is refused the second time.
+        # Over a network, a request that arrives twice is refused the second time.
         if tables.is_remote and java_class(e) in {*java.NOT_LANDED, java.COMMIT_UNKNOWN}:
             raise CommitUnknown(
                 f"{what}, or were: {root_cause(e)}", hint="Run it again; what was done is found."

@@ -1,4 +1,4 @@
-"""The sequence numbers of data files, as manifests have them."""
+"""Reads the sequence numbers of data files from manifests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StagedFile:
 
 
 class NumberBounds:
-    """Of the files of one table. Every word with the JVM costs, so what does not change is asked once."""
+    """For the files of one table. Every call to the JVM costs, so what does not change is read once."""
 
     def __init__(self, java: IcebergJava, table: Any) -> None:
         self._table = table
@@ -26,14 +26,14 @@ class NumberBounds:
         self._number = java.long_reader()
 
     def of(self, file: Any) -> tuple[int, int] | None:
-        """The lowest and the highest; None where the manifest does not say."""
+        """The lowest and the highest; None if the manifest does not say."""
         lower, upper = file.lowerBounds(), file.upperBounds()
         lo = None if lower is None else lower.get(self._field)
         hi = None if upper is None else upper.get(self._field)
         return None if lo is None or hi is None else (self._number(lo), self._number(hi))
 
     def has_nulls(self, file: Any) -> bool:
-        """Whether rows are known to have no number."""
+        """Whether rows are known to have no sequence number."""
         nulls = file.nullValueCounts()
         return nulls is not None and bool(nulls.get(self._field))
 

@@ -1,8 +1,8 @@
-"""Rewriting chosen files of main in one commit: the one way for adoption, compaction and deletion.
+"""Rewrites chosen files of main in one commit, for adoption, compaction and deletion.
 
-The files are read and written through Iceberg's own rewrite groups, so nothing is visible until the commit, and the
-commit fails if any of the files it replaces is no longer there. A process that dies before it leaves files that no
-table knows. `unnumbered_group` and `commit` are adoption's: rows that were there before us get their numbers.
+Files are read and written through Iceberg's own rewrite groups. Nothing is visible until the commit, and the commit
+fails if any of the files it replaces is gone. A process that dies before the commit leaves orphan files.
+`unnumbered_group` and `commit` are for adoption: existing rows get their sequence numbers.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class FilesGone(Exception):
 
 
 def unnumbered_rows(tables: SparkTables, name: str) -> int:
-    """How many rows have no sequence number, by metrics. Includes deleted rows, and all rows of files without
-    metrics."""
+    """How many rows have no sequence number, by metrics: with deleted rows, and all rows of files without metrics."""
     number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
     try:
         files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0")
@@ -119,7 +118,7 @@ def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) 
 
 @contextmanager
 def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
-    """Spark reads the live rows of exactly these files under this id, deletes applied, and writes new files."""
+    """Lets Spark read the live rows of exactly these files under this id, deletes applied, and write new files."""
     set_active(tables.spark)
     cache, manager = tables.java.table_cache, tables.java.scan_tasks
     cache.add(id, table)
@@ -146,7 +145,7 @@ def write(tables: SparkTables, group: FileGroup, df: DataFrame) -> list[Any]:
 def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
-    """The files of this one write under the id of what is staged, known to nobody yet."""
+    """The files of this one write, under the id of the staged files; no table references them yet."""
     try:
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
@@ -237,7 +236,7 @@ def commit(
 def replace_files(
     rewrite: Any, since: SnapshotId, old: Iterable[Any], new: Iterable[Any], *, sequence: int, summary: tuple[str, str]
 ) -> None:
-    """`sequence` is that of the snapshot whose rows were written anew."""
+    """`sequence` is that of the snapshot whose rows were rewritten."""
     rewrite.validateFromSnapshot(since)
     for file in old:
         rewrite.deleteFile(file)

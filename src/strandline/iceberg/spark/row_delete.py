@@ -55,8 +55,7 @@ class _Moved(Exception):
 
 
 def delete(tables: SparkTables, name: str, condition: str) -> None:
-    """To delete again finds nothing, so a commit that lost or has an unknown outcome is repeated. Raises
-    CommitUnknown."""
+    """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. Raises CommitUnknown."""
     last = ""
     for n in range(tables.attempts_max):
         try:

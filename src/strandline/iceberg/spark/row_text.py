@@ -1,7 +1,7 @@
-"""Rows as lines of text, built by Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format. `read` and sinks
-use them.
+"""Renders rows as lines of text with Spark expressions: JSON lines, CSV, and PostgreSQL's COPY format. `read` and sinks
+use it.
 
-The expressions run in the JVM, in generated code. They give the same text for the same row: nothing depends on the
+The expressions run in the JVM, in generated code. The same row always gives the same text: nothing depends on the
 machine's time zone or language.
 """
 
@@ -43,7 +43,7 @@ def _json_value(field: T.StructField) -> Column:
 
 
 def _spelled(value: Column, kind: T.DataType) -> Column:
-    """Text in place of types that JSON lacks, and of decimals: a reader that parses numbers as doubles loses digits."""
+    """Text for types that JSON lacks, and for decimals: a reader that parses numbers as doubles loses digits."""
     match kind:
         case T.DecimalType() | T.DateType():
             return value.cast("string")
@@ -101,7 +101,7 @@ def _text(field: T.StructField) -> Column:
 
 
 def _postgres_text(field: T.StructField) -> Column:
-    """As PostgreSQL reads it: an era instead of a sign, and no sign before a year of five digits."""
+    """For PostgreSQL: an era instead of a sign, and no sign before a year of five digits."""
     value = F.col(quoted(field.name))
     match field.dataType:
         case T.BinaryType():

@@ -264,8 +264,7 @@ class SparkTables:
         return found
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
-        """Files of main with sequence numbers above this one, by their manifests alone. A file that does not say what
-        it holds may hold any."""
+        """Files of main with sequence numbers above this one, by manifests. A file without bounds may have any."""
         metrics = f"readable_metrics.{SEQ_COLUMN}"
         files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
         found = files.select(

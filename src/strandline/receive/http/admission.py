@@ -66,8 +66,7 @@ class AdmissionGate:
             self._inside -= 1
 
     def _has_room(self, dataset: DatasetId) -> bool:
-        """A dataset that cannot be ingested must not shut out others: it has a limit of its own, and each has a
-        reserve."""
+        """A dataset that cannot be ingested must not shut out others: it has its own limit, and each has a reserve."""
         own, limits = self._waiting_bytes.get(dataset, 0), self._settings
         if own >= limits.spool_dataset_bytes_max:
             return False

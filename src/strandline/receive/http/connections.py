@@ -90,8 +90,7 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: in
 def close_longest_idle(
     connections: Iterable[Any], handshakes: Handshakes, new: object, close_new: Callable[[], object]
 ) -> None:
-    """Closes the connection that has been idle longest; its client reconnects when needed. If all are busy, the new
-    one."""
+    """Closes the connection that is idle longest, whose client reconnects when needed; the new one if all are busy."""
     idle = [(c.idle_since, c.transport.abort) for c in connections if c is not new and c.is_idle]
     if (oldest := handshakes.oldest(but=new)) is not None:
         idle.append(oldest)

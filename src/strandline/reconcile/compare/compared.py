@@ -328,8 +328,7 @@ def _there(
     each: Callable[..., Iterable[Stat | StorageError | None]],
     failures: list[PrefixFailure],
 ) -> dict[str, Stat | None]:
-    """Files that exist after all: the tables were read after storage was listed, and may name newer files. The value is
-    None if the check failed."""
+    """Files that exist after all: the tables were read after the listing, and may name newer files. None: unknown."""
 
     def look(its_key: str) -> Stat | StorageError | None:
         try:

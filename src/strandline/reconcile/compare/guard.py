@@ -66,8 +66,8 @@ def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool
 
 
 def by_emptiness(*, references: int, contents: int, listed: int) -> Protection | None:
-    """A table that references no content though its folder has files (`listed`): its metadata was replaced, or belongs
-    to something else."""
+    """A table that references no content while its folder has files: its metadata was replaced, or belongs to something
+    else. `listed` counts the files in its folder."""
     return Protection.REFERENCES_EMPTY if contents == 0 and listed > references else None
 
 

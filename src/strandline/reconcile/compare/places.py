@@ -21,8 +21,7 @@ class Unclaimed:
         self._leading = {outer for folder in self._owned for outer in above(folder)}
 
     def root_of(self, folder: str) -> str | None:
-        """The outermost folder above this one that nobody owns; None if it belongs to somebody, or leads to such a
-        folder."""
+        """The outermost folder above this one that nobody owns; None if it has an owner, or leads to one that has."""
         at = self._top
         for name in (below(folder, self._top) or "").split("/"):
             at = f"{at}/{name}"

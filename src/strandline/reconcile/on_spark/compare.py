@@ -79,8 +79,7 @@ class Owning:
             )
 
     def place(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Adds the owner of each file, and size and time, which a local listing lacks. Skips files deleted
-        meanwhile."""
+        """Adds each file's owner, and size and time, which a local listing lacks. Skips files deleted meanwhile."""
         import pyarrow as pa
 
         owner, store = self.owner_of(), LocalStore()

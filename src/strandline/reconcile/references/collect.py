@@ -298,8 +298,7 @@ class Parts:
 
 
 def entries_said(snapshot: Snapshot) -> int | None:
-    """How many live entries a snapshot has by its summary; a lower bound if the summary lacks some kinds. None if it
-    has no counts."""
+    """The live entries of a snapshot by its summary; a lower bound if that lacks some kinds. None without counts."""
     said = {} if snapshot.summary is None else snapshot.summary.additional_properties
     counts = [said.get(name, "") for name in ("total-data-files", "total-delete-files")]
     known = [int(count) for count in counts if count.isdecimal()]

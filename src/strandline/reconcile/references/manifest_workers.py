@@ -84,8 +84,7 @@ class ManifestReading:
     def read_manifests(
         self, wanted: Iterable[ListedManifest], owners: Mapping[str, FileIO]
     ) -> dict[str, ManifestFiles]:
-        """By path. Compares the number of entries and bytes with the list: nothing would protect the files of lost
-        entries."""
+        """By path. Compares counts of entries and bytes with the list: files of lost entries would be unprotected."""
         wanted = list(wanted)
         expected = {manifest.path: manifest.live for manifest in wanted}
         lengths = {manifest.path: manifest.length for manifest in wanted if manifest.length is not None}

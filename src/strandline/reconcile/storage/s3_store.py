@@ -1,6 +1,4 @@
-"""A bucket, as the sweep acts on it. It quarantines by copying within the store, then deleting. Times are whole
-seconds.
-"""
+"""A bucket, as the sweep acts on it. Files are quarantined by a copy, then a delete. Times are whole seconds."""
 
 from __future__ import annotations
 
