@@ -34,10 +34,6 @@ def line(form: str, fields: Sequence[T.StructField]) -> Column:
     raise ValueError(f"no form of lines is called {form!r}")
 
 
-def csv_header(names: Sequence[str]) -> str:
-    return ",".join(f'"{n.replace(chr(34), chr(34) * 2)}"' if set(n) & set(',"\r\n') else n for n in names)
-
-
 def _json_value(field: T.StructField) -> Column:
     return _spelled(F.col(quoted(field.name)), field.dataType)
 

@@ -105,26 +105,6 @@ class LakeReferences:
         return {path for path in paths if key(path) in self.everything}
 
 
-def references_of(
-    tables: Mapping[TableHead, Mapping[str, Content]], unread: Mapping[str, str] | None = None
-) -> LakeReferences:
-    """From plain values: what each table references, by path."""
-    unread = unread or {}
-    contents = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES, Content.DELETION_VECTOR)
-    found: dict[str, TableReferences] = {}
-    for head, reached in tables.items():
-        data = [key(path) for path, content in reached.items() if content is Content.DATA]
-        others: dict[str, Content] = {key(p): c for p, c in reached.items() if c in contents and c is not Content.DATA}
-        files = {key(p): NamedFile(c, canonical(p)) for p, c in reached.items() if c not in contents}
-        manifest = ManifestFiles(f"{head.location}/metadata/m0.avro", data, others)
-        keys = {key(path) for path in reached}
-        problem = unread.get(head.name)
-        found[head.name] = TableReferences(
-            head, (key(head.location).rstrip("/"),), files, (manifest,), {}, keys, {}, problem
-        )
-    return LakeReferences(found, unread)
-
-
 class ReferenceReader:
     def __init__(
         self,
