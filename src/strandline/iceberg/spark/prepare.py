@@ -21,7 +21,7 @@ def add_sequence_column(
     deliver_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> TableView:
-    """Adds columns and properties in one commit, like `LightCatalog`; what the table has already stays as it is."""
+    """Adds columns and properties in one commit, like `PyIcebergCatalog`; what the table has already stays as it is."""
 
     def attempt() -> TableView:
         table = tables.load(name)

@@ -95,7 +95,7 @@ def by_lineage(
 
 def by_identity(uuid: str, expected: str | None) -> Protection | None:
     """Table ids are random: two that differ in one bit are one id, of which one copy is damaged. A different id is a
-    different table, and `LakeGround.gate` checks the catalog as a whole for that."""
+    different table, and `LedgerContextLoader.gate` checks the catalog as a whole for that."""
     return Protection.DAMAGED if expected is not None and is_one_bit_off(uuid, expected) else None
 
 
