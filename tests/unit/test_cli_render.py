@@ -22,6 +22,7 @@ from strandline.core.wording import plural
 from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
 from strandline.ingest.reject_file import find_rejects, rejects_path
+from strandline.status import documents
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -129,7 +130,7 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     assert "r/x.jsonl" in said
     assert "look at it" in said
     assert "5 files: 1,000 new rows in 4.0 s, 1 in already, 2 failed" in said
-    assert ingest.document("default.events", found, 4.0)["rows"] == 1_000
+    assert documents.ingest("default.events", found, 4.0)["rows"] == 1_000
 
 
 def test_what_says_nothing_is_not_shown() -> None:
