@@ -59,6 +59,13 @@ source_lane = Table(
     Column("created_at", UtcMicros, nullable=False),
 )
 
+# Triggers guard how a batch may end (`a_batch_is_only_published`) and where its bodies may go (`a_body_never_changes`):
+# - A block that is not abandoned may still bring the batch into the table, so the batch must not end before it is.
+#   Bodies of a dropped dataset can be discarded whatever the state of their blocks: they go nowhere else.
+# - A body leaves a batch only for a part of it. Its spool file is removed only when its rows are published or
+#   discarded.
+# - A process that held the batch when it ended may still try to ingest it, but its bodies are in other batches by now:
+#   `an_ended_batch_gets_no_block`.
 receive_batch = Table(
     "receive_batch",
     metadata,

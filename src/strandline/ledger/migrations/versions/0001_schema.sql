@@ -349,6 +349,9 @@ CREATE TABLE receive_batch (
   failures BIGINT NOT NULL,
   reason TEXT,
   retry_at BIGINT,
+  failed_from BIGINT,
+  ended_at BIGINT,
+  ending TEXT,
   PRIMARY KEY (id),
   CONSTRAINT batch_not_empty CHECK (rows >= 1),
   CONSTRAINT batch_lease_whole CHECK ((lease_token IS NULL) = (lease_until IS NULL)),
@@ -361,11 +364,26 @@ CREATE TABLE receive_batch (
 
 CREATE UNIQUE INDEX one_batch_of_an_id ON receive_batch (batch_id);
 
-CREATE INDEX unfinished_batches ON receive_batch (id) WHERE published_at IS NULL;
+CREATE INDEX unfinished_batches ON receive_batch (id) WHERE published_at IS NULL AND ended_at IS NULL;
+
+CREATE INDEX batches_set_aside ON receive_batch (id) WHERE ending = 'set_aside';
 
 CREATE TRIGGER a_batch_is_only_published BEFORE UPDATE ON receive_batch
 WHEN OLD.published_at IS NOT NULL OR NEW.dataset_id <> OLD.dataset_id OR NEW.batch_id <> OLD.batch_id
-    OR NEW.rows <> OLD.rows OR NEW.created_at <> OLD.created_at
+  OR NEW.rows <> OLD.rows OR NEW.created_at <> OLD.created_at
+  OR (NEW.ending IS NULL) <> (NEW.ended_at IS NULL)
+  OR (NEW.ending IS NOT NULL AND NEW.ending NOT IN ('divided', 'set_aside', 'replayed', 'discarded'))
+  OR (NEW.ending IS NOT NULL
+    AND (NEW.published_at IS NOT NULL OR NEW.lease_token IS NOT NULL OR NEW.retry_at IS NOT NULL))
+  OR (NEW.ending = 'set_aside' AND NEW.reason IS NULL)
+  OR (OLD.failed_from IS NOT NULL AND coalesce(NEW.failed_from, 0) <> OLD.failed_from)
+  OR (OLD.ending IS NOT NULL
+    AND NOT (OLD.ending = 'set_aside' AND coalesce(NEW.ending, '') IN ('replayed', 'discarded')))
+  OR (OLD.ending IS NULL AND NEW.ending = 'replayed')
+  OR (OLD.ending IS NULL AND NEW.ending = 'discarded'
+    AND NOT EXISTS (SELECT 1 FROM dataset d WHERE d.id = NEW.dataset_id AND d.dropped_at IS NOT NULL))
+  OR (OLD.ending IS NULL AND NEW.ending IN ('divided', 'set_aside') AND EXISTS (SELECT 1 FROM block b
+    WHERE b.dataset_id = NEW.dataset_id AND b.batch_id = NEW.batch_id AND b.state <> 'abandoned'))
 BEGIN SELECT RAISE(ABORT, 'a_batch_is_only_published'); END;
 
 CREATE TRIGGER a_batch_stays BEFORE DELETE ON receive_batch
@@ -424,14 +442,19 @@ BEGIN SELECT RAISE(ABORT, 'ranges_of_a_lane_never_overlap'); END;
 
 CREATE TRIGGER a_body_never_changes BEFORE UPDATE ON received
 WHEN NEW.dataset_id <> OLD.dataset_id OR coalesce(NEW.lane_id, 0) <> coalesce(OLD.lane_id, 0)
-    OR coalesce(NEW.lo, 0) <> coalesce(OLD.lo, 0) OR coalesce(NEW.hi, 0) <> coalesce(OLD.hi, 0)
-    OR coalesce(NEW.token_id, 0) <> coalesce(OLD.token_id, 0) OR coalesce(NEW.key, '') <> coalesce(OLD.key, '')
-    OR NEW.rows <> OLD.rows OR NEW.digest <> OLD.digest OR NEW.size <> OLD.size
-    OR coalesce(NEW.spool, '') <> coalesce(OLD.spool, '') OR NEW.received_at <> OLD.received_at
-    OR (OLD.batch IS NOT NULL AND (NEW.batch IS NULL OR NEW.batch <> OLD.batch OR NEW.place <> OLD.place))
-    OR (OLD.spool_removed_at IS NOT NULL AND NEW.spool_removed_at IS NULL)
-    OR (OLD.spool_removed_at IS NULL AND NEW.spool_removed_at IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM receive_batch b WHERE b.id = NEW.batch AND b.published_at IS NOT NULL))
+  OR coalesce(NEW.lo, 0) <> coalesce(OLD.lo, 0) OR coalesce(NEW.hi, 0) <> coalesce(OLD.hi, 0)
+  OR coalesce(NEW.token_id, 0) <> coalesce(OLD.token_id, 0) OR coalesce(NEW.key, '') <> coalesce(OLD.key, '')
+  OR NEW.rows <> OLD.rows OR NEW.digest <> OLD.digest OR NEW.size <> OLD.size
+  OR coalesce(NEW.spool, '') <> coalesce(OLD.spool, '') OR NEW.received_at <> OLD.received_at
+  OR (OLD.batch IS NOT NULL AND NEW.batch IS NULL)
+  OR (OLD.batch = NEW.batch AND NEW.place <> OLD.place)
+  OR (OLD.batch <> NEW.batch AND NOT EXISTS (SELECT 1 FROM receive_batch a, receive_batch b
+    WHERE a.id = OLD.batch AND a.ending IN ('divided', 'replayed')
+    AND b.id = NEW.batch AND b.published_at IS NULL AND b.ended_at IS NULL))
+  OR (OLD.spool_removed_at IS NOT NULL AND NEW.spool_removed_at IS NULL)
+  OR (OLD.spool_removed_at IS NULL AND NEW.spool_removed_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM receive_batch b
+      WHERE b.id = NEW.batch AND (b.published_at IS NOT NULL OR b.ending = 'discarded')))
 BEGIN SELECT RAISE(ABORT, 'a_body_never_changes'); END;
 
 CREATE TRIGGER a_body_that_is_needed_stays BEFORE DELETE ON received
@@ -780,5 +803,18 @@ CREATE TABLE table_state (
   PRIMARY KEY (dataset_id),
   CONSTRAINT settled_has_a_sequence CHECK ((settled_snapshot IS NULL) = (settled_sequence IS NULL)),
   CONSTRAINT trouble_has_a_time CHECK ((trouble IS NULL) = (trouble_since IS NULL)),
+  FOREIGN KEY (dataset_id) REFERENCES dataset (id)
+);
+
+CREATE TRIGGER an_ended_batch_gets_no_block BEFORE INSERT ON block
+WHEN NEW.state = 'reserved' AND EXISTS (SELECT 1 FROM receive_batch b
+    WHERE b.batch_id = NEW.batch_id AND b.dataset_id = NEW.dataset_id AND b.ended_at IS NOT NULL)
+BEGIN SELECT RAISE(ABORT, 'an_ended_batch_gets_no_block'); END;
+
+CREATE TABLE receive_hold (
+  dataset_id BIGINT NOT NULL,
+  since BIGINT NOT NULL,
+  reason TEXT NOT NULL,
+  PRIMARY KEY (dataset_id),
   FOREIGN KEY (dataset_id) REFERENCES dataset (id)
 );
