@@ -70,7 +70,7 @@ def read_records(content: bytes, wanted: WantedFields) -> Iterator[list[Any]]:
             if count < 0 or size < 0 or decoder.tell() + size + SYNC_BYTES > end:
                 raise AvroUnreadable("a block is longer than the file")
             block = _unpacked(decoder.read(size), codec)
-            inner = CythonBinaryDecoder(block)
+            inner = compiled(block)
             read_block(inner, count, len(block), found)
             if inner.tell() != len(block):
                 raise AvroUnreadable("a block does not end where its records do")
