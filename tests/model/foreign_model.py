@@ -1,5 +1,6 @@
 """Numbers that others write into a table, as a small state machine: two writers with a batch of one row each, either
-free to stop for ever, somebody who inserts rows with any number at any moment, recovery, and readers.
+free to stop for ever, somebody who inserts rows with any number at any moment, recovery, and readers, which may use a
+stored count of foreign rows.
 
 Where a block is placed is decided by `iceberg/metadata/block_placement.py` itself, with a small reach.
 """
@@ -30,6 +31,17 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """The ledger's memory: main held no number twice when it was counted."""
+
+    inserts: int
+    """Foreign commits in main then; one more ends the count."""
+    counter: int
+    foreign_from: int | None
+    """The lowest foreign number above the counter."""
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     counter: int = 0
     main: tuple[tuple[int, int], ...] = ()
@@ -42,6 +54,7 @@ class State:
     beyond: int | None = None
     writers: tuple[Writer, ...] = (Writer(), Writer())
     inserts: int = 0
+    count: Count | None = None
     wrong: str = ""
 
     def put(self, number: int, state: str, by: int) -> tuple[tuple[int, str, int], ...]:
@@ -61,6 +74,7 @@ class Rules:
     a_stale_look_is_repeated: bool = True
     history_decides_not_rows: bool = True
     readers_refuse_a_number_that_stands_twice: bool = True
+    a_count_ends_where_a_block_may_have_a_foreign_number: bool = True
     numbers: tuple[int, ...] = (1, 2, 3, FAR)
     inserts_max: int = 2
 
@@ -74,6 +88,8 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
     if state.inserts < rules.inserts_max:
         for number in rules.numbers:
             yield replace(state, main=tuple(sorted((*state.main, (number, FOREIGN)))), inserts=state.inserts + 1)
+    if (counted := _count(state, rules)) is not None:
+        yield replace(state, count=counted)
     if state.counter < FAR:  # other datasets take numbers, too
         yield replace(state, counter=state.counter + 4) if state.counter == 4 else state
 
@@ -144,6 +160,28 @@ def _recovered(state: State, number: int, by: int, rules: Rules) -> State:
     return replace(state, counter=state.counter + 1, blocks=state.put(number, "abandoned", by))
 
 
+def _count(state: State, rules: Rules) -> Count | None:
+    """None if there is nothing to store: a block is open, a number stands twice, or the stored count is still right."""
+    held = [n for n, _ in state.main]
+    if any(kind == "reserved" for _, kind, _ in state.blocks) or len(set(held)) < len(held):
+        return None
+    if _is_count_right(state, rules):
+        return None
+    foreign = [n for n, whose in state.main if whose == FOREIGN and n > state.counter]
+    return Count(state.inserts, state.counter, min(foreign, default=None))
+
+
+def _is_count_right(state: State, rules: Rules) -> bool:
+    """As `still_right` in `read/foreign_rows.py`."""
+    known = state.count
+    if known is None or known.inserts != state.inserts:
+        return False
+    if not rules.a_count_ends_where_a_block_may_have_a_foreign_number or known.foreign_from is None:
+        return True
+    since = [n for n, whose in state.main if whose != FOREIGN and n > known.counter]
+    return all(n < known.foreign_from for n in since)
+
+
 def explored(rules: Rules) -> Explored[State]:
     return explore(State(), lambda state: steps(state, rules), lambda state: _broken(state, rules))
 
@@ -155,7 +193,7 @@ def _broken(state: State, rules: Rules) -> str:
     owned = {n: by for n, kind, by in state.blocks if kind == "published"}
     for number, by in owned.items():
         held = [whose for n, whose in state.main if n == number]
-        if rules.readers_refuse_a_number_that_stands_twice and len(held) > 1:
+        if rules.readers_refuse_a_number_that_stands_twice and len(held) > 1 and not _is_count_right(state, rules):
             continue
         if FOREIGN in held:
             return "a reader was given a foreign row"

@@ -26,6 +26,7 @@ def test_no_interleaving_places_a_block_on_a_foreign_number_or_hands_a_foreign_r
         (Rules(a_stale_look_is_repeated=False), "placed on"),
         (Rules(history_decides_not_rows=False), "foreign row"),
         (Rules(readers_refuse_a_number_that_stands_twice=False), "foreign row"),
+        (Rules(a_count_ends_where_a_block_may_have_a_foreign_number=False), "foreign row"),
     ],
 )
 def test_without_this_rule_the_model_finds_a_way(without: Rules, why: str) -> None:

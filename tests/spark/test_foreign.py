@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -155,6 +156,31 @@ def test_a_foreign_number_that_is_one_of_ours_is_counted_and_every_way_to_read_r
     assert lake.delivery.verify().ok and values(lake, "same") == list(range(1, 10))
     for name in ("early", "late"):
         lake.delivery.remove(name)
+
+
+def test_a_number_that_came_between_a_writers_look_and_its_reservation_is_refused_though_rows_were_counted_then(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, "raced", {"n": "long"})
+    lake.append("raced", numbers(lake, 1, 6))
+    theirs = counter(lake) + 5
+    reserve = blocks.reserve
+
+    def late(*args: Any, **options: Any) -> Any:  # the writer has looked at the table, and has reserved nothing yet
+        monkeypatch.setattr(blocks, "reserve", reserve)
+        sql(lake, f"INSERT INTO lake.default.raced VALUES ({theirs}, 666)")
+        found = status(lake, "raced")
+        assert (found.foreign, found.number_twice, found.open_blocks) == (1, None, 0)
+        return reserve(*args, **options)
+
+    monkeypatch.setattr(blocks, "reserve", late)
+    done = lake.append("raced", numbers(lake, 7, 16)).rows
+    assert done is not None and done.lo < theirs < done.hi
+    with pytest.raises(DuplicateNumbers, match=f"number {theirs} "):
+        lake.read_since("raced").df.count()
+    assert status(lake, "raced").number_twice == theirs
+    sql(lake, "DELETE FROM lake.default.raced WHERE n = 666")
+    assert sorted(values(lake, "raced")) == list(range(1, 17)) and status(lake, "raced").foreign == 0
 
 
 def test_a_table_that_brings_numbers_along_is_adopted_only_if_a_person_says_what_becomes_of_them(lake: Lake) -> None:

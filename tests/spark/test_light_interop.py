@@ -54,7 +54,7 @@ class Both:
 
     def not_ours(self, name: str, *owned: tuple[int, int]) -> tuple[int, int] | None:
         ranges = [SeqRange(Seq(lo), Seq(hi)) for lo, hi in owned]
-        counted = count_rows_not_ours(self.light.load(name), ranges, lambda snapshot: True)
+        counted = count_rows_not_ours(self.light.load(name), ranges, lambda snapshot, highest: True, last=0)
         return None if counted is None else (counted.unnumbered, counted.foreign)
 
 

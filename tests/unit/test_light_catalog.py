@@ -452,7 +452,7 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def not_ours(table: Table, owned: Sequence[SeqRange]) -> tuple[int, int]:
-    counted = count_rows_not_ours(table, owned, lambda snapshot: True)
+    counted = count_rows_not_ours(table, owned, lambda snapshot, highest: True, last=0)
     assert counted is not None
     snapshot = table.current_snapshot()
     assert counted.snapshot == (None if snapshot is None else snapshot.snapshot_id)
@@ -488,7 +488,7 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     opened = opened_files(monkeypatch)
 
     def counted(owned: Sequence[SeqRange]) -> tuple[int, int | None, int | None]:
-        found = count_rows_not_ours(table, owned, lambda snapshot: snapshot in snapshots)
+        found = count_rows_not_ours(table, owned, lambda snapshot, highest: snapshot in snapshots, last=30)
         assert found is not None
         return found.foreign, found.twice, found.twice_first
 
@@ -503,6 +503,28 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     assert counted(ranges((1, 50))) == (2, 2, 14)
     monkeypatch.setattr(duplicate_numbers.count_twice, "__kwdefaults__", {"rows_max": 5})
     assert counted(ranges((1, 50))) == (0, None, None), "not known, rather than read for ever"
+
+
+def test_a_count_tells_the_lowest_foreign_number_that_a_later_block_could_get(
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(catalog)
+    opened = opened_files(monkeypatch)
+
+    def foreign_from(last: int) -> int | None:
+        found = count_rows_not_ours(table, ranges((1, 10)), lambda snapshot, highest: True, last)
+        assert found is not None
+        return found.foreign_from
+
+    append_numbers(table, range(1, 11))
+    assert foreign_from(10) is None
+    append_numbers(table, [500, 900])
+    append_numbers(table, [15])
+    assert (foreign_from(10), foreign_from(15), foreign_from(900)) == (15, 500, None) and opened == []
+    assert foreign_from(600) == 900, "the bounds of a file on both sides of the counter do not tell"
+    assert len(opened) == 1
+    append_numbers(table, [3, -4, 12, 2**62])
+    assert foreign_from(10) == 12 and foreign_from(900) == 2**62
 
 
 def test_files_without_figures_for_the_column_are_read(

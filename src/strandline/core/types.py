@@ -173,6 +173,7 @@ class TableCounts:
     counted_at: datetime
     twice: int | None = 0  # the foreign rows that share a sequence number; None if counting them would take too long
     twice_first: Seq | None = None  # the lowest such sequence number
+    foreign_from: Seq | None = None  # the lowest foreign sequence number that a block reserved since could get
 
     @property
     def all_ours(self) -> bool:

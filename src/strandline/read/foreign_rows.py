@@ -1,7 +1,8 @@
 """Counts the rows of a dataset's table that no block owns: unnumbered rows and foreign rows.
 
 Counting reads manifests, so the result is stored with its snapshot. It stays valid while every later commit is ours or
-only moves rows about; then nothing has to be read again.
+only moves rows about, and no later block can have the sequence number of a foreign row; then nothing has to be read
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ledger.engine import Connection, Ledger, utc_now
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import blocks, datasets, sequence
+
+IsTrusted = Callable[[SnapshotId, int], bool]
 
 
 def still_right(
@@ -32,6 +35,9 @@ def still_right(
         # Numbering adopted rows replaces files, too, and changes the count of unnumbered rows.
         moved = snapshot.operation == "replace" and wap is None
         if not (ours or moved):
+            return None
+        # Its writer may have looked for foreign sequence numbers before this one came, and reserved after the count.
+        if wap is not None and counts.foreign_from is not None and wap.rows.hi >= counts.foreign_from:
             return None
         if snapshot.parent is None:
             return counts if counts.snapshot is None else None
@@ -85,9 +91,11 @@ def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[
     return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=after), *unsettled]), bool(unsettled)
 
 
-def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> Callable[[SnapshotId], bool]:
-    """The snapshots whose files are known to hold each sequence number once, and none that another file has: our own,
-    and those that were there when no number was on two rows. A file written by others since may hold any number."""
+def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> IsTrusted:
+    """Tells, by the snapshot that added a file and by the file's highest sequence number, whether the file is known to
+    hold each sequence number once, and none that another file has: files of our own, and those that were there when no
+    number was on two rows. A file written by others since may hold any number. One from before may hold a number that
+    a block has got since."""
     ours = set()
     base = None if stored is None or stored.twice != 0 else stored.snapshot
     since: set[SnapshotId] = set()
@@ -100,11 +108,18 @@ def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) ->
         wap = WapId.parse(snapshot.wap)
         if wap is not None and wap.lake == lake:
             ours.add(snapshot.id)
-    return lambda id: id in ours or (is_based and id not in since)
+    unowned_from = None if stored is None else stored.foreign_from
+
+    def is_trusted(snapshot: SnapshotId, highest: int) -> bool:
+        if snapshot in ours:
+            return True
+        return is_based and snapshot not in since and (unowned_from is None or highest < unowned_from)
+
+    return is_trusted
 
 
 def _count_anew(
-    config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: Callable[[SnapshotId], bool]
+    config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: IsTrusted
 ) -> tuple[TableCounts, bool] | None:
     """The table first, then the ledger: whatever is in the table was reserved before, so the ledger knows it."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
@@ -116,13 +131,15 @@ def _count_anew(
         snapshot = table.current_snapshot()
         with ledger.read() as connection:
             owned, unsettled = _ours(connection, dataset, None)
+            last = sequence.read(connection).last
         # Snapshots that came in since `is_trusted` was made are not in it, so their files are read.
-        counted = count_rows_not_ours(table, owned, is_trusted)
+        counted = count_rows_not_ours(table, owned, is_trusted, last)
     finally:
         catalog.close()
     if counted is None:
         return None
     at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
     first = None if counted.twice_first is None else Seq(counted.twice_first)
-    found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now(), counted.twice, first)
+    lowest = None if counted.foreign_from is None else Seq(counted.foreign_from)
+    found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now(), counted.twice, first, lowest)
     return found, unsettled

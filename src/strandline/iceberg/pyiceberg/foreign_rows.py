@@ -43,15 +43,18 @@ class RowsNotOurs:
     foreign: int  # with a sequence number that no block owns, or with a duplicate one
     twice: int | None  # the foreign rows that share a sequence number of ours; None if too much would have to be read
     twice_first: int | None
+    foreign_from: int | None  # the lowest foreign sequence number that a later block could get
 
 
 @dataclass(frozen=True, slots=True)
 class _Tally:
     unnumbered: int
     foreign: int
+    foreign_from: int | None = None
 
     def __add__(self, other: _Tally) -> _Tally:
-        return _Tally(self.unnumbered + other.unnumbered, self.foreign + other.foreign)
+        lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
+        return _Tally(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
 
 
 _NONE = _Tally(0, 0)
@@ -62,16 +65,17 @@ class _EqualityDeletes(Exception):
 
 
 def count_rows_not_ours(
-    table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId], bool]
+    table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
 ) -> RowsNotOurs | None:
     """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
-    sorted and disjoint. `is_trusted` says whether a snapshot added each sequence number once, and none that another
-    file has."""
+    sorted and disjoint. `is_trusted` says of a file, by its snapshot and highest sequence number, whether it has each
+    sequence number once, and none that another file has. `last` is the counter: later blocks are above it."""
     snapshot = table.current_snapshot()
     if snapshot is None:
-        return RowsNotOurs(None, 0, 0, 0, None)
+        return RowsNotOurs(None, 0, 0, 0, None, None)
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
-    counter = _Counter(table, None if field is None else field.field_id, _Owned(owned), _Deletes(table, snapshot))
+    field_id = None if field is None else field.field_id
+    counter = _Counter(table, field_id, _Owned(owned), _Deletes(table, snapshot), last)
     total = _NONE
     entries: list[ManifestEntry] = []
     try:
@@ -91,6 +95,7 @@ def count_rows_not_ours(
         foreign,
         None if twice is None else twice.rows,
         None if twice is None else twice.first,
+        total.foreign_from,
     )
 
 
@@ -119,8 +124,8 @@ class _Owned:
         at = np.searchsorted(self._los, values, side="right") - 1
         return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
 
-    def strangers(self, values: NDArray[np.int64]) -> int:
-        return int(len(values) - np.count_nonzero(self.holds_each(values)))
+    def strangers(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return values[~self.holds_each(values)]
 
 
 class _Deletes:
@@ -150,8 +155,9 @@ class _Deletes:
 
 
 class _Counter:
-    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _Deletes) -> None:
+    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _Deletes, last: int) -> None:
         self._table = table
+        self._last = last
         self._field_id = field_id
         self._owned = owned
         self._deletes = deletes
@@ -175,7 +181,7 @@ class _Counter:
         return self._field_id is not None and not self._lacks_the_column(entry) and nulls != file.record_count
 
     def count_twice(
-        self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId], bool]
+        self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId, int], bool]
     ) -> DuplicateNumbers | None:
         files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
 
@@ -186,12 +192,14 @@ class _Counter:
 
         return count_twice(files, read, self._owned.holds_each)
 
-    def _numbered(self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId], bool]) -> NumberedFile:
+    def _numbered(
+        self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId, int], bool]
+    ) -> NumberedFile:
         file = entry.data_file
         bounds = number_bounds(file, self._field_id or 0)
         lo, hi = (-SEQ_MAX - 1, int(SEQ_MAX)) if bounds is None else bounds
         nulls = null_numbers(file, self._field_id or 0) or 0
-        suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id))
+        suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id), hi)
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
     def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
@@ -209,8 +217,9 @@ class _Counter:
         lo, hi = bounds
         if self._owned.holds_all(lo, hi):
             return _Tally(nulls, 0)
-        if self._owned.holds_none(lo, hi):
-            return _Tally(nulls, file.record_count - nulls)
+        # Of a file with numbers on both sides of the counter, only its rows tell the lowest number above the counter.
+        if self._owned.holds_none(lo, hi) and not lo <= self._last < hi:
+            return _Tally(nulls, file.record_count - nulls, lo if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
@@ -250,4 +259,5 @@ class _Counter:
 
     def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
-        return _Tally(numbers.null_count, self._owned.strangers(present))
+        strangers = self._owned.strangers(present)
+        return _Tally(numbers.null_count, len(strangers), min(strangers[strangers > self._last].tolist(), default=None))

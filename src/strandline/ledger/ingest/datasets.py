@@ -100,7 +100,8 @@ def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
         return None
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
     first = None if row.twice_first is None else Seq(row.twice_first)
-    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at, row.twice, first)
+    foreign = None if row.foreign_from is None else Seq(row.foreign_from)
+    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at, row.twice, first, foreign)
 
 
 def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
@@ -111,6 +112,7 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
         "counted_at": found.counted_at,
         "twice": found.twice,
         "twice_first": found.twice_first,
+        "foreign_from": found.foreign_from,
     }
     connection.execute(
         insert_into(connection, table_count)

@@ -144,6 +144,7 @@ table_count = Table(
     Column("counted_at", UtcMicros, nullable=False),
     Column("twice", BigInteger),
     Column("twice_first", BigInteger),
+    Column("foreign_from", BigInteger),  # the lowest foreign sequence number above the counter of that moment
 )
 
 # The snapshot of main whose sequence numbers were last compared with the counter, stored by the transaction that placed

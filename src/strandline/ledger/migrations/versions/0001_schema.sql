@@ -93,6 +93,7 @@ CREATE TABLE table_count (
   counted_at BIGINT NOT NULL,
   twice BIGINT,
   twice_first BIGINT,
+  foreign_from BIGINT,
   PRIMARY KEY (dataset_id),
   FOREIGN KEY (dataset_id) REFERENCES dataset (id)
 );
