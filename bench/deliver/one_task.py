@@ -141,7 +141,7 @@ def _gathered(work: Path, sender: Sender, rows: int) -> int:
     for index in range(CHUNKS):
         shipment = Shipment(0, _ADDRESS, _range(index, rows), rows)
         seen = _Seen(sender)
-        list(_Gathering((shipment,), _schema(work), seen, ("", 0)).run(_pieces(work, index)))
+        list(_Gathering((shipment,), _schema(work), seen, ("", 0), "bench").run(_pieces(work, index)))
         largest = max(largest, seen.largest)
     return largest
 

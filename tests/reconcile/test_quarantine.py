@@ -138,7 +138,7 @@ def test_whoever_loses_the_lease_while_purging_deletes_nothing_more(
 ) -> None:
     lake.puts(2)
     run = lake.run(ACT).id
-    monkeypatch.setattr(reconcile_runs, "holds", lambda connection, lease: False)
+    monkeypatch.setattr(reconcile_runs.leases, "holds", lambda connection, lease: False)
     with pytest.raises(LeaseLost):
         lake.lake.reconciler.purge()
     assert all(there(kept(lake, run)))

@@ -253,8 +253,8 @@ def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatc
     """A tick that ends as if its process had: its lease stays taken, and nothing more gets into the ledger."""
     name, _, nth = point.partition("@")
     with monkeypatch.context() as dead, armed(dead, f"{name}=fail@{nth or 1}"):
-        for last_word in ("release", "failed", "stop", "went_well"):
-            dead.setattr(sinks, last_word, lambda *_, **__: False)
+        for room, last_word in ((sinks.leases, "release"), (sinks, "failed"), (sinks, "stop"), (sinks, "went_well")):
+            dead.setattr(room, last_word, lambda *_, **__: False)
         try:
             [report] = to.lake.tick(sink).sinks
         except failpoints.FailpointError as e:

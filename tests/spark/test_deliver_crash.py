@@ -173,7 +173,7 @@ def test_a_replay_that_dies_at_any_step_loses_and_doubles_nothing(
     taken = to.sinks[sink].see().rows
     to.change("DROP CONSTRAINT taste")
     with monkeypatch.context() as dead, armed(dead, f"{point}=fail"):
-        dead.setattr(sinks, "release", lambda *_, **__: False)
+        dead.setattr(sinks.leases, "release", lambda *_, **__: False)
         with pytest.raises(failpoints.FailpointError, match=point):
             to.lake.delivery.replay(sink, bad)
     outlive_lease(to.lake)

@@ -133,9 +133,9 @@ def test_a_delete_that_would_take_other_rows_with_it_is_refused_before_its_commi
     sql(lake, f"ALTER TABLE lake.default.events SET TBLPROPERTIES ('write.delete.mode' = '{mode}')")
     append(lake, 1, 20)
     sql(lake, "DELETE FROM lake.default.events WHERE n = 7")
-    before, files, write = left(lake), data_files_hold(lake, b""), row_delete.write_files
+    before, files, write = left(lake), data_files_hold(lake, b""), row_delete.write
     with monkeypatch.context() as patched:
-        patched.setattr(row_delete, "write_files", lambda tables, group, df: write(tables, group, df.where("n <> 3")))
+        patched.setattr(row_delete, "write", lambda tables, group, df: write(tables, group, df.where("n <> 3")))
         with pytest.raises(FailedError, match="4 rows were to be deleted"):
             purge(lake)
     assert left(lake) == before and data_files_hold(lake, b"") == files, "nothing of it is left"

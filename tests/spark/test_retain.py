@@ -443,9 +443,9 @@ def test_a_run_that_would_take_a_young_row_with_it_is_refused_before_its_commit(
 ) -> None:
     frame = numbers(lake, 1, 20, partitions=1)
     lake.append("events", frame.selectExpr("n", "IF(n <= 10, timestamp '2020-01-01', timestamp '2999-01-01') AS at"))
-    before, main, write = left(lake), lake.tables().view("default.events").main, row_delete.write_files
+    before, main, write = left(lake), lake.tables().view("default.events").main, row_delete.write
     with monkeypatch.context() as patched:
-        patched.setattr(row_delete, "write_files", lambda tables, group, df: write(tables, group, df.where("n <> 19")))
+        patched.setattr(row_delete, "write", lambda tables, group, df: write(tables, group, df.where("n <> 19")))
         with pytest.raises(FailedError, match="10 rows were to be deleted"):
             run(lake, timedelta(0), column="at")
     assert left(lake) == before and lake.tables().view("default.events").main == main
