@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,7 +46,7 @@ from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import Record, pack_numbers
 from strandline.deliver.sinks.postgres.send import PostgresSender, load
 from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
-from strandline.deliver.sinks.postgres.table_identity import has_rows
+from strandline.deliver.sinks.postgres.table_identity import has_rows, holds_only
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from tests.servers import Postgres, Proxy, Toxiproxy
 from tests.sinks.contract import DATASET, Made, SinkContract
@@ -885,6 +886,55 @@ def test_nothing_lands_in_a_table_that_was_emptied_or_replaced_meanwhile(bench: 
     assert bench.numbers() == [] and held(bench) == [rng(1, 5)]
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_a_table_whose_rows_are_all_deleted_between_two_chunks_is_noticed(bench: Bench, index: bool) -> None:
+    sink = claimed(bench)
+    if not index:
+        bench.ask("DROP INDEX events__ingest_seq_idx")
+    sender = bench.sender(sink)
+    for lo, hi in ((1, 5), (6, 9)):
+        assert isinstance(sender.send(parcel(lo, hi)), Landed)
+    bench.ask("DELETE FROM events WHERE _ingest_seq <> 2")
+    assert isinstance(sender.send(parcel(10, 12)), Landed), "one row that it got before is enough"
+    bench.ask("DELETE FROM events")
+    outcome = sender.send(parcel(13, 15))
+    assert isinstance(outcome, TryLater) and "was emptied a moment ago" in outcome.why
+    assert held(bench) == [rng(1, 5), rng(6, 9), rng(10, 12)] and bench.numbers() == []
+    loss = sink.find_loss()
+    assert loss is not None and (loss.given, loss.there) == (12, 0)
+    assert isinstance(bench.sender(bench.sink(may_be_empty="true")).send(parcel(13, 15)), Landed)
+    bench.ask("DELETE FROM events")
+    sink.accept_loss()
+    assert isinstance(sender.send(parcel(16, 17)), Landed)
+    assert isinstance(sender.send(parcel(18, 19)), Landed)
+
+
+def test_lanes_that_lie_between_each_other_do_not_look_like_an_emptied_table(bench: Bench) -> None:
+    sender = bench.sender(claimed(bench))
+    lanes = [replace(ADDRESS, partition=f"kind={name}") for name in "ab"]
+    for n, lane in enumerate(lanes):
+        outcome = sender.send(parcel(1, 10, numbers=list(range(1 + n, 11, 2)), address=lane))
+        assert isinstance(outcome, Landed), outcome
+    bench.ask("DELETE FROM events WHERE _ingest_seq <> 4")
+    third = replace(ADDRESS, partition="kind=c")
+    assert isinstance(sender.send(parcel(3, 5, numbers=[3, 5], address=third)), Landed)
+
+
+def test_a_chunk_looks_for_the_row_beside_it_through_the_index(bench: Bench) -> None:
+    """Otherwise every chunk would read what was deleted by age and not yet vacuumed."""
+    sink = claimed(bench)
+    assert isinstance(bench.sender(sink).send(parcel(1, 20000)), Landed)
+    bench.ask("DELETE FROM events WHERE _ingest_seq < 20000")
+    bench.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(20001, 20010) n")
+    read = "SELECT seq_scan, idx_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'events'"
+    record, chunk = Record(TableName("public", "events")), HeldRange(rng(20001, 20010), 10)
+    with bench.person.transaction():
+        (before,) = bench.ask(read)
+        assert not holds_only(bench.person, record, 1, chunk, 1, indexed=True)
+        (after,) = bench.ask(read)
+    assert [a - b for a, b in zip(after, before, strict=True)] == [0, 1, 1]
+
+
 def test_a_table_in_partitions_is_emptied_when_all_of_them_are(bench: Bench) -> None:
     bench.ask("CREATE TABLE events (_ingest_seq bigint, name text, amount integer) PARTITION BY RANGE (_ingest_seq)")
     bench.ask("CREATE TABLE low PARTITION OF events FOR VALUES FROM (1) TO (4)")
@@ -904,7 +954,7 @@ def test_a_new_generation_begins_with_the_table_as_it_is(bench: Bench) -> None:
     bench.sender(sink).send(parcel(1, 5))
     bench.ask("TRUNCATE events")
     assert claimed(bench, generation="2").find_loss() is None
-    assert bench.sink(None).find_loss() is None, "the record has its identity now"
+    assert bench.sink(None, generation="2").find_loss() is None, "the record has its identity now"
 
 
 def test_a_record_of_the_first_version_gets_what_it_lacks(bench: Bench) -> None:

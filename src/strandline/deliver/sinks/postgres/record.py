@@ -276,6 +276,11 @@ class Record:
         rows, lo, hi = _one(found)
         return int(rows), None if lo is None else SeqRange(Seq(lo), Seq(hi))
 
+    def delivered_beside(self, lane: int, rows: SeqRange, generation: int) -> tuple[str, dict[str, Any]]:
+        """An SQL condition and its values: whether the generation delivered rows in other ranges than this one."""
+        condition = f"EXISTS (SELECT {self._given} AND (r.lane_id, r.lo) <> (%(lane)s, %(lo)s))"
+        return condition, self._values(Scope(generation, ())) | {"lane": lane, "lo": rows.lo}
+
     def given_ranges(self, connection: psycopg.Connection, scope: Scope) -> Iterator[GivenRange]:
         """In pages: together they may be too large for memory."""
         after = (0, 0)

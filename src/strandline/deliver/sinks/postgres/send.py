@@ -22,7 +22,7 @@ from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import BEGIN, PostgresServer
 from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
-from strandline.deliver.sinks.postgres.table_identity import is_another_table
+from strandline.deliver.sinks.postgres.table_identity import has_index, holds_only, is_another_table
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -108,11 +108,21 @@ class CopyRehearsal:
 class PostgresSender:
     """Connects on first use, and keeps the connection."""
 
-    def __init__(self, server: PostgresServer, table: TableName, columns: tuple[Column, ...], application: str) -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        table: TableName,
+        columns: tuple[Column, ...],
+        application: str,
+        *,
+        may_be_empty: bool,
+    ) -> None:
         self._server = server
         self._table = table
         self._columns = columns
         self._application = application
+        self._may_be_empty = may_be_empty
+        self._indexed: bool | None = None
         self._record = Record(table)
         self._lanes: dict[Address, int] = {}
         self._open: psycopg.Connection | None = None
@@ -195,7 +205,15 @@ class PostgresSender:
             return TryLater(altered)
         if is_another_table(connection, self._record):
             return TryLater(f"{self._table.plain} was emptied, rewritten or replaced a moment ago")
+        if not self._may_be_empty and self._was_emptied(connection, lane, parcel, made):
+            return TryLater(f"{self._table.plain} was emptied a moment ago: it holds none of the rows it got before")
         return None
+
+    def _was_emptied(self, connection: psycopg.Connection, lane: int, parcel: Parcel, made: _Load) -> bool:
+        if self._indexed is None:
+            self._indexed = bool(has_index(connection, self._table))
+        generation = parcel.address.generation
+        return holds_only(connection, self._record, lane, made.held, generation, indexed=self._indexed)
 
     def _altered(self, connection: psycopg.Connection) -> str | None:
         shape = read_shape(connection, self._table)

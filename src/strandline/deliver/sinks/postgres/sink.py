@@ -245,7 +245,9 @@ class PostgresSink:
     def sender(self, token: str) -> PostgresSender:
         if self._columns is None:
             raise UsageError("a sink is prepared before rows are sent")
-        return PostgresSender(self._server, self._table, self._columns, self._application(token))
+        return PostgresSender(
+            self._server, self._table, self._columns, self._application(token), may_be_empty=self._may_be_empty
+        )
 
     def inspector(self) -> PostgresInspector:
         return PostgresInspector(self._server, self._table)

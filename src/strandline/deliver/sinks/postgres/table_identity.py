@@ -2,9 +2,9 @@
 
 The record is beside the table, so the table can lose its rows while the record keeps their ranges. The owner may delete
 rows, by age or because they are processed: that is no loss. A table without any row is a loss, unless the owner said
-beforehand that it may be empty. A table that was dropped, created again or truncated has another oid or other storage,
-and the record remembers both. If they differ, the rows decide: VACUUM FULL and a restored backup change them, too, and
-lose nothing.
+beforehand that it may be empty. Every chunk checks that before it commits, because its own rows would hide the loss. A
+table that was dropped, created again or truncated has another oid or other storage, and the record remembers both. If
+they differ, the rows decide: VACUUM FULL and a restored backup change them, too, and lose nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.types import SEQ_COLUMN, SeqRange
-from strandline.deliver.sink import Loss
+from strandline.deliver.sink import HeldRange, Loss
 from strandline.deliver.sinks.postgres.columns import TableName, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import LOCK_SECONDS_MAX
 from strandline.deliver.sinks.postgres.inspect_ranges import count_in_table, escaped
@@ -82,6 +82,26 @@ def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
     return kept is not None and (now is None or kept != (now.oid, now.storage))
+
+
+def holds_only(
+    connection: psycopg.Connection, record: Record, lane: int, chunk: HeldRange, generation: int, *, indexed: bool
+) -> bool:
+    """Whether the chunk that this transaction has written is all that the table holds, although rows of the generation
+    were delivered before. One statement, and so one snapshot: a chunk that lands beside this one shows its rows and its
+    range, or neither. With an index it reads the row next to the chunk, not those that were deleted by age."""
+    name = escaped(record.table)
+    below, above = (f"ORDER BY {_NUMBER} DESC", f"ORDER BY {_NUMBER}") if indexed else ("", "")
+    delivered, values = record.delivered_beside(lane, chunk.rows, generation)
+    found = connection.execute(
+        f"SELECT NOT coalesce((SELECT true FROM {name} WHERE {_NUMBER} < %(lo)s {below} LIMIT 1), "
+        f"(SELECT true FROM {name} WHERE {_NUMBER} > %(hi)s {above} LIMIT 1), "
+        # Rows of other lanes have sequence numbers in the same range.
+        f"(SELECT count(*) > %(count)s FROM {name} WHERE {_NUMBER} BETWEEN %(lo)s AND %(hi)s)) "
+        f"AND {delivered}".encode(),
+        values | {"hi": chunk.rows.hi, "count": chunk.count},
+    ).fetchone()
+    return bool(found and found[0])
 
 
 def settle_identity(
@@ -171,14 +191,20 @@ def _has_numbers(connection: psycopg.Connection, table: TableName) -> bool:
     return shape is not None and SEQ_COLUMN in shape.columns
 
 
+def has_index(connection: psycopg.Connection, table: TableName) -> bool | None:
+    """Whether an index begins with the sequence number; None if the table has no such column."""
+    found = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
+    return None if found is None else bool(found[0])
+
+
 def has_rows(connection: psycopg.Connection, table: TableName) -> bool:
     """Whether there is any row with a sequence number. With an index it looks for the newest one: rows that were
     deleted by age are at the other end, and until a VACUUM a scan would read all of them. Without an index it takes the
     first row of a scan. A table that has lost the column counts as filled: `prepare` reports what is wrong."""
-    indexed = connection.execute(_COLUMN, (table.schema, table.name, SEQ_COLUMN)).fetchone()
+    indexed = has_index(connection, table)
     if indexed is None:
         return True
-    newest = f"ORDER BY {_NUMBER} DESC" if indexed[0] else ""
+    newest = f"ORDER BY {_NUMBER} DESC" if indexed else ""
     found = connection.execute(f"SELECT FROM {table} WHERE {_NUMBER} IS NOT NULL {newest} LIMIT 1".encode())
     return found.fetchone() is not None
 
