@@ -788,6 +788,32 @@ def test_a_trigger_that_refuses_everything_is_trouble_of_the_server(bench: Bench
     assert bench.numbers() == list(range(1, 41))
 
 
+def test_a_bad_row_stands_alone_where_a_trigger_also_refuses_rows_that_exist(bench: Bench) -> None:
+    sender = bench.sender()
+    exists = "EXISTS (SELECT FROM events e WHERE e._ingest_seq = NEW._ingest_seq)"
+    raising(bench, f"NEW._ingest_seq % 60 = 7 OR {exists}")
+    assert split_down(sender, parcel(1, 70)) == [7, 67]
+    raising(bench, f"true OR {exists}")
+    assert isinstance(sender.send(parcel(71, 71)), TryLater)
+
+
+def test_what_only_undelivered_rows_can_tell_is_left_to_who_has_them(bench: Bench) -> None:
+    """A trigger that takes neither old names nor copies: nothing that the table holds goes through again."""
+    sender = bench.sender()
+    assert isinstance(sender.send(parcel(1, 6)), Landed)
+    raising(bench, "NEW.name = 'name 7' OR EXISTS (SELECT FROM events e WHERE e.name = NEW.name)")
+    bad = parcel(7, 7)
+    outcome = sender.send(bad)
+    assert isinstance(outcome, TryLater) and outcome.may_be_rows
+    assert not sender.takes_any(bad.rows) and sender.takes_any(parcel(7, 9).rows)
+    assert bench.numbers() == list(range(1, 7)), "trying changes nothing"
+    assert isinstance(sender.blaming_rows().send(bad), Refused)
+    assert isinstance(sender.blaming_rows().send(parcel(8, 9)), Landed)
+    raising(bench, "true", state="57P03")
+    outcome = sender.blaming_rows().send(bad)
+    assert isinstance(outcome, TryLater) and not outcome.may_be_rows, "the server itself"
+
+
 # --- a table that lost its rows --------------------------------------------------------------------------------------
 
 _COPIED = "CREATE TABLE other AS TABLE events; DROP TABLE events; ALTER TABLE other RENAME TO events"

@@ -433,6 +433,36 @@ def test_rows_that_a_table_refuses_are_set_aside_and_replayed_once_it_takes_them
     assert not proof.ok and "7" in str(proof.findings[0])
 
 
+_TAKES_NOTHING_TWICE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.n IN (7, 20) OR EXISTS (SELECT FROM events e WHERE e.n = NEW.n) OR EXISTS (SELECT FROM closed) THEN
+        RAISE EXCEPTION 'not this one';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TABLE closed (since timestamp);
+CREATE TRIGGER refuse BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION refuse()
+"""
+
+
+def test_a_bad_row_is_known_by_the_rows_behind_it_that_the_table_takes(lake: Lake, postgres_database: str) -> None:
+    """Nothing that the table holds goes through again, so only rows that are not delivered yet can tell."""
+    url = postgres_database
+    table(lake, url)
+    ask(url, _TAKES_NOTHING_TWICE)
+    lake.append("events", numbers(lake, 1, 20))
+    report = tick(lake, "out")
+    assert set_aside(lake) == {7: "held"} and in_table(url) == without(19, 7), report
+    assert report.did == "waiting" and "not this one" in str(report.reason), "no row is behind 20"
+    lake.append("events", numbers(lake, 21, 30))
+    ask(url, "INSERT INTO closed VALUES (now())")
+    assert tick(lake, "out").did == "waiting" and set_aside(lake) == {7: "held"}, "it takes nothing at all"
+    ask(url, "DELETE FROM closed")
+    report = tick(lake, "out")
+    assert report.did == "delivered" and in_table(url) == without(30, 7, 20), report
+    assert set_aside(lake) == {7: "held", 20: "held"} and verdict(lake).ok
+
+
 def test_a_restored_ledger_neither_sends_a_replayed_row_again_nor_forgets_the_others(
     lake: Lake, tmp_path: Path, postgres_database: str
 ) -> None:

@@ -100,6 +100,7 @@ class Conflict:
 class TryLater:
     why: str
     wait_seconds: float | None = None  # as long as the sink asked for
+    may_be_rows: bool = False  # The rows may be the cause. A sender that says so is a `TriesRows`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,19 @@ class Sender(Protocol):
     def send(self, parcel: Parcel) -> Outcome: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TriesRows(Protocol):
+    """A sender whose destination gives the same errors for bad rows and for trouble of its own. Rows that are not
+    delivered yet tell the two apart: if the destination takes one of them, and then refuses the chunk once more, the
+    chunk is to blame."""
+
+    def takes_any(self, rows: pa.Table) -> bool:
+        """Whether the destination takes any of these rows now. Nothing is committed."""
+
+    def blaming_rows(self) -> Sender:
+        """A copy that returns `Refused` instead of a `TryLater` with `may_be_rows`."""
 
 
 @dataclass(frozen=True, slots=True)

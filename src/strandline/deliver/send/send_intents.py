@@ -7,6 +7,7 @@ then, in one transaction, the lane's watermark and the end of the intent.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +24,8 @@ from strandline.deliver.send.find_delivered import conflict, found_there
 from strandline.deliver.send.patience import IN_A_ROW_MAX
 from strandline.deliver.send.rejection import Refusal
 from strandline.deliver.send.split_rejected import Refusing
-from strandline.deliver.sink import Conflict, Held, Landed, Refused, TryLater, Unknown, can_be_asked
+from strandline.deliver.send.undelivered_rows import read_undelivered
+from strandline.deliver.sink import Conflict, Held, Landed, Refused, TriesRows, TryLater, Unknown, can_be_asked
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, SinkRun
 from strandline.ledger.deliver import intents as intent_records
@@ -160,31 +162,68 @@ class _Finishing:
 
     def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
         refusals: list[Refusal] = []
-        for wave in _waves(todo, self.run.context.settings.job_rows_max):
+        waves = deque(_waves(todo, self.run.context.settings.job_rows_max))
+        while waves:
+            wave = waves.popleft()
             if self.run.stopping.is_set():  # the rest is stored, and the next deliverer sends it
                 return []
             self._offer(wave)
             try:
-                acks, refused, troubled = _ship(self.run, wave, brings_content, self.report)
+                sent = _ship(self.run, wave, brings_content, self.report)
+                self._record(sent)
+                again = self._send_doubted(sent.doubted, brings_content) if sent.doubted else None
             except CalledOff:
                 return []
-            if acks:
-                _acknowledge(self.run, acks)
-            self._settle(acks)
-            self.run.landed_any |= _any_rows(acks)
-            self.run.landed |= _any_rows(acks) and not troubled
-            refusals += refused
-            in_doubt = {r.chunk.id for r in refused}
+            later: list[_Todo] = []
+            if again is not None:
+                self._record(again)
+                later = sent.unsent
+                sent = _Sent(sent.acks + again.acks, sent.refused + again.refused, [], [], again.troubled)
+            self.report.troubles += (why for _, why in sent.doubted)
+            refusals += sent.refused
+            in_doubt = {r.chunk.id for r in sent.refused} | {t.chunk.id for t in later}
             self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
             self.run.progress(self.run.record.name, self.dealt, total)
             # Lanes whose chunks are all done need not wait for the others.
             self._close_complete()
             if self.refusing.are_too_many(refusals):
                 break  # the sink stops, so the rest is not sent
-            if troubled and (self.report.wait_seconds is not None or not (refused or _any_rows(acks))):
+            if sent.troubled and (self.report.wait_seconds is not None or not (sent.refused or _any_rows(sent.acks))):
                 self.report.gave_up = True
                 break
+            if later and not sent.troubled:
+                waves.appendleft(later)
         return refusals
+
+    def _record(self, sent: _Sent) -> None:
+        if sent.acks:
+            _acknowledge(self.run, sent.acks)
+        self._settle(sent.acks)
+        self.run.landed_any |= _any_rows(sent.acks)
+        self.run.landed |= _any_rows(sent.acks) and not sent.troubled
+
+    def _send_doubted(self, doubted: Sequence[tuple[_Todo, str]], brings_content: bool) -> _Sent | None:
+        """Sends chunks once more that may be refused because of their rows. If the sink takes another row in between,
+        a second refusal is because of the rows. None if it takes none: then it may be in trouble itself."""
+        chunks = {t.chunk.id for t, _ in doubted}
+        unsent = [
+            (i.partition, c.rows)
+            for i in self.left.values()
+            for c in _planned(i)
+            if c.id not in self.done and c.id not in chunks
+        ]
+        try:
+            rows = read_undelivered(self.run, self.options, unsent)
+        except FailedError as e:  # a row that cannot be built must not hold back other lanes
+            self.report.troubles.append(e.message)
+            return None
+        sender = self.run.sink(self.options).sender(self.run.pass_token)
+        try:
+            if rows is None or not isinstance(sender, TriesRows) or not sender.takes_any(rows):
+                return None
+        finally:
+            sender.close()
+        return _ship(self.run, [t for t, _ in doubted], brings_content, self.report, blames_rows=True)
 
     def _offer(self, wave: Sequence[_Todo]) -> None:
         """If the sink cannot be asked, only the ledger knows which chunks may have been sent. Raises LeaseLost."""
@@ -247,10 +286,18 @@ def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
         yield wave
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    acks: list[Acknowledged]
+    refused: list[Refusal]
+    doubted: list[tuple[_Todo, str]]  # may be refused because of their rows, and what the sink said
+    unsent: list[_Todo]  # given back, because the destination was in trouble with chunks before them
+    troubled: bool  # the destination was in trouble with a chunk
+
+
 def _ship(
-    run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished
-) -> tuple[list[Acknowledged], list[Refusal], bool]:
-    """What landed, what was refused, and whether the destination was in trouble with any chunk."""
+    run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished, *, blames_rows: bool = False
+) -> _Sent:
     options = wave[0].intent.options
     shipments = [
         Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
@@ -260,28 +307,42 @@ def _ship(
     source = run.source if run.source is not None and run.source.covers(after, until) else None
     if source is None:
         source = settled(run.context, run.dataset, after, until)
-    acks, refusals, troubled = [], [], False
-    for shipped in _send_all(run, source, shipments, options, report):
-        chunk, intent = wave[shipped.index].chunk, wave[shipped.index].intent
+    sent = _Sent([], [], [], [], False)
+    troubled = False
+    for shipped in _send_all(run, source, shipments, options, report, blames_rows=blames_rows):
+        item = wave[shipped.index]
         troubled |= isinstance(shipped.outcome, TryLater | Unknown | Unsent)
-        match _outcome(run, chunk, intent.id, shipped, report):
+        match shipped.outcome:
+            case TryLater(why, _, True):
+                sent.doubted.append((item, why))
+                continue
+            case Unsent():
+                sent.unsent.append(item)
+                continue
+        match _outcome(run, item.chunk, item.intent.id, shipped, report):
             case Acknowledged() as ack:
-                acks.append(ack)
+                sent.acks.append(ack)
             case Refusal() as refusal:
-                refusals.append(refusal)
-    return acks, refusals, troubled
+                sent.refused.append(refusal)
+    return replace(sent, troubled=troubled)
 
 
 def _send_all(
-    run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str], report: Finished
+    run: SinkRun,
+    source: SettledView,
+    shipments: Sequence[Shipment],
+    options: Mapping[str, str],
+    report: Finished,
+    *,
+    blames_rows: bool,
 ) -> list[Shipped]:
     """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other partitions.
     If several lanes in a row fail with the same message, the lanes are not to blame, and the rest waits for a retry."""
     try:
-        return _send(run, source, shipments, options)
+        return _send(run, source, shipments, options, blames_rows=blames_rows)
     except FailedError as e:
         if (newer := _newer(run, source)) is not None:
-            return _send_all(run, newer, shipments, options, report)
+            return _send_all(run, newer, shipments, options, report, blames_rows=blames_rows)
         lanes_ = {s.address.partition for s in shipments}
         if len(lanes_) == 1:
             report.troubles.append(e.message)
@@ -291,7 +352,8 @@ def _send_all(
         last = report.troubles[-_ALIKE_MAX:]
         if run.stopping.is_set() or (len(last) == _ALIKE_MAX and len(set(last)) == 1):
             break
-        done += _send_all(run, source, [s for s in shipments if s.address.partition == lane], options, report)
+        of_lane = [s for s in shipments if s.address.partition == lane]
+        done += _send_all(run, source, of_lane, options, report, blames_rows=blames_rows)
     return done
 
 
@@ -308,12 +370,19 @@ def _newer(run: SinkRun, source: SettledView) -> SettledView | None:
 
 
 def _send(
-    run: SinkRun, source: SettledView, shipments: Sequence[Shipment], options: Mapping[str, str]
+    run: SinkRun,
+    source: SettledView,
+    shipments: Sequence[Shipment],
+    options: Mapping[str, str],
+    *,
+    blames_rows: bool,
 ) -> list[Shipped]:
     fields = prepare(run, source, options)
     sink = run.sink(options)
     cargo = cargo_of(sink.form, fields, parse_common(options))
     sender = sink.sender(run.pass_token)
+    if blames_rows and isinstance(sender, TriesRows):
+        sender = sender.blaming_rows()
     with run.tasks_max() as tasks_max, run.called_off_by_stopping():
         return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,7 @@ class PostgresSender:
         self._columns = columns
         self._application = application
         self._may_be_empty = may_be_empty
+        self._blames_rows = False
         self._indexed: bool | None = None
         self._record = Record(table)
         self._lanes: dict[Address, int] = {}
@@ -191,9 +193,9 @@ class PostgresSender:
                 raise _Again("the range was there, and a moment later it was not", at_once=True)
             return known
         cursor = connection.cursor()
-        with cursor.copy(copy_in(self._table, self._columns).encode()) as copy:
+        with cursor.copy(copy_in(self._table, self._columns).encode()) as stream:
             for piece in made.pieces:
-                copy.write(piece)
+                stream.write(piece)
         if cursor.rowcount != made.held.count:
             return TryLater(
                 f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
@@ -244,20 +246,43 @@ class PostgresSender:
             with contextlib.suppress(psycopg.Error):
                 if (altered := self._altered(connection)) is not None:
                     return TryLater(self._said(f"{altered} ({why})"))
-        if about_content or (connecting.may_be_about_content(error) and self._takes_others(connection, parcel)):
+        may_be_rows = connecting.may_be_about_content(error)
+        if about_content or (may_be_rows and (self._blames_rows or self._takes_others(connection, parcel))):
             return Refused(self._said(f"{why}{_where(error, parcel)}"))
-        return TryLater(self._said(why))
+        return TryLater(self._said(why), may_be_rows=may_be_rows)
+
+    def blaming_rows(self) -> PostgresSender:
+        made = copy.copy(self)
+        made._blames_rows = True
+        return made
+
+    def takes_any(self, rows: pa.Table) -> bool:
+        try:
+            connection = self._connect()
+        except psycopg.Error:
+            return False
+        with connecting.time_limit(connection, SEND_SECONDS_MAX):
+            return self._any_goes_through(connection, self._line_probes(connection, rows))
 
     def _takes_others(self, connection: psycopg.Connection, parcel: Parcel) -> bool:
         """Whether the table takes any row now: some of this chunk, each alone, or a copy of one that it has. Then it
-        refuses this chunk. Nothing is committed."""
-        lines = parcel.rows.column("line")
+        refuses this chunk."""
+        probes = self._line_probes(connection, parcel.rows) if parcel.rows.num_rows > 1 else []
+        number = quote(SEQ_COLUMN)
+        probes.append(lambda: self._try_copy(connection, number))
+        # A trigger may refuse what exists already: the same row with a sequence number that no row has.
+        probes.append(lambda: self._try_copy(connection, f"greatest({number}::bigint, {int(parcel.range.hi)}) + 1"))
+        return self._any_goes_through(connection, probes)
+
+    def _line_probes(self, connection: psycopg.Connection, rows: pa.Table) -> list[Callable[[], bool]]:
+        lines = rows.column("line")
         step = max(1, -(-len(lines) // PROBES_MAX))
-        picked = range(0, len(lines), step) if len(lines) > 1 else ()
-        probes: list[Callable[[], bool]] = [
-            functools.partial(self._try_line, connection, str(lines[n].as_py())) for n in picked
+        return [
+            functools.partial(self._try_line, connection, str(lines[n].as_py())) for n in range(0, len(lines), step)
         ]
-        probes.append(lambda: self._try_again(connection))
+
+    def _any_goes_through(self, connection: psycopg.Connection, probes: Sequence[Callable[[], bool]]) -> bool:
+        """Nothing is committed."""
         try:
             connection.execute(BEGIN)
             return any(map(_goes_through(connection), probes))
@@ -268,17 +293,18 @@ class PostgresSender:
 
     def _try_line(self, connection: psycopg.Connection, line: str) -> bool:
         cursor = connection.cursor()
-        with cursor.copy(copy_in(self._table, self._columns).encode()) as copy:
-            copy.write(f"{line}\n")
+        with cursor.copy(copy_in(self._table, self._columns).encode()) as stream:
+            stream.write(f"{line}\n")
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return cursor.rowcount == 1
 
-    def _try_again(self, connection: psycopg.Connection) -> bool:
-        """Tries a copy of the newest row. A violation because it exists already is no trouble of the server."""
-        names, number = ", ".join(quote(c.name) for c in self._columns), quote(SEQ_COLUMN)
+    def _try_copy(self, connection: psycopg.Connection, number: str) -> bool:
+        """Tries a copy of the newest row, with this SQL expression as its sequence number. A violation because the row
+        exists already is no trouble of the server."""
+        column, others = quote(SEQ_COLUMN), [quote(c.name) for c in self._columns if c.name != SEQ_COLUMN]
         statement = (
-            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._table} WHERE {number} IS NOT NULL "
-            f"ORDER BY {number} DESC LIMIT 1"
+            f"INSERT INTO {self._table} ({', '.join((column, *others))}) SELECT {', '.join((number, *others))} "
+            f"FROM {self._table} WHERE {column} IS NOT NULL ORDER BY {column} DESC LIMIT 1"
         )
         try:
             done = connection.execute(statement.encode()).rowcount
