@@ -141,7 +141,7 @@ class Lake:
         session = open_session(self.config, progress=self.on_start)
         tables = SparkTables(session, attempts_max=settings.commit_attempts_max)
         receipts, sinks = open_receipts(self.config), SinkInquiry(self.delivery.context)
-        return IngestContext(self.id, self.ledger, self.witness, tables, settings, receipts, sinks)
+        return IngestContext(self.config, self.id, self.ledger, self.witness, tables, settings, receipts, sinks)
 
     # Datasets.
 
@@ -255,7 +255,7 @@ class Lake:
 
     def recover(self) -> Recovered:
         """Settle what dead writers left; the ledger is opened first if the witness says so."""
-        return self.ingestion.recover()
+        return self.ingestion.recover(now=True)
 
     # Ways out.
 

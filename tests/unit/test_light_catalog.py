@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -652,6 +653,34 @@ def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: PyIcebe
     config.path("other.db").write_bytes(b"this is not a database" * 100)
     with pytest.raises(StorageError, match="cannot be read"):
         read_pointer(LakeConfig(Settings(catalog={"path": "other.db"}), config.home), "events")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: b"[]",
+        lambda content: b"null",
+        lambda content: b"[" * 100_000,
+        lambda content: content.replace(b'"table-uuid"', b'"table-uuie"'),
+        lambda content: content.replace(b'"location"', b'"locatiom"'),
+        lambda content: content.replace(b'"refs":{', b'"refs":7,"rest":{'),
+        lambda content: content.replace(b"default", b"def\xffult"),
+        lambda content: gzip.compress(content)[:-20],
+        lambda content: gzip.compress(content)[:30] + b"x" * 40,
+    ],
+)
+def test_damaged_metadata_is_a_storage_error_at_once(
+    catalog: PyIcebergCatalog, config: LakeConfig, damage: Callable[[bytes], bytes]
+) -> None:
+    table = create(catalog)
+    append_numbers(table, [1])
+    location = Path(table.metadata_location.removeprefix("file://"))
+    location.write_bytes(damage(location.read_bytes()))
+    with pytest.raises(StorageError, match=r"default\.events: its metadata .* cannot be read") as told:
+        read_pointer(config, "events")
+    assert told.value.hint
 
 
 def test_the_glance_pays_for_no_heavy_import() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from strandline.core.settings import IngestSettings
+from strandline.core.settings import IngestSettings, LakeConfig
 from strandline.core.types import BlockHead, Dataset, Seq
 from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables
+from strandline.ingest.dataset_backoff import DatasetBackoff
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.witness import Witness
@@ -23,6 +24,7 @@ class SinkRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IngestContext:
+    config: LakeConfig
     lake: str
     ledger: Ledger
     witness: Witness
@@ -30,6 +32,7 @@ class IngestContext:
     settings: IngestSettings
     receipts: Receipts  # of received batches, in the warehouse
     sinks: SinkRecords
+    backoff: DatasetBackoff = field(default_factory=DatasetBackoff)
 
     def wap(self, head: BlockHead) -> WapId:
         return WapId(self.lake, head.rows, head.digest, head.batch_id)

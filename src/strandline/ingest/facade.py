@@ -45,6 +45,7 @@ class Ingestion:
         self._settling = threading.RLock()
         self._settled = False
         self._settle_again_at: float | None = None  # the next recovery, after one that could not settle some dataset
+        self._again = threading.Lock()  # held by the one thread that recovers again; nobody waits for it
         self._recovering: set[int] = set()  # threads inside recovery: what they use of the lake is not settled first
 
     @property
@@ -66,20 +67,35 @@ class Ingestion:
         if threading.get_ident() in self._recovering:
             return context
         with self._settling:
-            if not self._settled or self._is_due_again():
+            if not self._settled:
                 with suppress(WitnessUnreadable):  # reading works without; taking a sequence number raises it again
                     self.recover()
+        if self._is_due_again():
+            with suppress(WitnessUnreadable):
+                self._recover_again()
         return context
 
     def _is_due_again(self) -> bool:
         return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
 
-    def recover(self) -> Recovered:
-        """Settles the blocks of dead writers; the ledger is resynced first if the witness says so."""
+    def _recover_again(self) -> None:
+        """For datasets that could not be settled before. One thread does it; the others go on, and the protocol refuses
+        them such a dataset."""
+        if self._again.acquire(blocking=False):
+            try:
+                self.recover()
+            finally:
+                self._again.release()
+
+    def recover(self, *, now: bool = False) -> Recovered:
+        """Settles the blocks of dead writers; the ledger is resynced first if the witness says so. A dataset that
+        failed a short while ago is tried again only if `now` is set."""
         from strandline.ingest.recover import recover
         from strandline.ingest.resync import resync_ledger, resync_postponed, with_resync
 
         context = self.unsettled_context
+        if now:
+            context.backoff.forget()
         with self._recovers():
             resync_ledger(context)
             not_opened = with_resync(context, lambda: resync_postponed(context))
@@ -98,8 +114,10 @@ class Ingestion:
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest
             postponed = bool(blocks.postponed(connection))
-        if behind or (postponed and (self._settle_again_at is None or self._is_due_again())):
+        if behind:
             self.recover()
+        elif postponed and (self._settle_again_at is None or self._is_due_again()):
+            self._recover_again()
 
     def resync_ledger(self, *, rebuild: bool) -> Resynced | None:
         """None if witness and counter agree, which they nearly always do."""

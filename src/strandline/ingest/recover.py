@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from strandline.iceberg.spark.tables import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
+from strandline.ingest.table_peek import is_at_rest, peek
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import utc_now
@@ -42,7 +44,8 @@ class Recovered:
 
 
 def recover(work: IngestContext) -> Recovered:
-    """Settles every open block, lowest first; a block that must be held does not stop the others."""
+    """Settles every open block, lowest first; a block that must be held does not stop the others. Leaves out datasets
+    that failed a short while ago."""
     report = Recovered()
     with work.ledger.read() as connection:
         known = datasets.list_datasets(connection)
@@ -51,19 +54,40 @@ def recover(work: IngestContext) -> Recovered:
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
             report.troubled.append(dataset.name)  # the dataset waits for its resync, and nothing is settled before
             continue
+        if work.backoff.is_waiting(dataset.id):
+            report.troubled.append(dataset.name)
+            continue
+        started_at = work.backoff.now()
         try:
-            for found in todo[dataset.id]:
-                if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
-                    _recover_block(work, dataset, found, report)
-            report.branches_removed += remove_strays(work, dataset)
-            _follow_main(work, dataset)
+            if not _is_at_rest(work, dataset, todo[dataset.id]):
+                _recover_dataset(work, dataset, todo[dataset.id], report)
         except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:  # whatever a damaged table raises, the other datasets are settled
+            work.backoff.failed(dataset.id, started_at)
             _record_trouble(work, dataset, e, report)
         else:
+            work.backoff.succeeded(dataset.id)
             _clear_trouble(work, dataset)
     return report
+
+
+def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
+    """Raises at once if the table's metadata is damaged. Iceberg need not load a table that leaves nothing to do."""
+    with work.ledger.read() as connection:
+        state = table_states.get(connection, dataset.id)
+    view = peek(work.config, dataset.name)
+    return not todo and state.trouble is None and view is not None and is_at_rest(view, state.settled)
+
+
+def _recover_dataset(
+    work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged], report: Recovered
+) -> None:
+    for found in todo:
+        if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
+            _recover_block(work, dataset, found, report)
+    report.branches_removed += remove_strays(work, dataset)
+    _follow_main(work, dataset)
 
 
 def _follow_main(work: IngestContext, dataset: Dataset) -> None:

@@ -1,8 +1,9 @@
 """The resync: what a ledger does when the witness shows that it does not know everything.
 
-It holds the counter's lock from beginning to end, so nobody reserves a sequence number meanwhile. Every step can be
-repeated: a crash in the middle leaves witness and counter apart, and the next resync begins again. Raising the epoch in
-the tables comes first, because from then on another live copy of the ledger can no longer publish.
+It first reads all tables without a lock, to find those that cannot be read: that may take long. The rest is done under
+the counter's lock, so nobody reserves a sequence number meanwhile. Every step can be repeated: a crash in the middle
+leaves witness and counter apart, and the next resync begins again. Raising the epoch in the tables comes first, because
+from then on another live copy of the ledger can no longer publish.
 
 A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
 and nothing is ingested, read or delivered there until `resync_postponed` has done the rest (docs/adr/0041).
@@ -11,7 +12,7 @@ and nothing is ingested, read or delivered there until `resync_postponed` has do
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,6 +51,7 @@ from strandline.ingest.resync_received import (
     is_after_the_copy,
     take_back_received,
 )
+from strandline.ingest.table_peek import peek
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -83,28 +85,61 @@ def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
 
 def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
     """None if witness and counter agree, which they nearly always do."""
-    with work.ledger.write() as connection:
-        counter = sequence.lock(connection)
-        mark = work.witness.read()
-        if mark.lake != counter.lake:
-            raise WrongLake(
-                f"the ledger is of lake {counter.lake}, the warehouse of lake {mark.lake}",
-                hint="Check ledger.url and warehouse.url in the settings.",
-            )
-        if mark.highest == counter.last and not rebuild:
-            return None
-        opened = _open(work, connection, counter, mark.highest, rebuild=rebuild)
+    unreadable: Mapping[str, Exception] | None = None
+    while True:
+        with work.ledger.write() as connection:
+            counter = sequence.lock(connection)
+            mark = work.witness.read()
+            if mark.lake != counter.lake:
+                raise WrongLake(
+                    f"the ledger is of lake {counter.lake}, the warehouse of lake {mark.lake}",
+                    hint="Check ledger.url and warehouse.url in the settings.",
+                )
+            if mark.highest == counter.last and not rebuild:
+                return None
+            if unreadable is not None:
+                opened = _open(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)
+                break
+        unreadable = _find_unreadable(work)  # not under the lock: Iceberg may try for a minute and a half
     failpoints.hit("open.after_commit")
     return opened
 
 
+def _find_unreadable(work: IngestContext) -> dict[str, Exception]:
+    """The tables of the catalog that cannot be read, and why. Datasets among them are postponed, even if they can be
+    read a moment later. What the resync goes by is read under the lock."""
+    found: dict[str, Exception] = {}
+    for name in work.tables.names():
+        try:
+            _view(work, name)
+        except NoSuchDataset:
+            continue  # dropped since it was listed
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:  # whatever a damaged table raises
+            found[name] = e
+    return found
+
+
+def _view(work: IngestContext, name: str) -> TableView:
+    peek(work.config, name)
+    return work.tables.view(name)
+
+
 def _open(
-    work: IngestContext, connection: Connection, counter: sequence.Counter, highest: int, *, rebuild: bool
+    work: IngestContext,
+    connection: Connection,
+    counter: sequence.Counter,
+    highest: int,
+    known_unreadable: Mapping[str, Exception],
+    *,
+    rebuild: bool,
 ) -> Resynced:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
     # One number more: another copy of this ledger with the same counter must notice, too.
     last = max(highest, counter.last) + 1
-    views, unreadable = _own_tables(work, datasets.list_datasets(connection), blocks.postponed(connection))
+    known, postponed = datasets.list_datasets(connection), blocks.postponed(connection)
+    views, unreadable = _own_tables(work, known, postponed, known_unreadable)
     found = _register(connection, views)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     failpoints.hit("open.before_epoch")
@@ -196,7 +231,10 @@ def forgotten_purges(told: Sequence[RecordedPurge], known: Sequence[SeqRange], l
 
 
 def _own_tables(
-    work: IngestContext, known: Sequence[Dataset], postponed: Sequence[Reserved]
+    work: IngestContext,
+    known: Sequence[Dataset],
+    postponed: Sequence[Reserved],
+    known_unreadable: Mapping[str, Exception],
 ) -> tuple[dict[str, TableView], dict[str, str]]:
     """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
     read, or were postponed before, with the reason. Raises if no dataset can be read: then storage is unavailable."""
@@ -207,7 +245,9 @@ def _own_tables(
     waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
     for name in work.tables.names():
         try:
-            view = work.tables.view(name)
+            if name in ours and name in known_unreadable:  # nobody else's can be postponed: it may be a new dataset
+                raise known_unreadable[name]
+            view = _view(work, name)
         except NoSuchDataset:
             continue  # dropped since it was listed
         except failpoints.FailpointError:
@@ -234,12 +274,18 @@ def resync_postponed(work: IngestContext) -> list[str]:
         known = [d for d in datasets.list_datasets(connection) if d.id in waiting]
     left = []
     for dataset in known:
+        if work.backoff.is_waiting(dataset.id):
+            left.append(f"{dataset.name}: it could not be read a short while ago")
+            continue
+        started_at = work.backoff.now()
         try:
-            work.tables.view(dataset.name)  # not under the lock: reading a damaged file is retried again and again
+            _view(work, dataset.name)  # not under the lock: Iceberg may try for a minute and a half
             _open_later(work, dataset)
+            work.backoff.succeeded(dataset.id)
         except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:
+            work.backoff.failed(dataset.id, started_at)
             told = explain(e, "it cannot be read").message
             with work.ledger.write() as connection:
                 table_states.record_trouble(connection, dataset.id, told)

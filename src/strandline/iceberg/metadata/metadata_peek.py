@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +23,18 @@ from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, 
 BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ_ATTEMPTS = 3
+# What a damaged file may raise: it does not decompress, decode or parse, or lacks what every table has.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    StopIteration,
+    EOFError,
+    RecursionError,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +70,11 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
         except FileNotFoundError as e:
             # After another commit in between, the catalog names a newer file now.
             missing = e
-        except (OSError, ValueError, KeyError, StopIteration) as e:
-            raise StorageError(f"{full_name(name)}: its metadata {path} cannot be read: {e}") from e
+        except _DAMAGE as e:
+            raise StorageError(
+                f"{full_name(name)}: its metadata {path} cannot be read: {e}",
+                hint="The file is damaged. Restore the file, or an older copy of the catalog.",
+            ) from e
     raise StorageError(
         f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
         hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
@@ -97,7 +113,7 @@ def earlier_links(view: TableView) -> Iterator[Links]:
             return
         try:
             yield links_of(glance_of(location, path.read_bytes()).view)
-        except (OSError, ValueError, KeyError, StopIteration):
+        except _DAMAGE:
             return
 
 

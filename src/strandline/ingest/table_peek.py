@@ -1,0 +1,37 @@
+"""Reads a table's metadata file before Iceberg loads the table.
+
+Iceberg's Java library reads a file that it cannot parse again and again, for a minute and a half. Recovery and the
+resync would stand still that long for one damaged table.
+"""
+
+from __future__ import annotations
+
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Anchor
+from strandline.iceberg.metadata.metadata_peek import is_glanceable, read_pointer
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
+
+
+def peek(config: LakeConfig, name: str) -> TableView | None:
+    """None if there is no such table, or with a REST catalog, which reads the file itself. Raises StorageError or
+    TableUnfit at once if the file is missing or damaged."""
+    if config.settings.catalog.kind != "sqlite":
+        return None
+    if is_glanceable(config):
+        glance = read_pointer(config, name)
+        return None if glance is None else glance.view
+    from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+    catalog = open_catalog(config)
+    try:
+        glance = catalog.glance(name)
+    finally:
+        catalog.close()
+    return None if glance is None else glance.view
+
+
+def is_at_rest(view: TableView, anchor: Anchor | None) -> bool:
+    """Whether the table of a dataset without open blocks leaves nothing for recovery to do: no branch of ours, and our
+    tag is on main, as the ledger knows (`anchor`)."""
+    tagged = view.main is None or view.refs.get(SETTLED_TAG) == view.main
+    return not view.branches and tagged and view.settled in (None, anchor)
