@@ -21,7 +21,8 @@ from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection
 from strandline.reconcile.references import checksums
 from strandline.reconcile.suspects import MissingEntries
-from tests.reconcile.conftest import SomeLake, acted_on, by_path
+from tests.reconcile.conftest import DAY_NS, SomeLake, acted_on, by_path
+from tests.reconcile.flipping import SEVERAL_FILES, SEVERAL_ROWS, repeat_an_entry
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, MakeLake, WholeLake, there
 
 
@@ -169,6 +170,14 @@ def test_a_checksum_of_hadoops_that_does_not_agree_stops_the_table(some_lake: So
     survey = some_lake.survey()
     assert "checksums" in survey.references.unread["ns.t"]
     assert by_path(survey.drift.orphans())[stray].protected is Protection.TABLE_UNREAD
+
+
+def test_a_manifest_that_names_a_file_twice_stops_the_table(some_lake: SomeLake) -> None:
+    some_lake.create(properties=SEVERAL_FILES)
+    lost = repeat_an_entry(some_lake.append(rows=SEVERAL_ROWS))
+    survey = some_lake.survey(some_lake.context(now_ns=some_lake.context().now_ns + 3 * DAY_NS))
+    assert "two of its entries name one file" in survey.references.unread["ns.t"]
+    assert by_path(survey.drift.orphans())[lost].protected is Protection.TABLE_UNREAD
 
 
 @pytest.mark.parametrize("content", [b"", b"crc", b"crc\0\0\0\0\0", b"other bytes"])

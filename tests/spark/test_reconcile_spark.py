@@ -15,18 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.reconcile_records import AbortReason
+from strandline.core.types import SEQ_COLUMN
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.compare import spill
-from strandline.reconcile.model import LedgerContext, Survey
+from strandline.reconcile.model import LedgerContext, Protection, Survey
 from strandline.reconcile.on_spark import compare as spark_compare
 from strandline.reconcile.on_spark import listing as spark_listing
 from strandline.reconcile.on_spark import references as spark_references
 from strandline.reconcile.on_spark import survey as spark_sweep
 from strandline.reconcile.on_spark.paths import encoded, spelled, with_keys
+from strandline.reconcile.on_spark.references import SparkReferenceReader
 from strandline.reconcile.on_spark.survey import SparkSurveyor
 from strandline.reconcile.paths import key
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files
+from tests.reconcile.flipping import SEVERAL_FILES, SEVERAL_ROWS, repeat_an_entry
 from tests.reconcile.test_workers import too_deep
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 
@@ -241,6 +244,29 @@ def test_every_kind_of_trouble_is_told_alike_and_leaves_alone_only_what_it_conce
     assert no_text in {f.path for f in found["orphans"]} and not any("%2E" in f.path for f in found["orphans"])
     assert {f.table for f in found["missing"]} == {"ns.gone", "ns.away"}
     assert all(f.protected is not None for f in found["missing"])
+
+
+def test_a_manifest_that_names_a_file_twice_stops_its_table_and_one_that_others_repeat_does_not(
+    some_lake: SomeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ns.damaged", "ns.rewritten"):
+        some_lake.create(name, properties=SEVERAL_FILES)
+        some_lake.append(name, rows=SEVERAL_ROWS)
+    # History has a manifest with the same files, and the newest one says of one of them that it is deleted.
+    some_lake.catalog.load("ns.rewritten").delete(f"{SEQ_COLUMN} <= {SEVERAL_ROWS + 3}")
+    lost = repeat_an_entry(some_lake.catalog.load("ns.damaged"))
+    decoded: list[str] = []
+    decode = SparkReferenceReader.decode
+
+    def noted(self: SparkReferenceReader, manifests: Any, ios: Any) -> Any:
+        decoded.extend(manifests)
+        return decode(self, manifests, ios)
+
+    monkeypatch.setattr(SparkReferenceReader, "decode", noted)
+    found = check_same(some_lake, tables_of(some_lake))
+    assert set(found["unread"]) == set(decoded) == {"ns.damaged"}
+    orphans = {f.path: f.protected for f in found["orphans"]}
+    assert lost in orphans and set(orphans.values()) == {Protection.TABLE_UNREAD}
 
 
 # ---- a whole run -----------------------------------------------------------------------------------------------------

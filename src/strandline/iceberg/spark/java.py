@@ -62,13 +62,13 @@ class IcebergJava:
         generator.flush()
         return _in_pieces(written.getBuffer())
 
-    def all_files(self, table: Any, name: str, metadata_location: str) -> DataFrame:
-        """The metadata table `all_files`, as of a metadata file of the table."""
+    def all_entries(self, table: Any, name: str, metadata_location: str) -> DataFrame:
+        """The metadata table `all_entries`, as of a metadata file of the table."""
         operations = self._iceberg.StaticTableOperations(metadata_location, table.io())
         found = self._iceberg.spark.SparkTableUtil.loadMetadataTable(
             java_session(self._spark),
             self._iceberg.BaseTable(operations, name),
-            self._iceberg.MetadataTableType.ALL_FILES,
+            self._iceberg.MetadataTableType.ALL_ENTRIES,
         )
         return frame_of(self._spark, found)
 

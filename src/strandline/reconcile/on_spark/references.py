@@ -1,9 +1,9 @@
 """Reads what the tables reference, and leaves the content files on Spark's executors.
 
 The driver reads metadata and manifest lists, with the same reader as always. The entries of the manifests come from
-Iceberg's metadata table `all_files`, for the same metadata file that the driver read. Their number is compared with the
-manifest lists. If that fails, for example because a manifest is gone, executors read the manifests of the table one by
-one with our own decoder, which says which of them is at fault.
+Iceberg's metadata table `all_entries`, for the same metadata file that the driver read. The number of live entries must
+agree with the manifest lists, and no manifest may name a file twice. If that fails, for example because a manifest is
+gone, executors read the manifests of the table one by one with our own decoder, which says which of them is at fault.
 """
 
 from __future__ import annotations
@@ -49,9 +49,17 @@ _KEYED = "table string, key binary"
 _LISTED = "table string, manifest string, live bigint, length bigint"
 _DECODED = "table string, manifest string, key binary, content string, why string, is_missing boolean"
 _CONTENT = (
-    f"CASE content WHEN 0 THEN '{Content.DATA}' WHEN 2 THEN '{Content.EQUALITY_DELETES}' "
-    f"ELSE CASE WHEN upper(file_format) = 'PUFFIN' THEN '{Content.DELETION_VECTOR}' "
+    f"CASE data_file.content WHEN 0 THEN '{Content.DATA}' WHEN 2 THEN '{Content.EQUALITY_DELETES}' "
+    f"ELSE CASE WHEN upper(data_file.file_format) = 'PUFFIN' THEN '{Content.DELETION_VECTOR}' "
     f"ELSE '{Content.POSITION_DELETES}' END END AS content"
+)
+_IS_LIVE = "status <> 2 AS is_live"
+# A hash is enough: if two differ and have the same one, the decoder reads the table, and finds nothing wrong. Spark
+# calls the manifest that it reads the input file. If it ever did not, all manifests of a table would count as one.
+# Deletion vectors share a file.
+_NAMED_ONCE = (
+    "CASE WHEN upper(data_file.file_format) <> 'PUFFIN' THEN xxhash64(input_file_name(), data_file.file_path) END "
+    "AS named_once"
 )
 
 
@@ -163,33 +171,42 @@ class SparkReferenceReader(ReferenceReader):
     def _from_metadata_tables(
         self, names: Sequence[str], tables: Mapping[str, Table], manifests: Mapping[str, Mapping[str, ListedManifest]]
     ) -> _Read | None:
-        """The tables whose number of entries agrees with their manifest lists; None if the query fails."""
+        """The tables whose number of entries agrees with their manifest lists, and of which no manifest names a file
+        twice; None if the query fails."""
         if not names:
             return None
         raw: DataFrame | None = None
         try:
-            frames = [self._all_files(name, tables[name].metadata_location) for name in names]
+            frames = [self._all_entries(name, tables[name].metadata_location) for name in names]
             raw = spelled(reduce(DataFrame.unionByName, frames)).persist(StorageLevel.DISK_ONLY)
-            told = raw.groupBy("table").agg(F.count("path").alias("entries"), F.every("is_plain").alias("are_plain"))
+            told = raw.groupBy("table").agg(
+                F.count(F.when(F.col("is_live"), F.col("path"))).alias("entries"),
+                F.every("is_plain").alias("are_plain"),
+                (F.count("named_once") > F.countDistinct("named_once")).alias("repeats"),
+            )
             found = {row.table: row for row in told.collect()}
             right = [
                 name
                 for name in names
                 if _expected(manifests[name].values()) == (found[name].entries if name in found else 0)
+                and not (name in found and found[name].repeats)
             ]
             if not right:
                 return None
             all_plain = all(row.are_plain for row in found.values())
-            return self._hold(right, with_keys(raw.where(F.col("table").isin(right)), all_plain=all_plain))
+            live = raw.where(F.col("is_live") & F.col("table").isin(right)).drop("is_live", "named_once")
+            return self._hold(right, with_keys(live, all_plain=all_plain))
         except (*JAVA_ERRORS, NoSuchDataset):
             return None  # One of the tables is at fault; reading them one by one shows which, and why.
         finally:
             if raw is not None:
                 raw.unpersist()
 
-    def _all_files(self, name: str, metadata_location: str) -> DataFrame:
-        found = self._tables.java.all_files(self._tables.load(name), name, metadata_location)
-        return found.select(F.lit(name).alias("table"), F.col("file_path").alias("path"), F.expr(_CONTENT))
+    def _all_entries(self, name: str, metadata_location: str) -> DataFrame:
+        """Deleted entries are checked, too, as in `manifests.live_files`."""
+        found = self._tables.java.all_entries(self._tables.load(name), name, metadata_location)
+        table, path = F.lit(name).alias("table"), F.col("data_file.file_path").alias("path")
+        return found.select(table, path, *map(F.expr, (_CONTENT, _IS_LIVE, _NAMED_ONCE)))
 
     def _decoded(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> _Read:
         raw = self.decode(manifests, ios).persist(StorageLevel.DISK_ONLY)
