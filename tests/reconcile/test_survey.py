@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sqlite3
@@ -642,3 +643,58 @@ def test_a_folder_with_a_tables_metadata_is_never_garbage(some_lake: SomeLake) -
     assert acted_on(drift.orphans()) == [stray]
     found = by_path(drift.orphans())
     assert live <= found.keys() and {found[path].protected for path in live} == {Protection.VANISHED_TABLE}
+
+
+def test_the_data_of_a_table_that_vanished_is_never_garbage_wherever_its_metadata_says_they_are(
+    some_lake: SomeLake,
+) -> None:
+    some_lake.create("ns.other")
+    apart = some_lake.path("apart/data/of-t")
+    apart.mkdir(parents=True)
+    link = some_lake.path("ns/link")
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(apart)
+    some_lake.create(properties={"write.data.path": f"file://{link}"})
+    some_lake.append()
+    live = {path for path in some_lake.live() if "/ns/other/" not in path}
+    live = {path.replace(str(link), str(apart)) for path in live}
+    assert any(path.startswith(f"{apart}/") for path in live)
+    # Where a table wrote before is in older metadata alone.
+    earlier, stray = some_lake.put("earlier/data/f.parquet"), some_lake.put("apart/data/stray.parquet")
+    with some_lake.catalog.load("ns.t").transaction() as change:
+        change.set_properties({"write.object-storage.path": str(some_lake.path("earlier/data"))})
+    with some_lake.catalog.load("ns.t").transaction() as change:
+        change.remove_properties("write.object-storage.path", "write.data.path")
+    some_lake.catalog.drop("ns.t")
+    context = some_lake.context(delete_foreign=True, now_ns=time.time_ns() + 9 * DAY_NS)
+    survey = some_lake.survey(context)
+    found = by_path(survey.drift.orphans())
+    assert {found[path].protected for path in (*live, earlier)} == {Protection.VANISHED_TABLE}
+    assert acted_on(survey.drift.orphans()) == [stray]
+    assert [failure.prefix for failure in survey.failures] == [str(link)]
+
+
+@pytest.mark.parametrize("content", [b"x", b"[]", b"{}", b'{"location": 7}', b'{"location": "/x", "properties": 1}'])
+def test_while_metadata_of_a_vanished_table_cannot_be_read_no_folder_without_an_owner_is_touched(
+    some_lake: SomeLake, content: bytes
+) -> None:
+    some_lake.create()
+    some_lake.append()
+    unread = some_lake.put("ns/gone/metadata/00000-x.metadata.json", content=content)
+    mine, stray = some_lake.put("ns/t/data/stray.parquet"), some_lake.put("ns/left/data/stray.parquet")
+    survey = some_lake.survey(some_lake.context(delete_foreign=True))
+    assert acted_on(survey.drift.orphans()) == [mine]
+    assert by_path(survey.drift.orphans())[stray].protected is Protection.TABLE_UNREAD
+    assert [failure.prefix for failure in survey.failures] == [unread]
+    assert not some_lake.survey().failures  # nothing there is touched anyway
+
+
+def test_what_a_dropped_view_left_says_where_it_was(some_lake: SomeLake) -> None:
+    some_lake.create()
+    some_lake.append()
+    view = json.dumps({"view-uuid": "x", "format-version": 1, "location": str(some_lake.path("views/v"))})
+    left = some_lake.put("views/v/metadata/00000-x.metadata.json", content=view.encode())
+    stray = some_lake.put("ns/left/data/stray.parquet")
+    survey = some_lake.survey(some_lake.context(delete_foreign=True))
+    assert acted_on(survey.drift.orphans()) == [stray] and not survey.failures
+    assert by_path(survey.drift.orphans())[left].protected is Protection.VANISHED_TABLE

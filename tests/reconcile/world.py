@@ -401,7 +401,7 @@ class ModelSurveyor:
         watch.phase(Phase.REFERENCES)
         references = self.catalog.references(None, watch)
         watch.phase(Phase.COMPARE)
-        ways = Ways(self.storage.look, self._describe, watch.check)
+        ways = Ways(self.storage.look, self._describe, watch.check, lambda path: ())
         return compared(self.world.root, listing, references, context, ways, CompareBounds(0.9, 1))
 
     def _list(self) -> Listing:

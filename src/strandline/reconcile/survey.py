@@ -31,6 +31,7 @@ from strandline.reconcile.references.collect import (
     ReferenceReader,
     TableReferences,
     entries_said,
+    folders_in,
     folders_of,
     locations_of,
     references_too_many,
@@ -133,7 +134,7 @@ class LakeSurveyor:
             return self._reader(pool, watch).read(known)
 
     def ways(self, watch: Watch) -> Ways:
-        return Ways(self._look, self._describe, watch.check)
+        return Ways(self._look, self._describe, watch.check, self._folders_in)
 
     @property
     def bounds(self) -> CompareBounds:
@@ -141,6 +142,9 @@ class LakeSurveyor:
 
     def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
         return describe(self.catalog.load(references.head.name), references, wanted)
+
+    def _folders_in(self, metadata_file: str) -> tuple[str, ...]:
+        return folders_in(self.catalog.read_metadata(metadata_file))
 
     def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings

@@ -6,6 +6,7 @@ The embedded catalog is a SQLite file with one row per table. The row names the 
 from __future__ import annotations
 
 import gzip
+import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -119,11 +120,19 @@ def earlier_links(view: TableView) -> Iterator[Links]:
 
 def glance_of(location: str, content: bytes) -> TableGlance:
     """From the bytes of a metadata file."""
-    if content.startswith(_GZIP_MAGIC):
-        content = gzip.decompress(content)
-    view = parse_view(content.decode("utf-8"))
+    view = parse_view(_unpacked(content).decode("utf-8"))
     history = tuple(view.ancestors(view.main))
     return TableGlance(location, view, _row_count(view, history), len(view.branches), history)
+
+
+def metadata_document(content: bytes) -> object:
+    """The JSON document in the bytes of a metadata file. Raises ValueError or OSError."""
+    document: object = json.loads(_unpacked(content))
+    return document
+
+
+def _unpacked(content: bytes) -> bytes:
+    return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
 
 
 def _row_count(view: TableView, history: tuple[SnapshotView, ...]) -> int | None:

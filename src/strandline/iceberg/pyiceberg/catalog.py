@@ -24,6 +24,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     TooManyRequestsError,
 )
+from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import LongType, StringType
@@ -41,7 +42,7 @@ from strandline.core.settings import LakeConfig, resolve_catalog_options
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
-from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, TableGlance, glance_of
+from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, TableGlance, glance_of, metadata_document
 from strandline.iceberg.metadata.table_metadata import (
     DELIVER_BY_PROPERTY,
     EPOCH_PROPERTY,
@@ -167,6 +168,13 @@ class PyIcebergCatalog:
         """The table of a metadata file, whichever catalog names it."""
         with opening(location):
             return StaticTable.from_metadata(location, self._catalog.properties)
+
+    def read_metadata(self, location: str) -> object:
+        """The document in a metadata file of a table or a view, unchecked. Raises TableUnfit or StorageError."""
+        with opening(location):
+            with load_file_io(self._catalog.properties, location).new_input(location).open() as file:
+                content = file.read()
+            return metadata_document(content)
 
     def glance(self, name: str) -> TableGlance | None:
         """Like `metadata_peek.read_pointer`, for catalogs and warehouses that are not local files."""

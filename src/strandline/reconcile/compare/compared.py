@@ -18,6 +18,7 @@ from strandline.reconcile.compare.diff import Difference, TableKeys, Unreference
 from strandline.reconcile.compare.findings import Gather, Judged, gathered
 from strandline.reconcile.compare.judge import Judge, RunPlaces, missing_finding, shared_keys
 from strandline.reconcile.compare.places import Places
+from strandline.reconcile.compare.vanished import VanishedTables, folders_beside, folders_named_in
 from strandline.reconcile.model import (
     Content,
     Finding,
@@ -47,6 +48,8 @@ class Ways:
     look: Look  # raises `StorageError` if the answer is unknown
     describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
     check: Callable[[], None]  # raises to abort
+    # the keys of the folders that a metadata file says its table writes to; raises `StrandlineError`
+    folders_in: Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +102,18 @@ def surveyed(
 ) -> Survey:
     """Checks and judges all differences. `sought` is in the order of tables."""
     stopped = stops(references, difference, ledger_context, bounds.shrink_max, places)
+    vanished = _vanished(difference, ledger_context, ways, bounds, places)
     ground = RunPlaces(
         warehouse.rstrip("/"),
         {name: table.folders[0] for name, table in references.by_name.items()},
         stopped,
         Roots(key(failure.prefix) for failure in listing_failures),
-        bool(references.unread) or places.unplaced is not None,
-        Roots(difference.vanished),
+        bool(references.unread) or places.unplaced is not None or bool(vanished.failures),
+        Roots(vanished.folders),
         {name: key(t.head.metadata_location) for name, t in references.by_name.items() if name in ledger_context.seals},
         places.passing_over(),
     )
-    failures = list(listing_failures)
+    failures = [*listing_failures, *vanished.failures]
     unshown = Unshown(references, ledger_context, places)
 
     def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
@@ -132,6 +136,17 @@ def surveyed(
         sum(difference.listed.values()),
     )
     return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
+
+
+def _vanished(
+    difference: Difference, ledger_context: LedgerContext, ways: Ways, bounds: CompareBounds, places: Places
+) -> VanishedTables:
+    """Only `delete_foreign` lets a run act where no table is, so only then the metadata files are read."""
+    if not ledger_context.delete_foreign:
+        return folders_beside(difference.vanished)
+    is_strange = Roots(folder for of in places.strangers.values() for folder in of).of
+    metadata = {path for path in difference.vanished if is_strange(key(path)) is None}
+    return folders_named_in(metadata, ways.folders_in, ways.check, reads_at_once=bounds.looks_at_once)
 
 
 class Unshown:

@@ -35,7 +35,7 @@ class Difference:
     elsewhere: Mapping[str, Sequence[str]]  # by table: keys that it references in places that were not listed
     listed: Mapping[str | None, int]  # how many files are in the folder of each table; None: of no table
     contents_listed: Mapping[str, int]  # those outside the table's metadata folder
-    vanished: Set[str] = frozenset()  # keys of folders that no table owns, and that contain a table's metadata
+    vanished: Set[str] = frozenset()  # metadata files in folders that no table owns, as storage names them
 
 
 def compare(listing: Listing, tables: Mapping[str, TableKeys], also: Set[str] = frozenset()) -> Difference:
@@ -53,8 +53,8 @@ def compare(listing: Listing, tables: Mapping[str, TableKeys], also: Set[str] = 
         at = key(path)
         root = roots.of(at)
         owner = None if root is None else owners[root]
-        if owner is None and any(is_metadata_file(name) for name in folder.names):
-            vanished.add(table_folder(at))
+        if owner is None:
+            vanished.update(f"{path}/{name}" for name in folder.names if is_metadata_file(name))
         is_plain, whole = _keys(path, folder.names)
         # A listing of folders has each name once; a listing by pages may repeat one.
         are_distinct = are_distinct and is_plain and folder.sizes is None
@@ -71,12 +71,6 @@ def compare(listing: Listing, tables: Mapping[str, TableKeys], also: Set[str] = 
     pending = set() if are_distinct and met == len(reached) else _pending(listing, reached)
     missing, elsewhere = _attributed(pending, listing, tables)
     return Difference(found, missing, elsewhere, listed, contents, vanished)
-
-
-def table_folder(folder: str) -> str:
-    """The key of the table folder, for the key of a folder with metadata files."""
-    outer, _, name = folder.rpartition("/")
-    return outer if name == Room.METADATA else folder
 
 
 def is_metadata(folder: str, root: str, table: TableKeys) -> bool:

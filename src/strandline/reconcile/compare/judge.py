@@ -41,7 +41,7 @@ class RunPlaces:
     stopped: Mapping[str, Protection]  # tables of which nothing is touched
     failed: Roots  # keys of prefixes whose listing is incomplete
     any_unread: bool
-    vanished: Roots  # keys of folders that no table owns, and that contain a table's metadata
+    vanished: Roots  # keys of the folders of tables that the catalog does not know
     current: Mapping[str, str] = field(default_factory=dict)  # by dataset: the key of its newest metadata file
     # given the key of a folder that no table owns: whether it is not reported
     passed_over: Callable[[str], bool] = lambda folder: False

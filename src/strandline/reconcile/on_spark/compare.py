@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import StorageError
 from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
-from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, is_metadata, table_folder
+from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, is_metadata
+from strandline.reconcile.compare.vanished import READ_MAX
 from strandline.reconcile.model import Content, PrefixFailure
 from strandline.reconcile.on_spark.listing import pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
@@ -161,8 +162,13 @@ class Comparing:
         owner = self._owning.owner_of()
         path = F.col("path").cast("string")
         found = stray.where(path.endswith(".metadata.json") | path.endswith(".metadata.json.gz"))
-        folders = [decoded(row.folder) for row in found.select("folder").distinct().collect()]  # one row per table
-        return {table_folder(key(folder)) for folder in folders if owner(key(folder))[0] is None}
+        folders = [row.folder for row in found.select("folder").distinct().collect()]  # one row per table
+        unowned = [(bytes(folder),) for folder in folders if owner(key(decoded(folder)))[0] is None]
+        if not unowned:
+            return set()
+        wanted = F.broadcast(self._spark.createDataFrame(unowned, "folder binary"))
+        some = found.join(wanted, "folder", "left_semi").select("path").limit(READ_MAX + 1)
+        return {decoded(row.path) for row in some.collect()}
 
     def _lone(self, sums: DataFrame, reached: DataFrame) -> DataFrame:
         """Checksums of files that neither exist nor are referenced. Checksums are few, so they are broadcast: otherwise

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import (
     NoSuchDataset,
@@ -364,8 +364,21 @@ def _proven(metadata: TableMetadata) -> int | None:
 
 def folders_of(table: Table) -> tuple[str, ...]:
     """Their keys. Raises `TableUnfit` if one of them cannot be a folder."""
-    folders = tuple(key(path).rstrip("/") for path in locations_of(table))
-    odd = first_that_is_no_text((*folders, *locations_of(table)))
+    return _folders(locations_of(table))
+
+
+def folders_in(document: object) -> tuple[str, ...]:
+    """The same from the document in a metadata file, of a table or of a view."""
+    match {"properties": {}, **document} if isinstance(document, dict) else None:
+        case {"location": str(location), "properties": dict(properties)}:
+            return _folders(_locations(location, properties))
+        case _:
+            raise TableUnfit("its metadata is damaged: it does not say where its table is")
+
+
+def _folders(locations: Sequence[str]) -> tuple[str, ...]:
+    folders = tuple(key(path).rstrip("/") for path in locations)
+    odd = first_that_is_no_text((*folders, *locations))
     if odd is not None:
         raise TableUnfit(f"its metadata is damaged: the location {odd!a} does not decode as text")
     return folders
@@ -373,7 +386,11 @@ def folders_of(table: Table) -> tuple[str, ...]:
 
 def locations_of(table: Table) -> list[str]:
     """Where the table is and writes to, as the table spells it."""
-    return [table.metadata.location, *(table.properties[p] for p in _PATH_PROPERTIES if table.properties.get(p))]
+    return _locations(table.metadata.location, table.properties)
+
+
+def _locations(location: str, properties: Mapping[str, Any]) -> list[str]:
+    return [location, *(str(properties[p]) for p in _PATH_PROPERTIES if properties.get(p))]
 
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:
