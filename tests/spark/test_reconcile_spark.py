@@ -173,8 +173,11 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
     monkeypatch.setattr(spark_compare, "MISSING_AT_ONCE", 2)
     monkeypatch.setattr(spill, "SORTED_AT_ONCE", 3)
     seen: dict[str, int] = {}
-    for seed in range(2):
-        monkeypatch.setattr(spark_compare, "SENT_MAX", seed * 100_000)
+    wanted = {"missing data None", "orphan data None", "orphan spool not_a_dataset"}
+    for seed in range(12):  # what is chosen depends on names that are different each time
+        if seed >= 2 and wanted <= seen.keys():
+            break
+        monkeypatch.setattr(spark_compare, "SENT_MAX", seed % 2 * 100_000)
         gone = disturb(some_lake, random.Random(seed))
         found = check_same(some_lake, tables)
         for path, content in gone.items():
@@ -182,8 +185,7 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
         for finding in [*found["missing"], *found["orphans"]]:
             said = f"{finding.kind} {finding.content} {finding.protected}"
             seen[said] = seen.get(said, 0) + 1
-    # What is chosen depends on names that are different each time; these are always there.
-    assert {"missing data None", "orphan data None", "orphan spool not_a_dataset"} <= seen.keys(), seen
+    assert wanted <= seen.keys(), seen
 
 
 def test_a_listing_can_come_from_an_inventory(some_lake: SomeLake, tmp_path: Path) -> None:
