@@ -165,7 +165,9 @@ def receiving(bench: Bench, catalog: Meddled) -> Receiving:
 
 @pytest.fixture
 def care(bench: Bench, catalog: Meddled) -> DatasetCare:
-    return DatasetCare(LAKE, bench.ledger, cast(PyIcebergCatalog, catalog), lambda table_uuid: [])
+    return DatasetCare(
+        LAKE, bench.ledger, cast(PyIcebergCatalog, catalog), SimpleNamespace(bodies=lambda table_uuid: [])
+    )
 
 
 def is_there(bench: Bench, dataset: Dataset) -> bool:

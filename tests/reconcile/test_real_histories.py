@@ -113,7 +113,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[History]:
     wrap(PyIcebergCatalog, "load", answers(0.01))
     wrap(LakeCatalog, "drop_entries", drop_entries)
     wrap(Pool, "run", run)
-    wrap(LedgerContextLoader, "context", context)
+    wrap(LedgerContextLoader, "ledger_context", context)
     wrap(Ledger, "write", write)
     wrap(failpoints, "hit", hit)
     return current
