@@ -7,6 +7,7 @@ The steps of ingest, each of which would cost the start of a JVM, are in tests/s
 from __future__ import annotations
 
 import random
+import signal
 import socket
 import threading
 import time
@@ -143,7 +144,9 @@ def test_a_receiver_that_is_told_to_end_answers_what_is_under_way_and_leaves_not
         sending = threading.Thread(target=send)
         sending.start()
         assert half.wait(30)
-        receiver.process.terminate()
+        for _ in range(2):  # it has read what came before
+            httpx.get(f"{url}/v1/health", timeout=60)
+        receiver.process.send_signal(signal.SIGTERM)
         receiver.wait_for("stopping")
         wait_until_closed(url)
         with pytest.raises(httpx.TransportError):
