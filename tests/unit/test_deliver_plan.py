@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from strandline.core.delivery_types import ChunkState, LanePlan
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.cores import TroubledSinks, tasks_max
 from strandline.deliver.plan.chunking import (
     Found,
     Piece,
@@ -27,6 +26,7 @@ from strandline.deliver.plan.chunking import (
     segments,
 )
 from strandline.deliver.plan.size_scan_parquet import pieces_of
+from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
 from strandline.deliver.sink import Cut, Held, HeldRange
 from strandline.deliver.sink_options import parse_common
 

@@ -13,7 +13,7 @@ from strandline.core.errors import LeaseLost, SinkStopped
 from strandline.core.types import Dataset, Lease, Seq
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.cores import TroubledSinks, tasks_max
+from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
 from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_common

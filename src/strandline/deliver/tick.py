@@ -25,9 +25,9 @@ from strandline.core.errors import (
 )
 from strandline.core.types import Dataset, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.cores import TroubledSinks
 from strandline.deliver.idle_checks import IdleChecks
 from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
+from strandline.deliver.send.core_limits import TroubledSinks
 from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, Progress, SinkRun

@@ -15,7 +15,7 @@ from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
-from strandline.receive.doubt import find_doubtful
+from strandline.receive.doubtful_bodies import find_doubtful
 from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.record_found import FoundBodies, RecordedBodies
 

@@ -27,7 +27,7 @@ from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.receipts import Note, Receipts
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.spool_files import LeftFile
-from strandline.receive.doubt import Doubtful, find_doubtful
+from strandline.receive.doubtful_bodies import Doubtful, find_doubtful
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
 
 log = logging.getLogger(__name__)

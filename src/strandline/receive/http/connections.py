@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from strandline.receive.handshakes import Handshakes
+from strandline.receive.http.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
     import uvicorn

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import ConfigError, FailedError
 from strandline.core.settings import LakeConfig, ReceiveSettings
-from strandline.receive.handshakes import Handshakes, TlsListener
 from strandline.receive.http.connections import close_longest_idle, guard
+from strandline.receive.http.tls_handshakes import Handshakes, TlsListener
 
 if TYPE_CHECKING:
     import uvicorn
