@@ -67,7 +67,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     package = ROOT / "src"
     there = {p.relative_to(package).as_posix() for p in (package / "strandline").rglob("*") if p.is_file()}
     assert {p for p in there if "__pycache__" not in p} <= inside
-    assert {"strandline/py.typed", "strandline/tables/log4j2.properties"} <= inside
+    assert {"strandline/py.typed", "strandline/iceberg/session/log4j2.properties"} <= inside
     assert any(p.startswith("strandline/ledger/migrations/versions/0001") for p in inside)
 
 
