@@ -21,8 +21,8 @@ from strandline.receive.record_found import FoundBodies, RecordedBodies
 
 if TYPE_CHECKING:
     import socket
-    from pathlib import Path
 
+    from strandline.http.server import Server, TlsFiles
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.columns import Column
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.tokens import Token
     from strandline.receive.body.json_lines import ReadLines
     from strandline.receive.count_received import ReceivedInspector
-    from strandline.receive.http.server import Server
     from strandline.receive.intake import BatchReport
 
 log = logging.getLogger(__name__)
@@ -191,11 +190,12 @@ class Receiver:
         ingest: bool = True,
     ) -> None:
         """Serves until `stopping` is set, then finishes what is under way."""
-        from strandline.receive.http.server import address, listen, tls_files
+        from strandline.http.server import address, listen, tls_files
 
         settings = self.context.settings
-        tls = tls_files(self.context.config)
-        listening = listen(settings.host if host is None else host, settings.port if port is None else port)
+        tls = tls_files(self.context.config, settings.tls_certificate, settings.tls_key, section="receive")
+        address_of = settings.host if host is None else host, settings.port if port is None else port
+        listening = listen(*address_of, section="receive")
         url = address(listening, tls=tls is not None)
         with self.context.ledger.read() as connection:
             names = [d.name for d in datasets.list_datasets(connection)]
@@ -228,10 +228,11 @@ class Receiver:
         except StrandlineError as e:
             log.warning("bodies in the spool that the ledger does not know were not looked for: %s", e.message)
 
-    def _server(self, listening: socket.socket, tls: tuple[Path, Path] | None, on_behind: Callable[[], None]) -> Server:
+    def _server(self, listening: socket.socket, tls: TlsFiles | None, on_behind: Callable[[], None]) -> Server:
+        from strandline.http.limits import HttpLimits
+        from strandline.http.server import Server
         from strandline.receive.context import ReceiverContext
         from strandline.receive.http.app import create_app
-        from strandline.receive.http.server import Server
 
         parts = ReceiverContext(
             self.context.config,
@@ -244,7 +245,9 @@ class Receiver:
             self.inspector().document,
             on_behind,
         )
-        return Server(create_app(parts), listening, tls, self.context.settings)
+        settings = self.context.settings
+        limits = HttpLimits(settings.connections_max, settings.head_seconds_max)
+        return Server(create_app(parts), listening, tls, limits)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         with self.context.ledger.read() as connection:

@@ -1,1 +1,1 @@
-"""The receiver's HTTP side: server, paths, admission, answers."""
+"""The receiver's HTTP side: paths, admission, answers."""

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from strandline.receive.http.tls_handshakes import Handshakes
+from strandline.http.limits import HttpLimits
+from strandline.http.tls_handshakes import Handshakes
 
 if TYPE_CHECKING:
     import uvicorn
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 64 << 10
 
 
-def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: int, head_seconds_max: float) -> None:
+def guard(config: uvicorn.Config, handshakes: Handshakes, limits: HttpLimits) -> None:
     """`config` must be loaded. Connections whose TLS handshake is under way count, too."""
     base: Any = config.http_protocol_class
 
@@ -35,7 +36,7 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: in
             self.idle_since = time.monotonic()
             if self.handshake is not None:  # it was counted, and made room, when its handshake began
                 handshakes.end(self.handshake)
-            elif len(self.connections) + len(handshakes) > connections_max:
+            elif len(self.connections) + len(handshakes) > limits.connections_max:
                 close_longest_idle(self.connections, handshakes, self, self.transport.abort)
             self._start_timer()
 
@@ -72,7 +73,7 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, *, connections_max: in
             super().connection_lost(exc)
 
         def _start_timer(self) -> None:
-            self._timer = self.loop.call_later(head_seconds_max, self._too_late)
+            self._timer = self.loop.call_later(limits.head_seconds_max, self._too_late)
 
         def _stop_timer(self) -> None:
             if self._timer is not None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from strandline.core.settings import ReceiveSettings
-from strandline.receive.http.connections import HEAD_BYTES_MAX
-from strandline.receive.http.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
+from strandline.http.connections import HEAD_BYTES_MAX
+from strandline.http.limits import HttpLimits
+from strandline.http.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
 from tests.tls import certificate
 
 SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX * 0.8
@@ -31,11 +31,13 @@ class Served:
 
     def __init__(self, files: tuple[Path, Path] | None, **settings: Any) -> None:
         self._files = files
-        listening = listen("127.0.0.1", 0)
+        listening = listen("127.0.0.1", 0, section="receive")
         self._port = listening.getsockname()[1]
         self.let = threading.Event()
         self.asked = threading.Event()
-        self.server = Server(self, listening, files, ReceiveSettings(**settings))
+        self.server = Server(
+            self, listening, files, HttpLimits(**({"connections_max": 1024, "head_seconds_max": 20.0} | settings))
+        )
         self.server.start()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

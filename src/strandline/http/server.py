@@ -1,4 +1,4 @@
-"""The receiver's HTTP server: it listens, and finishes its requests before it stops."""
+"""An HTTP server in a thread: it listens, and finishes its requests before it stops."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import ConfigError, FailedError
-from strandline.core.settings import LakeConfig, ReceiveSettings
-from strandline.receive.http.connections import close_longest_idle, guard
-from strandline.receive.http.tls_handshakes import Handshakes, TlsListener
+from strandline.core.settings import LakeConfig
+from strandline.http.connections import close_longest_idle, guard
+from strandline.http.limits import HttpLimits
+from strandline.http.tls_handshakes import Handshakes, TlsListener
 
 if TYPE_CHECKING:
     import uvicorn
 
 _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 75  # longer than senders pause between two chunks, so that they seldom have to reconnect
-# A client that needs longer to send its body is disconnected when the receiver stops. It got no answer, so it repeats.
+# A client that needs longer to send its body is disconnected when the server stops. It got no answer, so it repeats.
 LAST_REQUESTS_SECONDS_MAX = 30
 _FAREWELL_SECONDS = 1.0  # how long an idle client may take to answer the TLS close
 _START_SECONDS_MAX = 30.0
 
+TlsFiles = tuple[Path, Path]  # certificate and key
 
-def listen(host: str, port: int) -> socket.socket:
-    """Binds before anything else starts, so that an address in use is reported at once."""
+
+def listen(host: str, port: int, *, section: str) -> socket.socket:
+    """Binds before anything else starts, so that an address in use is reported at once. `section` of the settings has
+    the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -38,9 +42,11 @@ def listen(host: str, port: int) -> socket.socket:
         made.close()
         if e.errno == errno.EADDRINUSE:
             raise FailedError(
-                f"{host}:{port} is in use", hint="Another receiver may run already; --port gives this one another."
+                f"{host}:{port} is in use", hint="It may run already; --port gives this one another port."
             ) from e
-        raise ConfigError(f"{host}:{port} cannot be listened on: {e}", hint="See receive.host and receive.port.") from e
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {e}", hint=f"See {section}.host and {section}.port."
+        ) from e
     return made
 
 
@@ -49,28 +55,25 @@ def address(listening: socket.socket, *, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def tls_files(config: LakeConfig) -> tuple[Path, Path] | None:
-    """Certificate and key; None without HTTPS. Raises ConfigError."""
-    settings = config.settings.receive
-    if settings.tls_certificate is None and settings.tls_key is None:
+def tls_files(config: LakeConfig, certificate: str | None, key: str | None, *, section: str) -> TlsFiles | None:
+    """The files that two settings of a section name; None without HTTPS. Raises ConfigError."""
+    if certificate is None and key is None:
         return None
-    if settings.tls_certificate is None or settings.tls_key is None:
-        raise ConfigError("receive.tls_certificate and receive.tls_key belong together, and only one is set")
-    found = config.path(settings.tls_certificate), config.path(settings.tls_key)
+    if certificate is None or key is None:
+        raise ConfigError(f"{section}.tls_certificate and {section}.tls_key belong together, and only one is set")
+    found = config.path(certificate), config.path(key)
     for path in found:
         if not path.is_file():
-            raise ConfigError(f"there is no file {path}", hint="See receive.tls_certificate and receive.tls_key.")
+            raise ConfigError(f"there is no file {path}", hint=f"See {section}.tls_certificate and {section}.tls_key.")
     return found
 
 
 class Server:
     """Answers requests in a thread of its own, from `start` to `stop`."""
 
-    def __init__(
-        self, app: Any, listening: socket.socket, tls: tuple[Path, Path] | None, settings: ReceiveSettings
-    ) -> None:
+    def __init__(self, app: Any, listening: socket.socket, tls: TlsFiles | None, limits: HttpLimits) -> None:
         self._app = app
-        self._settings = settings
+        self._limits = limits
         self._socket = listening
         self._tls = tls
         self._server: uvicorn.Server | None = None
@@ -82,7 +85,7 @@ class Server:
         import uvicorn
 
         handshakes = Handshakes()
-        server = _our_server(handshakes, self._settings)(
+        server = _our_server(handshakes, self._limits)(
             uvicorn.Config(
                 self._app,
                 log_config=None,
@@ -100,12 +103,7 @@ class Server:
             server.config.load()
         except OSError as e:  # ssl.SSLError, for a bad certificate, is an OSError
             raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
-        guard(
-            server.config,
-            handshakes,
-            connections_max=self._settings.connections_max,
-            head_seconds_max=self._settings.head_seconds_max,
-        )
+        guard(server.config, handshakes, self._limits)
         self._server = server
         self._thread = threading.Thread(target=self._serve, args=(server,), name="strandline-http", daemon=True)
         self._thread.start()
@@ -140,7 +138,7 @@ class Server:
             self._thread.join()
 
 
-def _our_server(handshakes: Handshakes, settings: ReceiveSettings) -> type[uvicorn.Server]:
+def _our_server(handshakes: Handshakes, limits: HttpLimits) -> type[uvicorn.Server]:
     """A server that stops when every request is answered, and that counts TLS handshakes under way.
 
     uvicorn's own server waits for every connection to close. A TLS connection closes only when its client answers the
@@ -161,7 +159,7 @@ def _our_server(handshakes: Handshakes, settings: ReceiveSettings) -> type[uvico
                     self._new_protocol,
                     handshakes,
                     make_room=self._make_room,
-                    seconds_max=settings.head_seconds_max,
+                    seconds_max=limits.head_seconds_max,
                 )
                 listener.start()
                 self.servers.append(cast("Any", listener))
@@ -174,7 +172,7 @@ def _our_server(handshakes: Handshakes, settings: ReceiveSettings) -> type[uvico
 
         def _make_room(self, new: asyncio.Task[None]) -> None:
             connections = self.server_state.connections
-            if len(connections) + len(handshakes) > settings.connections_max:
+            if len(connections) + len(handshakes) > limits.connections_max:
                 close_longest_idle(connections, handshakes, new, new.cancel)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

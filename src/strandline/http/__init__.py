@@ -1,0 +1,1 @@
+"""The HTTP server that the receiver and the API share."""

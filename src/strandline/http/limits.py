@@ -1,0 +1,11 @@
+"""What a server allows its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    connections_max: int  # beyond it, the connection that was idle for longest is closed
+    head_seconds_max: float  # how long a client may take for its TLS handshake, and for the head of a request
