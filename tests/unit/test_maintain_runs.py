@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import AlreadyRunning, RefusedError, Skipped, UsageError
+from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, UsageError
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
@@ -28,7 +28,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Run
 from strandline.maintain.facade import Maintenance
-from strandline.maintain.runs import StillAlive, plain, recorded, rehearsed
+from strandline.maintain.runs import RunControl, StillAlive, plain, recorded, rehearsed
 
 EVERY_SECOND = "* * * * * *"
 
@@ -336,3 +336,39 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
     Troubled(keeper.context).run(stopping, on_trouble=lambda error: told.append(error.message))
     assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]
+
+
+def test_the_id_of_a_run_is_told_as_soon_as_it_is_on_record_and_before_its_work(lake: Lake) -> None:
+    bench, told = lake.maintenance.context, list[int]()
+
+    def work(alive: StillAlive) -> Worked:
+        assert [run.id for run in lake.maintenance.runs("a")] == told
+        return worked()
+
+    assert [recorded(bench, lake.dataset("a"), Kind.COMPACT, work, RunControl(on_begun=told.append)).run.id] == told
+
+
+def test_a_run_that_is_called_off_ends_before_it_commits_and_says_so(lake: Lake) -> None:
+    control, committed = RunControl(), list[str]()
+
+    def work(alive: StillAlive) -> Worked:
+        control.stopping.set()
+        alive()
+        committed.append("files")
+        return worked()
+
+    with pytest.raises(CalledOff):
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work, control)
+    run = lake.maintenance.runs("a")[0]
+    assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [])
+
+
+def test_a_step_that_is_done_is_told_even_when_the_run_is_called_off() -> None:
+    control, told = RunControl(), list[tuple[str, int, int | None]]()
+    progress = control.checking(lambda step, done, total: told.append((step, done, total)))
+    control.stopping.set()
+    progress("deleting rows", 7, 7)
+    for done, total in ((0, None), (0, 7)):
+        with pytest.raises(CalledOff):
+            progress("deleting rows", done, total)
+    assert told == [("deleting rows", 7, 7)]

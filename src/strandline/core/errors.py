@@ -28,6 +28,7 @@ StrandlineError
 │   ├── MarkUnreadable    a sink's watermark is unreadable or contradicts itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset is under way
 │   └── Skipped           maintenance that is not safe now; the next run may be
+│       └── CalledOff     somebody stopped the work before it was done
 └── FailedError           it was tried and did not work                   exit 1
     ├── RuntimeMissing    Java or the Iceberg jars are missing or have an unfit version
     ├── InputError        a file that cannot be read as what it claims to be
@@ -167,6 +168,10 @@ class AlreadyRunning(RefusedError):
 
 class Skipped(RefusedError):
     retryable = True
+
+
+class CalledOff(Skipped):
+    pass
 
 
 class FailedError(StrandlineError):

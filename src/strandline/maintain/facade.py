@@ -18,7 +18,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import RunResult, StillAlive, Work, recorded, rehearsed, take_turn
+from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, take_turn
 
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import RetainSettings
@@ -41,11 +41,19 @@ class Maintenance:
 
     # On demand.
 
-    def compact(self, dataset: str, *, dry_run: bool = False, progress: Progress = quiet) -> RunResult[Compacted]:
+    def compact(
+        self,
+        dataset: str,
+        *,
+        dry_run: bool = False,
+        progress: Progress = quiet,
+        control: RunControl | None = None,
+    ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
         target = self._ready(dataset)
-        work = lambda alive: self._compact(target, dry_run, progress, alive)  # noqa: E731
-        return self._run(target, Kind.COMPACT, work, dry_run)
+        told = progress if control is None else control.checking(progress)
+        work = lambda alive: self._compact(target, dry_run, told, alive)  # noqa: E731
+        return self._run(target, Kind.COMPACT, work, dry_run, control)
 
     def retain(
         self,
@@ -59,6 +67,7 @@ class Maintenance:
         accept_clock: bool = False,
         dry_run: bool = False,
         progress: Progress = quiet,
+        control: RunControl | None = None,
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
@@ -71,8 +80,9 @@ class Maintenance:
             "paused_sinks": paused_sinks,
         }
         rule = self._rule(target, {k: v for k, v in given.items() if v is not None})
-        work = lambda _: self._retain(target, rule, accept_clock, dry_run, progress)  # noqa: E731
-        return self._run(target, Kind.RETAIN, work, dry_run)
+        told = progress if control is None else control.checking(progress)
+        work = lambda _: self._retain(target, rule, accept_clock, dry_run, told)  # noqa: E731
+        return self._run(target, Kind.RETAIN, work, dry_run, control)
 
     def expire(
         self,
@@ -82,11 +92,13 @@ class Maintenance:
         keep_min: int | None = None,
         dry_run: bool = False,
         progress: Progress = quiet,
+        control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
         target = self._ready(dataset)
-        work = lambda _: self._expire(target, older_than, keep_min, dry_run, progress)  # noqa: E731
-        return self._run(target, Kind.EXPIRE, work, dry_run)
+        told = progress if control is None else control.checking(progress)
+        work = lambda _: self._expire(target, older_than, keep_min, dry_run, told)  # noqa: E731
+        return self._run(target, Kind.EXPIRE, work, dry_run, control)
 
     def purge(
         self,
@@ -96,20 +108,39 @@ class Maintenance:
         keep_snapshots: bool = False,
         dry_run: bool = False,
         progress: Progress = quiet,
+        control: RunControl | None = None,
     ) -> RunResult[PurgeResult]:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
         target = self._ready(dataset)
+        told = progress if control is None else control.checking(progress)
 
         def work(alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
-            return purge(self.context, target, where, **options, progress=progress, alive=alive)
+            return purge(self.context, target, where, **options, progress=told, alive=alive)
 
-        return self._run(target, Kind.PURGE, work, dry_run)
+        return self._run(target, Kind.PURGE, work, dry_run, control)
 
-    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool) -> RunResult[Any]:
-        return (rehearsed if dry_run else recorded)(self.context, target, kind, work)
+    def _run(
+        self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool, control: RunControl | None
+    ) -> RunResult[Any]:
+        todo = work if control is None else self._cancelled_by(control, work)
+        if dry_run:
+            return rehearsed(self.context, target, kind, todo)
+        return recorded(self.context, target, kind, todo, control)
+
+    def _cancelled_by(self, control: RunControl, work: Work[Any]) -> Work[Any]:
+        """The work, whose Spark jobs are cancelled when it is called off."""
+
+        def watched_work(alive: StillAlive) -> Any:
+            from strandline.iceberg.session.job_watch import watched
+
+            control.check()
+            with watched(self.context.tables().spark, control.check):
+                return work(alive)
+
+        return watched_work
 
     # What both do.
 

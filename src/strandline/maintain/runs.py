@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.documents import json_text
-from strandline.core.errors import LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
+from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, Run, RunId
-from strandline.maintain.context import MaintainContext
+from strandline.maintain.context import MaintainContext, Progress
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,6 +29,28 @@ T = TypeVar("T", bound="DataclassInstance")
 # its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
 Work = Callable[[StillAlive], T]
+
+
+@dataclass(frozen=True, slots=True)
+class RunControl:
+    """What whoever started a run keeps in hand while it works."""
+
+    stopping: threading.Event = field(default_factory=threading.Event)  # set: the run ends before its next durable step
+    on_begun: Callable[[RunId], None] = lambda run: None  # gets the run's id as soon as it is on record
+
+    def check(self) -> None:
+        if self.stopping.is_set():
+            raise CalledOff("it was called off", hint="What it has committed stays; the next run goes on from there.")
+
+    def checking(self, progress: Progress) -> Progress:
+        """The progress callback, which also ends the run where a step is about to begin."""
+
+        def told(step: str, done: int, total: int | None) -> None:
+            if total is None or done < total:  # what is done must get into the result
+                self.check()
+            progress(step, done, total)
+
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +83,30 @@ def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work
         return RunResult(runs.get(connection, run), result)
 
 
-def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:
+def recorded(
+    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], control: RunControl | None = None
+) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
+    control = control or RunControl()
     run = _begin(context, NewRun(dataset.id, kind, node()), None)
     if run is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
-    return _work(context, dataset, kind, run, work)
+    control.on_begun(run)
+    return _work(context, dataset, kind, run, work, control)
 
 
 def take_turn(
-    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
+    context: MaintainContext,
+    dataset: Dataset,
+    kind: Kind,
+    work: Work[T],
+    control: RunControl | None = None,
+    *,
+    after: RunId | None,
 ) -> RunResult[T] | None:
     """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(context, dataset, kind, run, work)
+    return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
 
 def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
@@ -83,12 +116,15 @@ def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId 
     return run
 
 
-def _work(context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T]) -> RunResult[T]:
+def _work(
+    context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T], control: RunControl
+) -> RunResult[T]:
     def beat() -> bool:
         with context.ledger.write() as connection:
             return runs.beat(connection, run)
 
     def check_alive() -> None:
+        control.check()
         if not beat():
             raise LeaseLost(
                 "this run was taken for dead, since it gave no sign of life for too long",

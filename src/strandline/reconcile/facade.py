@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from strandline.reconcile.model import Catalog, Storage, Surveyor
     from strandline.reconcile.quarantine import OnFiles, PurgedFiles, Restored
     from strandline.reconcile.run_watch import OnProgress
-    from strandline.reconcile.sweep import OnFinding
+    from strandline.reconcile.sweep import OnBegun, OnFinding
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +84,10 @@ class Reconciler:
         cancelled: threading.Event | None = None,
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
+        on_begun: OnBegun = lambda run: None,
     ) -> Run:
-        """Does one run. It starts Spark only above `references_max`, to drop entries from a table of format version 3,
-        and to resync a restored ledger before it acts."""
+        """Does one run; `on_begun` gets its id as soon as it is on record. It starts Spark only above `references_max`,
+        to drop entries from a table of format version 3, and to resync a restored ledger before it acts."""
         from strandline.reconcile.references.manifest_cache import forget_old
         from strandline.reconcile.sweep import sweep
 
@@ -95,7 +96,14 @@ class Reconciler:
         memory = self._config.home / _MEMORY
         forget_old(str(memory))
         with self._bench(inventory_file, None if asked.act else memory) as context:
-            return sweep(context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
+            return sweep(
+                context,
+                asked,
+                cancelled=cancelled,
+                on_progress=on_progress,
+                on_finding=on_finding,
+                on_begun=on_begun,
+            )
 
     @property
     def is_scheduled(self) -> bool:

@@ -41,6 +41,7 @@ from strandline.reconcile.suspects import Suspects, find_suspects
 log = logging.getLogger(__name__)
 
 OnFinding = Callable[[Finding], None]
+OnBegun = Callable[[RunId], None]
 
 
 def sweep(
@@ -50,13 +51,16 @@ def sweep(
     cancelled: threading.Event | None = None,
     on_progress: OnProgress | None = None,
     on_finding: OnFinding | None = None,
+    on_begun: OnBegun = lambda run: None,
 ) -> Run:
-    """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning."""
+    """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning. `on_begun` gets
+    the run's id as soon as it is on record."""
     seconds_max = context.settings.run_seconds_max
     with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
         watch.phase(Phase.SETTLE)
         run, unsettled = _begin(context, asked, watch)
         failpoints.hit("reconcile.after_start")
+        on_begun(run)
         _Sweep(context, run, asked, watch, unsettled).run(on_finding)
     with context.ledger.read() as connection:
         return reconcile_runs.get(connection, run)
